@@ -1,0 +1,122 @@
+"""The engine port: what a leader asks of its ranks in one step, and what comes back.
+
+Pure data and one Protocol. The leader decides everything (which sequences, which tokens, which blocks); an
+engine computes. Plans travel to rank processes as MessagePack, so the types are wire types of the group.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from shared.messages import Sampling
+
+BLOCK_SIZE = 16  # tokens per KV block
+
+
+class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A sequence the ranks have not seen: what sampling needs to know about it.
+
+    seq_id is unique for the life of an engine. `prompt_len` of `token_ids` is the prompt; more than that are
+    tokens generated before (a resumed or preempted sequence): penalties count them as output.
+    """
+
+    seq_id: int
+    token_ids: list[int]
+    prompt_len: int
+    sampling: Sampling
+    choice: int = 0
+    eos_ids: list[int] = []  # noqa: RUF012 (msgspec copies)
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Consecutive tokens of one sequence to compute in this step.
+
+    start: position of the first of `token_ids`; the KV of all positions before it is in the blocks.
+    new_blocks: block ids appended to the sequence's table before the step; block i of the table holds
+        positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
+    sample: return the token that follows the last of `token_ids` (false for all but the last prefill chunk).
+    """
+
+    seq_id: int
+    start: int
+    token_ids: list[int]
+    new_blocks: list[int] = []  # noqa: RUF012
+    sample: bool = False
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One mixed batch. `release` is applied first, then `admit`, then the slices are computed."""
+
+    step_id: int
+    release: list[int] = []  # noqa: RUF012
+    admit: list[NewSequence] = []  # noqa: RUF012
+    slices: list[Slice] = []  # noqa: RUF012
+
+
+class Alternative(msgspec.Struct, frozen=True, array_like=True):
+    """A token and its natural log probability under the unmodified distribution (temperature 1, no penalties)."""
+
+    token_id: int
+    logprob: float
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The token chosen for a sequence; logprob and alternatives only when the request asked for them."""
+
+    seq_id: int
+    token_id: int
+    logprob: float = 0.0
+    top: list[Alternative] = []  # noqa: RUF012
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sampled tokens of a step, in the order of the plan's sampling slices; seconds spent computing."""
+
+    step_id: int
+    sampled: list[Sampled]
+    compute_s: float = 0.0
+    collectives_s: float = 0.0
+
+
+class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank after its start."""
+
+    rank: int
+    pid: int
+    load_s: float
+    loaded_bytes: int
+    peak_rss_bytes: int
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An engine that is ready. `fingerprint` names weights and config, whatever the degree of parallelism."""
+
+    num_blocks: int
+    vocab_size: int
+    context_length: int
+    fingerprint: str
+    ranks: list[RankInfo] = []  # noqa: RUF012
+
+
+class EngineFailed(Exception):
+    """The engine is gone or broken; every running sequence is lost with it. The text says what and why."""
+
+
+class Engine(Protocol):
+    """A model that computes steps. One step at a time; a second call before the first returned is a bug."""
+
+    async def start(self) -> EngineInfo:
+        """Loads everything; returns when a step can run. Raises `EngineFailed` with one clear sentence."""
+        ...
+
+    async def step(self, plan: StepPlan) -> StepResult:
+        """Runs one step. Raises `EngineFailed` when a rank died, hung or refused; the engine is unusable then."""
+        ...
+
+    def status(self) -> list[dict[str, object]]:
+        """What `ryz status` shows of each rank: rank, pid, state, steps, memory in bytes."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends all ranks and frees their shared memory. May be called twice, and after a failure."""
+        ...

@@ -1,0 +1,73 @@
+"""Messages to bytes and back: MessagePack by `msgpack`, types and constraints by `msgspec`.
+
+Decoding checks every field and names the one that is wrong. Encoding is deterministic: the same message
+gives the same bytes, which the golden tests rely on.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgpack
+import msgspec
+
+from shared.errors import InvalidRequest, from_code
+from shared.messages import ErrorReply, Wire
+
+M = TypeVar("M", bound=Wire)
+
+
+def encode(message: Wire) -> bytes:
+    """The message as MessagePack."""
+    packed: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)), use_bin_type=True)
+    return packed
+
+
+def decode(data: bytes, kind: type[M]) -> M:
+    """The message of that kind.
+
+    Raises:
+        InvalidRequest: the bytes are no MessagePack map, or a field is missing, of the wrong type or out of
+            its bounds; `data["param"]` is its path.
+    """
+    try:
+        # bounded by the payload: msgpack never allocates more items than there are bytes
+        raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds, all of them mean the same
+        raise InvalidRequest(
+            f"the message is not valid MessagePack: {error or type(error).__name__}"
+        ) from error
+    return convert(raw, kind)
+
+
+def convert(raw: object, kind: type[M]) -> M:
+    """The message of that kind from plain dicts and lists; raises like `decode`."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        problem, _, path = text.partition(" - at `")
+        param = path.rstrip("`").removeprefix("$").removeprefix(".")
+        where = f"{param}: " if param else ""
+        raise InvalidRequest(f"{kind.__name__}: {where}{problem}", param=param or None) from error
+
+
+def pack_tokens(token_ids: Sequence[int]) -> bytes:
+    """Token ids as unsigned 32-bit little-endian integers."""
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
+
+
+def unpack_tokens(data: bytes) -> list[int]:
+    """The inverse of `pack_tokens`; raises `InvalidRequest` when the length is no multiple of four."""
+    if len(data) % 4:
+        raise InvalidRequest(f"token ids take four bytes each, got {len(data)} bytes", param="token_ids")
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+def decode_reply(data: bytes, kind: type[M]) -> M:
+    """The answer of a request/reply call; raises the error that it carries instead."""
+    raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    if isinstance(raw, dict) and "error" in raw:
+        failure = convert(raw, ErrorReply)
+        raise from_code(failure.error, failure.message, failure.data)
+    return convert(raw, kind)

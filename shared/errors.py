@@ -1,0 +1,145 @@
+"""The closed family of errors that services tell each other and their callers.
+
+Each has a code (on the wire and in HTTP bodies), a message that says what happened, to what and what to do,
+and data for machines. One table maps codes to HTTP status and OpenAI's error type. Anything that is not
+of this family is a bug: it is logged with its trace and reported as `internal`, without its text.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class RyzError(Exception):
+    """Base of the family. `data` holds only plain values; `param` names the field at fault."""
+
+    code = "internal"
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data: dict[str, Any] = {key: value for key, value in data.items() if value is not None}
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds after which a retry may succeed; None: retrying does not help, or nobody knows."""
+        value = self.data.get("retry_after_s")
+        return float(value) if isinstance(value, int | float) else None
+
+
+class InvalidRequest(RyzError):
+    """The caller's input is wrong; `param` names the field."""
+
+    code = "invalid_request"
+
+
+class ContextLengthExceeded(RyzError):
+    """Prompt and answer do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(RyzError):
+    """No group serves that model."""
+
+    code = "model_not_found"
+
+
+class SessionNotFound(RyzError):
+    """No such session, or it belongs to another tenant."""
+
+    code = "session_not_found"
+
+
+class RequestTooLarge(RyzError):
+    """The body or the message is over the limit."""
+
+    code = "request_too_large"
+
+
+class RateLimited(RyzError):
+    """The tenant is over its limit; `retry_after_s`."""
+
+    code = "rate_limited"
+
+
+class Overloaded(RyzError):
+    """Every queue is full; `retry_after_s`."""
+
+    code = "overloaded"
+
+
+class Unavailable(RyzError):
+    """A part is missing: no router, no ready group, no broker, draining; `reason` says which."""
+
+    code = "unavailable"
+
+
+class GroupLost(RyzError):
+    """The group that ran the request died and it could not be resumed."""
+
+    code = "group_lost"
+
+
+class DeadlineExceeded(RyzError):
+    """The request's deadline passed, waiting or running."""
+
+    code = "deadline_exceeded"
+
+
+class Cancelled(RyzError):
+    """The caller cancelled."""
+
+    code = "cancelled"
+
+
+class Internal(RyzError):
+    """A bug of ours; the log has the trace."""
+
+    code = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """How one code appears outside: HTTP status, and the `type` of OpenAI's error object."""
+
+    http_status: int
+    openai_type: str
+
+
+FAMILY: dict[str, type[RyzError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidRequest,
+        ContextLengthExceeded,
+        ModelNotFound,
+        SessionNotFound,
+        RequestTooLarge,
+        RateLimited,
+        Overloaded,
+        Unavailable,
+        GroupLost,
+        DeadlineExceeded,
+        Cancelled,
+        Internal,
+    )
+}
+
+TABLE: dict[str, Mapping] = {
+    "invalid_request": Mapping(400, "invalid_request_error"),
+    "context_length_exceeded": Mapping(400, "invalid_request_error"),
+    "model_not_found": Mapping(404, "invalid_request_error"),
+    "session_not_found": Mapping(404, "invalid_request_error"),
+    "request_too_large": Mapping(413, "invalid_request_error"),
+    "rate_limited": Mapping(429, "rate_limit_error"),
+    "cancelled": Mapping(499, "invalid_request_error"),
+    "internal": Mapping(500, "server_error"),
+    "overloaded": Mapping(503, "server_error"),
+    "unavailable": Mapping(503, "server_error"),
+    "group_lost": Mapping(503, "server_error"),
+    "deadline_exceeded": Mapping(504, "server_error"),
+}
+
+
+def from_code(code: str, message: str, data: dict[str, Any] | None = None) -> RyzError:
+    """The error a code stands for; an unknown code (from a newer peer) becomes `Internal`."""
+    return FAMILY.get(code, Internal)(message, **(data or {}))

@@ -1,0 +1,35 @@
+"""The base of every wire message, and the constrained field types that several messages share.
+
+Messages evolve by addition: a new field has a default, an unknown field is ignored, a field is never
+renamed. What breaks this becomes a new version in the subject (`shared/subjects.py`).
+"""
+
+from typing import Annotated
+
+import msgspec
+
+REQUEST_ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+NAME_PATTERN = r"^[^\x00-\x20\x7f]{1,128}$"
+GROUP_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
+RequestId = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=REQUEST_ID_PATTERN, description="Made by the caller, unique; letters, digits, - and _."
+    ),
+]
+SessionId = Annotated[
+    str, msgspec.Meta(pattern=NAME_PATTERN, description="Any printable text without spaces.")
+]
+ModelName = Annotated[
+    str, msgspec.Meta(pattern=NAME_PATTERN, description="The name under which a model is served.")
+]
+GroupName = Annotated[str, msgspec.Meta(pattern=GROUP_PATTERN, description="A worker group.")]
+TokenIds = Annotated[
+    bytes, msgspec.Meta(description="Token ids, unsigned 32-bit little-endian, one after another.")
+]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, description="Milliseconds.")]
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message, or a part of one, as a MessagePack map with string keys; defaults are left out."""

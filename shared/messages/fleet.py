@@ -1,0 +1,80 @@
+"""What services say about themselves: heartbeats of groups, the models on offer, and each service's status."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from shared.messages.base import GroupName, Milliseconds, ModelName, Wire
+
+State = Literal["starting", "ready", "draining", "failed", "stopped"]
+
+
+class Load(Wire, frozen=True, kw_only=True):
+    """How busy a group is. Queue places are counted in requests, blocks in KV blocks."""
+
+    running: int = 0
+    waiting: int = 0
+    max_running: int = 0
+    max_waiting: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    queued_tokens: Annotated[
+        int, msgspec.Meta(description="Prompt tokens not yet computed, of all requests.")
+    ] = 0
+    tokens_per_s: Annotated[float, msgspec.Meta(description="Prefill and decode together, lately.")] = 0.0
+
+
+class ModelCard(Wire, frozen=True, kw_only=True):
+    """A served model, as callers see it."""
+
+    name: ModelName
+    context_length: int
+    fingerprint: Annotated[
+        str, msgspec.Meta(description="Names the weights; groups with the same one are alike.")
+    ] = ""
+    created_s: int = 0
+    chat: Annotated[bool, msgspec.Meta(description="It has a chat template.")] = True
+
+
+class Heartbeat(Wire, frozen=True, kw_only=True):
+    """Sent by a leader every `interval_ms`, on a connection of its own, also while nothing changes.
+
+    `instance_id` changes with each start of the leader; `seq` counts the heartbeats of an instance.
+    `weight` is the share of sessions the group is to get.
+    """
+
+    group: GroupName
+    instance_id: str
+    seq: int
+    interval_ms: Milliseconds
+    state: State
+    model: ModelCard
+    load: Load
+    tensor_parallel: int = 1
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+class ListModels(Wire, frozen=True, kw_only=True):
+    """Asks any router for the models that it can route to."""
+
+
+class ModelList(Wire, frozen=True, kw_only=True):
+    """The models with at least one group that is ready."""
+
+    models: list[ModelCard]
+
+
+class StatusQuery(Wire, frozen=True, kw_only=True):
+    """Asks every service instance for its status; each answers on the reply subject."""
+
+
+class ServiceStatus(Wire, frozen=True, kw_only=True):
+    """One service instance. `detail` is the service's own: fleet, ranks, queues, session counts."""
+
+    service: str
+    instance_id: str
+    state: State
+    version: str
+    uptime_s: float
+    pid: int
+    detail: dict[str, Any] = {}

@@ -1,0 +1,120 @@
+"""What a leader sends back: frames, several of them in one NATS message.
+
+Frames of a request are numbered from 0 (`Accepted`) without a gap; the last one is `Done` or `Failed`,
+exactly once. A frame with a lower attempt than the newest one seen is to be ignored.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from shared.messages.base import GroupName, RequestId, TokenIds, Wire
+
+FinishReason = Literal["stop", "length"]
+
+
+class TopLogprob(Wire, frozen=True, kw_only=True):
+    """One alternative at a position."""
+
+    token_id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprob(Wire, frozen=True, kw_only=True):
+    """The chosen token's natural log probability, and the likeliest alternatives, best first."""
+
+    token_id: int
+    token: str
+    logprob: float
+    top: list[TopLogprob] = []
+
+
+class Delta(Wire, frozen=True, kw_only=True):
+    """What one choice gained: text that is complete UTF-8, and the tokens it came from.
+
+    A token whose bytes do not complete a character yet has its id in the delta, and its text in a later one.
+    """
+
+    choice: Annotated[int, msgspec.Meta(ge=0)] = 0
+    text: str = ""
+    token_ids: TokenIds = b""
+    logprobs: list[TokenLogprob] = []
+    finish_reason: FinishReason | None = None
+
+
+class Usage(Wire, frozen=True, kw_only=True):
+    """Token counts of a request; cached ones were not computed again."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
+    """What every frame carries."""
+
+    request_id: RequestId
+    attempt: int = 0
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
+    """The leader has the request. Always number 0."""
+
+    group: GroupName
+    reason: str = ""
+    session_id: str = ""
+    session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0
+
+
+class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
+    """New text of one or more choices."""
+
+    deltas: list[Delta]
+
+
+class Done(Frame, frozen=True, kw_only=True, tag="done"):
+    """The end of a generation that ran its course; every choice's finish reason was in a `Tokens` frame."""
+
+    usage: Usage
+
+
+class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
+    """The end of a generation that did not. `code` is one of the error codes; `data` has its details."""
+
+    code: str
+    message: str
+    data: dict[str, Any] = {}
+
+
+AnyFrame = Accepted | Tokens | Done | Failed
+
+
+class FrameBatch(Wire, frozen=True, kw_only=True):
+    """All frames that one step has for one reply subject, whatever requests they belong to."""
+
+    frames: list[AnyFrame]
+
+
+class Cancel(Wire, frozen=True, kw_only=True):
+    """The caller no longer wants the answer. Unknown request ids are no error; there is no reply."""
+
+    request_id: RequestId
+    reason: str = ""
+
+
+class Resend(Wire, frozen=True, kw_only=True):
+    """Asks a leader for the frames from a number on; answered with a `ResendReply` on the NATS reply subject."""
+
+    request_id: RequestId
+    attempt: int = 0
+    from_seq: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ResendReply(Wire, frozen=True, kw_only=True):
+    """The frames a caller missed. `known` is false when the leader has no such request (any more)."""
+
+    known: bool
+    next_seq: int = 0
+    frames: list[AnyFrame] = []

@@ -1,0 +1,126 @@
+"""What a caller asks for: one generation of a model, and how a router hands it to a worker group.
+
+The same `GenerateRequest` may be published any number of times: a leader that knows its request id and
+attempt does not start it twice.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import msgspec
+
+from shared.messages.base import GroupName, ModelName, RequestId, SessionId, TokenIds, Wire
+
+Role = Literal["system", "user", "assistant", "tool"]
+Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+MAX_STOPS = 16
+MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+class ChatMessage(Wire, frozen=True, kw_only=True):
+    """One message of a conversation; content is plain text."""
+
+    role: Role
+    content: str
+    name: str = ""
+
+
+class Sampling(Wire, frozen=True, kw_only=True):
+    """How the next token is chosen. The defaults sample from the model's own distribution.
+
+    The token at a position is a pure function of the request, the tokens so far and the weights:
+    randomness is drawn from a counter-based generator keyed by (seed, choice, position).
+    """
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2, description="0 takes the likeliest token.")] = 1.0
+    top_p: Probability = 1.0
+    top_k: Annotated[int, msgspec.Meta(ge=0, description="0: no limit.")] = 0
+    min_p: Annotated[
+        float, msgspec.Meta(ge=0, le=1, description="Share of the likeliest token's probability.")
+    ] = 0.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]] = {}
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
+    max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
+    stop: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=MAX_STOPS)
+    ] = []
+    ignore_eos: bool = False
+    logprobs: Annotated[
+        int, msgspec.Meta(ge=-1, le=MAX_LOGPROBS, description="-1: none; else the number of alternatives.")
+    ] = -1
+
+    def __post_init__(self) -> None:
+        for field in _FLOATS:
+            if not math.isfinite(getattr(self, field)):
+                raise ValueError(f"`{field}` must be a finite number")
+        for token_id, bias in self.logit_bias.items():
+            if token_id < 0 or not math.isfinite(bias):
+                raise ValueError(f"`logit_bias` maps token ids to finite numbers, got {token_id}: {bias}")
+
+
+class SessionRef(Wire, frozen=True, kw_only=True):
+    """The session a request belongs to.
+
+    mode: `append` puts the request's messages after the session's history, `replace` takes them as the
+    whole conversation, `auto` appends when none of them is the assistant's, else replaces.
+    """
+
+    session_id: SessionId
+    given: Annotated[
+        bool, msgspec.Meta(description="The caller sent the id; false: it was made for this request.")
+    ] = True
+    mode: Literal["auto", "append", "replace"] = "auto"
+
+
+class ResumePoint(Wire, frozen=True, kw_only=True):
+    """Where an earlier attempt stopped: the tokens of each choice so far, and the next sequence number."""
+
+    token_ids: list[TokenIds]
+    next_seq: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class GenerateRequest(Wire, frozen=True, kw_only=True):
+    """One generation. Exactly one of `messages`, `prompt` and `prompt_token_ids` is given.
+
+    reply_to: the subject for the frames; empty: the reply subject of the NATS message.
+    delivery: `stream` sends a frame after each step, `whole` lets the leader gather tokens into few frames.
+    """
+
+    request_id: RequestId
+    model: ModelName
+    messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    prompt: str | None = None
+    prompt_token_ids: TokenIds | None = None
+    sampling: Sampling = Sampling()
+    session: SessionRef | None = None
+    tenant: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "default"
+    priority: Annotated[int, msgspec.Meta(ge=-10, le=10, description="Higher goes first.")] = 0
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    reply_to: str = ""
+    delivery: Literal["stream", "whole"] = "stream"
+    resume: ResumePoint | None = None
+
+
+class Route(Wire, frozen=True, kw_only=True):
+    """What a router decided for a request, and why."""
+
+    group: GroupName
+    reason: str
+    preferred_group: str = ""
+    last_group: str = ""
+    router_id: str = ""
+
+
+class Work(Wire, frozen=True, kw_only=True):
+    """A request on its way to a group: the caller's own bytes, untouched, and the decision beside them."""
+
+    request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]
+    route: Route
+    reply_to: str

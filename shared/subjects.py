@@ -1,0 +1,54 @@
+"""Every NATS subject and queue group, spelled once.
+
+Names that come from outside (models) are escaped, so that no name can contain a dot, a wildcard or a space.
+"""
+
+VERSION = "v1"
+PREFIX = f"ryz.{VERSION}"
+
+GENERATE_ALL = f"{PREFIX}.generate.*"
+HEARTBEAT_ALL = f"{PREFIX}.heartbeat.*"
+CANCEL_ALL = f"{PREFIX}.cancel"
+MODELS = f"{PREFIX}.models"
+STATUS = f"{PREFIX}.status"
+SESSION_GET = f"{PREFIX}.kvstate.session.get"
+SESSION_COMMIT = f"{PREFIX}.kvstate.session.commit"
+SESSION_LIST = f"{PREFIX}.kvstate.session.list"
+SESSION_DELETE = f"{PREFIX}.kvstate.session.delete"
+
+ROUTER_QUEUE = "router"
+KVSTATE_QUEUE = "kvstate"
+
+HEADER_TIMEOUT = "Ryz-Timeout-Ms"
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+def token(name: str) -> str:
+    """Escapes a name so that it is one subject token: bytes outside [A-Za-z0-9_-] become =XX (hex)."""
+    return "".join(c if c in _PLAIN else "".join(f"={b:02X}" for b in c.encode()) for c in name)
+
+
+def generate(model: str) -> str:
+    """Where a caller publishes a `GenerateRequest`; the routers' queue group listens."""
+    return f"{PREFIX}.generate.{token(model)}"
+
+
+def work(group: str) -> str:
+    """Where a router publishes `Work` for a group; its leader listens."""
+    return f"{PREFIX}.work.{token(group)}"
+
+
+def cancel(group: str) -> str:
+    """Where a caller cancels a request that this group accepted. `CANCEL_ALL` reaches every leader."""
+    return f"{PREFIX}.cancel.{token(group)}"
+
+
+def resend(group: str) -> str:
+    """Where a caller asks a group's leader for frames that it missed."""
+    return f"{PREFIX}.resend.{token(group)}"
+
+
+def heartbeat(group: str) -> str:
+    """Where a leader publishes its `Heartbeat`; routers listen on `HEARTBEAT_ALL`."""
+    return f"{PREFIX}.heartbeat.{token(group)}"
