@@ -1,0 +1,1 @@
+"""Decisions of the group leader: pure, no I/O, the time is an argument."""

@@ -25,7 +25,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     prompt_len: int
     sampling: Sampling
     choice: int = 0
-    eos_ids: list[int] = []  # noqa: RUF012 (msgspec copies)
+    eos_ids: list[int] = []
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,7 +40,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seq_id: int
     start: int
     token_ids: list[int]
-    new_blocks: list[int] = []  # noqa: RUF012
+    new_blocks: list[int] = []
     sample: bool = False
 
 
@@ -48,13 +48,13 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One mixed batch. `release` is applied first, then `admit`, then the slices are computed."""
 
     step_id: int
-    release: list[int] = []  # noqa: RUF012
-    admit: list[NewSequence] = []  # noqa: RUF012
-    slices: list[Slice] = []  # noqa: RUF012
+    release: list[int] = []
+    admit: list[NewSequence] = []
+    slices: list[Slice] = []
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):
-    """A token and its natural log probability under the unmodified distribution (temperature 1, no penalties)."""
+    """A token and its natural log probability by the model's own distribution (no temperature, no penalties)."""
 
     token_id: int
     logprob: float
@@ -66,7 +66,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seq_id: int
     token_id: int
     logprob: float = 0.0
-    top: list[Alternative] = []  # noqa: RUF012
+    top: list[Alternative] = []
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,7 +95,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vocab_size: int
     context_length: int
     fingerprint: str
-    ranks: list[RankInfo] = []  # noqa: RUF012
+    ranks: list[RankInfo] = []
 
 
 class EngineFailed(Exception):
@@ -110,7 +110,7 @@ class Engine(Protocol):
         ...
 
     async def step(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises `EngineFailed` when a rank died, hung or refused; the engine is unusable then."""
+        """Runs one step. Raises `EngineFailed` when a rank died, hung or refused; only `stop` helps then."""
         ...
 
     def status(self) -> list[dict[str, object]]:

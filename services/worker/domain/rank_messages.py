@@ -1,0 +1,97 @@
+"""What a leader and one of its ranks say to each other over their socket pair, and how it is framed.
+
+Each frame is a 4-byte length, one byte that tells the kind, and MessagePack. The types of a step are in
+`plan.py`; this module only adds what starts and ends a rank. Both sides end the talk by closing the socket.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+from services.worker.domain.plan import RankInfo
+
+MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is broken
+_HEADER = struct.Struct("<IB")
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    CONFIG = 1  # leader: RankConfig, the first frame
+    PLAN = 2  # leader: StepPlan
+    READY = 3  # rank: RankReady, its first frame when all went well
+    RESULT = 4  # rank 0: StepResult
+    FAILED = 5  # rank: RankFailed, its last frame
+
+
+class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank needs to start. File descriptors are inherited ones; -1 where the backend has no use for it.
+
+    kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
+    shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
+    """
+
+    model: str
+    rank: int
+    world: int
+    threads: int
+    collectives: Literal["shm", "gloo"]
+    start_timeout_s: float
+    step_timeout_s: float
+    kv_cache_tokens: int = 0
+    kv_memory_share: float = 0.5
+    shared_fd: int = -1
+    store_fd: int = -1
+    store_host: str = ""
+    store_port: int = 0
+    interface: str = ""
+
+
+class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank is loaded. The fingerprint is told by rank 0 only."""
+
+    info: RankInfo
+    num_blocks: int
+    vocab_size: int
+    context_length: int
+    fingerprint: str = ""
+
+
+class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a rank ends; one sentence for a person."""
+
+    message: str
+
+
+def pack_frame(kind: Kind, message: msgspec.Struct) -> bytes:
+    """The frame as bytes."""
+    body = msgspec.msgpack.encode(message)
+    return _HEADER.pack(len(body), kind) + body
+
+
+class FrameReader:
+    """Cuts a byte stream into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """Takes what was received, gives the frames that are complete now.
+
+        Raises:
+            ValueError: the stream holds something that is no frame.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+            end = _HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_HEADER.size : end])
+            del self._buffer[:end]
+            yield Kind(kind), body

@@ -1,0 +1,82 @@
+"""A sequence: one choice of a request on its way through the engine.
+
+Knows its tokens, how many of them are computed, and when it has reached its end by length or by an
+end-of-sequence token. Stop strings are a matter of text and are decided in `request.py`.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from services.worker.domain.plan import NewSequence
+from shared.messages import FinishReason, Sampling
+
+
+class Phase(Enum):
+    """Where a sequence is. A preempted one is waiting again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens are prompt and output in one list; the KV of the first `computed` of them is in the blocks.
+
+    `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
+    engine's name for it, a new one with each admission. `capacity` is how many tokens its blocks hold.
+    """
+
+    request_id: str
+    choice: int
+    tokens: list[int]
+    prompt_len: int
+    max_tokens: int
+    sampling: Sampling
+    eos_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    arrival: int = 0
+    deadline: float = math.inf
+    order: tuple[int, int] = field(init=False)
+    phase: Phase = Phase.WAITING
+    seq_id: int = 0
+    computed: int = 0
+    capacity: int = 0
+    num_preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.order = (-self.priority, self.arrival)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV is still to be computed; 1 while decoding."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def num_output(self) -> int:
+        """Tokens generated so far, those before a resume or a preemption included."""
+        return len(self.tokens) - self.prompt_len
+
+    def take(self, token_id: int) -> FinishReason | None:
+        """Appends a sampled token; says whether it is the last one, and why."""
+        self.tokens.append(token_id)
+        return self.end_reason()
+
+    def end_reason(self) -> FinishReason | None:
+        """Why the sequence ends with its newest token; None: it goes on."""
+        num_output = len(self.tokens) - self.prompt_len
+        if num_output and self.tokens[-1] in self.eos_ids and not self.sampling.ignore_eos:
+            return "stop"
+        return "length" if num_output >= self.max_tokens else None
+
+    def announce(self) -> NewSequence:
+        """What the ranks have to know about it when it is admitted."""
+        return NewSequence(
+            seq_id=self.seq_id,
+            token_ids=self.tokens.copy(),
+            prompt_len=self.prompt_len,
+            sampling=self.sampling,
+            choice=self.choice,
+            eos_ids=sorted(self.eos_ids),
+        )

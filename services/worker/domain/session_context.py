@@ -1,0 +1,59 @@
+"""What a session's history adds to a request, and what the session is after the turn.
+
+The rule of `SessionRef.mode`: `append` puts the request's messages after the history, `replace` takes them
+as the whole conversation, `auto` appends when none of them is the assistant's. Where records are kept and
+how they are looked up is decided in `leader/sessions.py`.
+"""
+
+from shared.messages import ChatMessage, SessionRecord, SessionRef
+
+
+def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
+    """Whether the request goes on from the stored conversation, so that it depends on the record."""
+    if session.mode == "auto":
+        return all(message.role != "assistant" for message in messages)
+    return session.mode == "append"
+
+
+def conversation(
+    messages: list[ChatMessage], session: SessionRef, record: SessionRecord | None
+) -> list[ChatMessage]:
+    """The whole conversation that the model is to see; a leading system message replaces the stored one."""
+    if record is None or not appends(messages, session):
+        return messages
+    history = record.messages
+    if history and history[0].role == "system" and messages[0].role == "system":
+        return [messages[0], *history[1:], *messages[1:]]
+    if messages[0].role == "system":
+        return [messages[0], *history, *messages[1:]]
+    return [*history, *messages]
+
+
+def next_record(
+    session: SessionRef,
+    record: SessionRecord | None,
+    *,
+    tenant: str,
+    model: str,
+    group: str,
+    messages: list[ChatMessage],
+    answer: str,
+    token_ids: bytes,
+    now_ms: int,
+) -> SessionRecord:
+    """The session after a turn: the conversation that the model saw, and its answer.
+
+    token_ids: prompt and answer, packed.
+    """
+    return SessionRecord(
+        session_id=session.session_id,
+        tenant=tenant,
+        model=model,
+        version=1 + (record.version if record else 0),
+        messages=[*messages, ChatMessage(role="assistant", content=answer)],
+        token_ids=token_ids,
+        turns=1 + (record.turns if record else 0),
+        last_group=group,
+        created_ms=record.created_ms if record else now_ms,
+        updated_ms=now_ms,
+    )
