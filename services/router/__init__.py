@@ -1,0 +1,1 @@
+"""The router: takes requests off the bus, chooses a group for each, and hands them on."""

@@ -40,7 +40,8 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     """Sent by a leader every `interval_ms`, on a connection of its own, also while nothing changes.
 
     `instance_id` changes with each start of the leader; `seq` counts the heartbeats of an instance.
-    `weight` is the share of sessions the group is to get.
+    `weight` is the share of sessions the group is to get. `accepted_total` counts the `Work` messages that this
+    instance has taken, copies and refused ones included, so that routers know what is still on its way.
     """
 
     group: GroupName
@@ -52,6 +53,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     load: Load
     tensor_parallel: int = 1
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    accepted_total: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ListModels(Wire, frozen=True, kw_only=True):

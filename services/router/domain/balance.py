@@ -1,0 +1,44 @@
+"""How evenly requests are spread over the groups, as one number: decayed counts against weights."""
+
+from collections.abc import Mapping
+
+
+def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """The largest excess of a group over its fair share: `max_i(c_i / (C w_i / W)) - 1`.
+
+    0 is perfectly even; 0.05 means that the busiest group got 5 % more than its share. Groups without a
+    weight are left out; without requests, or with a single group, the answer is 0.
+    """
+    total = sum(counts.get(name, 0.0) for name in weights)
+    weight = sum(weights.values())
+    if total <= 0.0:
+        return 0.0
+    return max(counts.get(name, 0.0) * weight / (total * share) for name, share in weights.items()) - 1.0
+
+
+class DecayingCounts:
+    """Requests per group; one of `half_life_s` seconds ago counts half. Bounded by the groups' names."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._counts: dict[str, float] = {}
+        self._as_of = 0.0
+
+    def add(self, name: str, now: float) -> None:
+        """One request went to the group."""
+        self._decay(now)
+        self._counts[name] = self._counts.get(name, 0.0) + 1.0
+
+    def counts(self, now: float) -> dict[str, float]:
+        """The counts as of now; those that decayed to nothing are gone."""
+        self._decay(now)
+        self._counts = {name: count for name, count in self._counts.items() if count > 1e-6}
+        return dict(self._counts)
+
+    def _decay(self, now: float) -> None:
+        elapsed = now - self._as_of
+        if elapsed < self._half_life_s / 64:  # fine enough, and cheap when requests come fast
+            return
+        factor = 0.5 ** (elapsed / self._half_life_s)
+        self._counts = {name: count * factor for name, count in self._counts.items()}
+        self._as_of = now

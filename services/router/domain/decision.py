@@ -1,0 +1,98 @@
+"""What a routing decision is made of: the facts of a request, the view of the fleet, and the two outcomes.
+
+Plain data. `fleet.py` makes the views, `policies/` make the outcomes, the handlers carry them out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+class RequestFacts(msgspec.Struct, frozen=True, gc=False):
+    """What a policy may know of a request.
+
+    routing_key: the same for all turns of a session.
+    prompt_tokens: an estimate, from the size of the request.
+    last_group: where the session was last served, as far as anybody told; empty: unknown.
+    """
+
+    model: str
+    routing_key: str
+    prompt_tokens: int = 0
+    last_group: str = ""
+
+
+class GroupView(msgspec.Struct, frozen=True, gc=False):
+    """A group that is ready, as of now: its last heartbeat plus what this router sent since.
+
+    capacity: requests it may hold, running and waiting; wait_s: seconds until a new request would start.
+    """
+
+    name: str
+    weight: float = 1.0
+    running: int = 0
+    waiting: int = 0
+    max_running: int = 1
+    capacity: int = 1
+    wait_s: float = 0.0
+    tokens_per_s: float = 0.0
+
+    @property
+    def full(self) -> bool:
+        """No queue place is left."""
+        return self.running + self.waiting >= self.capacity
+
+    @property
+    def utilization(self) -> float:
+        """Requests it holds per place in the batch, over its weight; above 1 requests wait."""
+        return (self.running + self.waiting) / (max(1, self.max_running) * self.weight)
+
+
+class FleetView(msgspec.Struct, frozen=True, gc=False):
+    """The groups of one model. `ready` is in the order of their names.
+
+    away: the state of each group of the model that cannot take requests (starting, draining, failed, lost,
+    tripped). models: what ready groups serve, for the answer to an unknown model.
+    """
+
+    model: str
+    ready: tuple[GroupView, ...]
+    away: dict[str, str] = {}
+    models: tuple[str, ...] = ()
+
+    def find(self, name: str) -> GroupView | None:
+        """The ready group of that name."""
+        for group in self.ready:
+            if group.name == name:
+                return group
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The request goes to `group`. `reason` is one word for metrics and for the `Route`."""
+
+    group: str
+    reason: str
+    preferred_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The request is turned away with this error. `reason` is one word for metrics."""
+
+    code: str
+    reason: str
+    message: str
+    retry_after_s: float | None = None
+
+    def data(self) -> dict[str, Any]:
+        """The error's data for machines."""
+        data: dict[str, Any] = {"reason": self.reason}
+        if self.retry_after_s is not None:
+            data["retry_after_s"] = self.retry_after_s
+        return data
+
+
+Decision = Assignment | Refusal

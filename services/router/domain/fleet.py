@@ -1,0 +1,131 @@
+"""What a router knows of all groups: fed with heartbeats, sends and losses, asked for the view of a model.
+
+Pure: the handlers bring heartbeats and time. Nothing here waits or publishes; what changed is returned.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.router.domain.breaker import Breaker, BreakerLimits
+from services.router.domain.decision import FleetView
+from services.router.domain.group import Group, LoadLimits
+from shared.messages import Heartbeat, ModelCard
+
+Change = Literal["joined", "restarted", "returned", "changed", "same", "ignored"]
+_REMEMBERED_INSTANCES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """When a group is lost, when it is forgotten, and how many groups a router keeps.
+
+    A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`; its model is forgotten
+    `forget_s` seconds after its last heartbeat.
+    """
+
+    missed_heartbeats: int = 3
+    slack_s: float = 0.1
+    forget_s: float = 300.0
+    max_groups: int = 1024
+    load: LoadLimits = field(default_factory=LoadLimits)
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+class Fleet:
+    """All groups that were heard of lately, by name. `now` is monotonic seconds everywhere."""
+
+    def __init__(self, limits: FleetLimits) -> None:
+        self._limits = limits
+        self._groups: dict[str, Group] = {}
+        # instances that were replaced: their late heartbeats count for nothing
+        self._former: dict[str, list[str]] = {}
+
+    def observe(self, heartbeat: Heartbeat, now: float) -> Change:
+        """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
+        group = self._groups.get(heartbeat.group)
+        if group is None:
+            if len(self._groups) >= self._limits.max_groups:
+                return "ignored"
+            self._groups[heartbeat.group] = self._new(heartbeat, now)
+            return "joined"
+        if heartbeat.instance_id != group.heartbeat.instance_id:
+            return self._replace(group, heartbeat, now)
+        if heartbeat.seq <= group.heartbeat.seq:
+            return "ignored"
+        was_lost, state = group.lost, group.heartbeat.state
+        group.observe(heartbeat, now)
+        if was_lost:
+            return "returned"
+        return "changed" if heartbeat.state != state else "same"
+
+    def sent(self, name: str, prompt_tokens: int, now: float) -> None:
+        """This router gave the group a request of about so many tokens."""
+        if group := self._groups.get(name):
+            group.sent(prompt_tokens, now)
+
+    def mark_lost(self, name: str, reason: str, now: float) -> bool:
+        """Gives the group up until its next heartbeat. True if it was not lost before."""
+        group = self._groups.get(name)
+        if group is None or group.lost:
+            return False
+        group.breaker.failed(now)
+        group.lost = reason
+        return True
+
+    def expire(self, now: float) -> list[str]:
+        """Marks silent groups as lost and forgets those silent for long; returns the ones lost just now."""
+        lost, limits = [], self._limits
+        for name, group in list(self._groups.items()):
+            silent_s = now - group.heard_at
+            if silent_s > limits.forget_s:
+                del self._groups[name]
+                self._former.pop(name, None)
+            elif not group.lost and silent_s > group.timeout_s(limits.missed_heartbeats, limits.slack_s):
+                if group.heartbeat.state in ("draining", "stopped"):
+                    group.lost = "left"  # it said goodbye: no failure
+                else:
+                    self.mark_lost(name, "silent", now)
+                lost.append(name)
+        return lost
+
+    def view(self, model: str, now: float) -> FleetView:
+        """The groups of that model as of now."""
+        ready, away = [], {}
+        for name, group in self._groups.items():
+            if group.heartbeat.model.name != model:
+                continue
+            standing = group.standing(now)
+            if standing == "ready":
+                ready.append(group.view(now))
+            else:
+                away[name] = str(standing)
+        ready.sort(key=lambda view: view.name)
+        models = () if ready or away else tuple(card.name for card in self.models(now))
+        return FleetView(model, tuple(ready), away, models)
+
+    def is_ready(self, name: str, now: float) -> bool:
+        """Whether the group may be given requests."""
+        group = self._groups.get(name)
+        return group is not None and group.standing(now) == "ready"
+
+    def models(self, now: float) -> list[ModelCard]:
+        """What groups that are ready serve, one card for each name, in the order of the names."""
+        ready = (group for group in self._groups.values() if group.standing(now) == "ready")
+        cards = {group.heartbeat.model.name: group.heartbeat.model for group in ready}
+        return [cards[name] for name in sorted(cards)]
+
+    def groups(self) -> list[Group]:
+        """All groups in the order of their names, for status and metrics."""
+        return [self._groups[name] for name in sorted(self._groups)]
+
+    def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
+        former = self._former.setdefault(group.name, [])
+        if heartbeat.instance_id in former:
+            return "ignored"
+        former.append(group.heartbeat.instance_id)
+        del former[:-_REMEMBERED_INSTANCES]
+        self._groups[group.name] = self._new(heartbeat, now)
+        return "restarted"
+
+    def _new(self, heartbeat: Heartbeat, now: float) -> Group:
+        return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)

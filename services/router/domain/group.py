@@ -1,0 +1,115 @@
+"""One group as a router knows it: its last heartbeat, and an estimate of its load between heartbeats.
+
+Load is the last heartbeat, plus what this router sent that the heartbeat did not count yet, less what the
+group will have finished since at the rate it showed. Without the last term a fast group would look full
+between two heartbeats.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from services.router.domain.breaker import Breaker
+from services.router.domain.decision import GroupView
+from shared.messages import Heartbeat
+
+Standing = Literal["starting", "ready", "draining", "failed", "stopped", "lost", "tripped"]
+_SMOOTHING = 0.5  # weight of the newest interval in the measured rate
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """What to assume of a group that has not told or shown it.
+
+    max_inflight: requests it may hold, whatever it says itself.
+    assumed_service_s: seconds that a request takes, until a rate was measured.
+    """
+
+    max_inflight: int = 4096
+    assumed_service_s: float = 0.5
+
+
+class Group:
+    """The state of one instance of a group's leader. A restarted leader is a new `Group`."""
+
+    def __init__(self, heartbeat: Heartbeat, now: float, breaker: Breaker, limits: LoadLimits) -> None:
+        self.heartbeat = heartbeat
+        self.heard_at = now
+        self.lost = ""  # why it is given up, until its next heartbeat
+        self.breaker = breaker
+        self.sent_total = 0
+        self.requests_per_s = 0.0  # requests that end, measured while there are any
+        self._limits = limits
+        self._pending = 0  # sent, and not yet counted by a heartbeat
+        self._pending_tokens = 0
+        self._sent_since = 0  # sent since the last heartbeat
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.heartbeat.group
+
+    def observe(self, heartbeat: Heartbeat, now: float) -> None:
+        """A newer heartbeat of the same instance."""
+        before, load = self.heartbeat, heartbeat.load
+        accepted = max(0, heartbeat.accepted_total - before.accepted_total)
+        held_before = before.load.running + before.load.waiting
+        held = load.running + load.waiting
+        if accepted or held_before:
+            rate = max(0, accepted + held_before - held) / max(1e-3, now - self.heard_at)
+            known = self.requests_per_s
+            self.requests_per_s = known + _SMOOTHING * (rate - known) if known else rate
+        # what was sent before the last heartbeat and is not counted by now got lost on its way; a total of 0 is
+        # that of a leader that does not count, or has nothing to count
+        unaccounted = self._pending - accepted if heartbeat.accepted_total else 0
+        pending = min(max(0, unaccounted), self._sent_since)
+        self._pending_tokens = self._pending_tokens * pending // self._pending if self._pending else 0
+        self._pending, self._sent_since = pending, 0
+        if accepted:
+            self.breaker.succeeded()
+        self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+
+    def sent(self, prompt_tokens: int, now: float) -> None:
+        """This router gave it a request."""
+        self.sent_total += 1
+        self._pending += 1
+        self._pending_tokens += prompt_tokens
+        self._sent_since += 1
+        self.breaker.sent(now)
+
+    def standing(self, now: float) -> Standing:
+        """Its state as routing sees it: what it says, unless it is lost or its breaker is open."""
+        if self.lost:
+            return "lost"
+        if self.heartbeat.state == "ready" and not self.breaker.allows(now):
+            return "tripped"
+        return self.heartbeat.state
+
+    def timeout_s(self, missed: int, slack_s: float) -> float:
+        """Seconds of silence after which it counts as lost."""
+        return missed * self.heartbeat.interval_ms / 1000 + slack_s
+
+    def view(self, now: float) -> GroupView:
+        """Its load as of now. See the module's text for the estimate."""
+        load = self.heartbeat.load
+        elapsed = now - self.heard_at
+        finished = self.requests_per_s * elapsed
+        held = max(0, ceil(load.running + load.waiting + self._pending - finished))
+        waiting = min(held, max(0, held - load.max_running, ceil(load.waiting - finished)))
+        max_running = max(1, load.max_running)
+        capacity = load.max_running + load.max_waiting
+        queued_tokens = max(0.0, load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed)
+        rate = self.requests_per_s
+        if not rate or not load.waiting:  # below saturation the measured rate is that of the callers
+            rate = max(rate, max_running / self._limits.assumed_service_s)
+        prefill_s = queued_tokens / load.tokens_per_s if load.tokens_per_s else 0.0
+        return GroupView(
+            name=self.name,
+            weight=self.heartbeat.weight,
+            running=held - waiting,
+            waiting=waiting,
+            max_running=max_running,
+            capacity=min(capacity, self._limits.max_inflight) if capacity else self._limits.max_inflight,
+            wait_s=max(waiting / rate, prefill_s),  # for a place and for prompts: the two overlap
+            tokens_per_s=load.tokens_per_s,
+        )

@@ -1,0 +1,50 @@
+"""Policies that take turns and know no sessions: round-robin, and weighted by the groups' share."""
+
+from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
+from services.router.domain.policy import refusal
+
+
+class RoundRobin:
+    """One group after another, in the order of their names; full ones are passed over."""
+
+    name = "round_robin"
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}  # by model; bounded by the models that groups ever served
+
+    def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
+        """See `Policy.choose`."""
+        if refused := refusal(fleet):
+            return refused
+        last = self._last.get(request.model, "")
+        names = [group.name for group in fleet.ready if not group.full]
+        name = next((name for name in names if name > last), names[0])
+        self._last[request.model] = name
+        return Assignment(name, "turn")
+
+
+class Weighted:
+    """Turns in proportion to the groups' weights, evenly spread: the smooth weighted round-robin of nginx.
+
+    Each turn every group gains its weight in credit; the one with most credit goes, and pays the sum of all
+    weights.
+    """
+
+    name = "weighted"
+
+    def __init__(self) -> None:
+        self._credit: dict[str, dict[str, float]] = {}  # model -> group -> credit; only groups that are ready
+
+    def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
+        """See `Policy.choose`."""
+        if refused := refusal(fleet):
+            return refused
+        known = self._credit.get(request.model, {})
+        free = [group for group in fleet.ready if not group.full]
+        credit = {group.name: known.get(group.name, 0.0) for group in fleet.ready}
+        for group in free:
+            credit[group.name] += group.weight
+        chosen = max(free, key=lambda group: credit[group.name])
+        credit[chosen.name] -= sum(group.weight for group in free)
+        self._credit[request.model] = credit
+        return Assignment(chosen.name, "turn")

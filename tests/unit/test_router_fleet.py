@@ -1,0 +1,202 @@
+"""What a router believes of groups between heartbeats, after losses and after restarts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.router.domain.fleet import Fleet, FleetLimits
+from shared.messages import Heartbeat, Load, ModelCard, State
+
+
+def beat(
+    seq: int = 1,
+    *,
+    name: str = "g0",
+    instance: str = "i1",
+    state: State = "ready",
+    running: int = 0,
+    waiting: int = 0,
+    accepted: int = 0,
+    model: str = "m",
+    queued_tokens: int = 0,
+    tokens_per_s: float = 0.0,
+) -> Heartbeat:
+    load = Load(
+        running=running,
+        waiting=waiting,
+        max_running=8,
+        max_waiting=8,
+        queued_tokens=queued_tokens,
+        tokens_per_s=tokens_per_s,
+    )
+    return Heartbeat(
+        group=name,
+        instance_id=instance,
+        seq=seq,
+        interval_ms=100,
+        state=state,
+        model=ModelCard(name=model, context_length=1024),
+        load=load,
+        accepted_total=accepted,
+    )
+
+
+def new_fleet() -> Fleet:
+    return Fleet(FleetLimits(slack_s=0.05))
+
+
+def held(fleet: Fleet, now: float) -> int:
+    view = fleet.view("m", now).ready[0]
+    return view.running + view.waiting
+
+
+def test_load_is_the_heartbeat_plus_what_was_sent_since() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, running=7, accepted=7), 0.0)
+    for _ in range(4):
+        fleet.sent("g0", 10, 0.01)
+    view = fleet.view("m", 0.02).ready[0]
+    assert (view.running, view.waiting, view.capacity) == (8, 3, 16)
+
+
+def test_a_heartbeat_that_counted_the_requests_does_not_count_them_twice() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, accepted=5), 0.0)
+    for _ in range(4):
+        fleet.sent("g0", 10, 0.05)
+    fleet.observe(beat(2, running=3, accepted=8), 0.1)  # one is still on its way
+    assert held(fleet, 0.1) == 4
+
+
+def test_what_never_arrived_is_forgotten_after_two_heartbeats() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, accepted=1), 0.0)
+    fleet.sent("g0", 10, 0.05)
+    fleet.observe(beat(2, accepted=1), 0.1)
+    assert held(fleet, 0.1) == 1
+    fleet.observe(beat(3, accepted=1), 0.2)
+    assert held(fleet, 0.2) == 0
+
+
+def test_a_fast_group_is_not_taken_for_full_between_heartbeats() -> None:
+    """1,000 requests a second, each done in a millisecond, and a bound of 16."""
+    fleet, sent = new_fleet(), 0
+    fleet.observe(beat(1), 0.0)
+    fullest = 0
+    for interval in range(1, 8):
+        for step in range(100):
+            now = (interval - 1) * 0.1 + step * 0.001
+            fleet.sent("g0", 1, now)
+            sent += 1
+            if interval > 3:
+                fullest = max(fullest, held(fleet, now))
+        fleet.observe(beat(interval + 1, running=1, accepted=sent), interval * 0.1)
+    assert fullest < 16
+
+
+def test_a_group_that_finishes_nothing_fills_up() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, running=8, accepted=8), 0.0)
+    fleet.observe(beat(2, running=8, accepted=8), 0.1)
+    for _ in range(8):
+        fleet.sent("g0", 1, 0.1)
+    assert fleet.view("m", 0.19).ready[0].full
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=30))
+def test_the_estimate_never_falls_below_zero_nor_grows_without_bound(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    fleet, accepted, now = new_fleet(), 0, 0.0
+    fleet.observe(beat(1), now)
+    for seq, (sends, taken, foreign) in enumerate(steps, start=2):
+        for _ in range(sends):
+            fleet.sent("g0", 7, now)
+        accepted += taken + (100 if foreign else 0)  # other routers' requests are counted as well
+        now += 0.1
+        fleet.observe(beat(seq, running=taken, accepted=accepted), now)
+        assert 0 <= held(fleet, now) <= taken + 10
+
+
+def test_a_wait_is_estimated_from_the_queue_and_the_measured_rate() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, running=8, waiting=4, accepted=12), 0.0)
+    fleet.observe(beat(2, running=8, waiting=4, accepted=13), 0.1)  # one done in 0.1 s: ten a second
+    assert abs(fleet.view("m", 0.1).ready[0].wait_s - 0.4) < 1e-6
+
+
+def test_prompts_before_it_count_as_wait() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, running=2, queued_tokens=500, tokens_per_s=1000.0), 0.0)
+    fleet.sent("g0", 250, 0.0)
+    assert abs(fleet.view("m", 0.0).ready[0].wait_s - 0.75) < 1e-6
+
+
+def test_silence_is_a_loss_and_the_next_heartbeat_ends_it() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1), 0.0)
+    assert fleet.expire(0.34) == []
+    assert fleet.expire(0.36) == ["g0"]
+    assert fleet.expire(0.37) == []
+    assert fleet.view("m", 0.37).away == {"g0": "lost"}
+    assert fleet.observe(beat(2), 0.4) == "returned"
+    assert fleet.is_ready("g0", 0.4)
+
+
+def test_a_group_that_said_goodbye_is_no_failure() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, state="draining"), 0.0)
+    assert fleet.expire(1.0) == ["g0"]
+    assert fleet.groups()[0].breaker.state(1.0) == "closed"
+    assert fleet.groups()[0].lost == "left"
+
+
+def test_a_new_instance_starts_afresh_and_fences_the_old_one() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(50, running=8), 0.0)
+    fleet.mark_lost("g0", "no_responders", 0.1)
+    assert fleet.observe(beat(1, instance="i2"), 0.2) == "restarted"
+    assert held(fleet, 0.2) == 0
+    assert fleet.observe(beat(51, running=8), 0.3) == "ignored"
+    assert held(fleet, 0.3) == 0
+
+
+def test_late_heartbeats_are_ignored() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(5), 0.0)
+    assert fleet.observe(beat(4, state="starting"), 0.1) == "ignored"
+    assert fleet.is_ready("g0", 0.1)
+
+
+def test_repeated_losses_trip_the_breaker_though_heartbeats_come() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1), 0.0)
+    for seq in range(2, 5):
+        assert fleet.mark_lost("g0", "no_responders", seq / 10)
+        assert not fleet.mark_lost("g0", "no_responders", seq / 10)
+        fleet.observe(beat(seq), seq / 10)
+    assert fleet.view("m", 0.41).away == {"g0": "tripped"}
+    assert fleet.is_ready("g0", 2.0)
+
+
+def test_a_silent_model_is_known_for_a_while_and_then_forgotten() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1), 0.0)
+    fleet.expire(10.0)
+    assert fleet.view("m", 10.0).away == {"g0": "lost"}
+    fleet.expire(301.0)
+    assert fleet.view("m", 301.0).away == {}
+    assert fleet.groups() == []
+
+
+def test_an_unknown_model_comes_with_the_models_that_are_served() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, name="g1", model="b"), 0.0)
+    fleet.observe(beat(1, name="g0", model="a"), 0.0)
+    fleet.observe(beat(1, name="g2", model="c", state="starting"), 0.0)
+    assert fleet.view("x", 0.0).models == ("a", "b")
+    assert [card.name for card in fleet.models(0.0)] == ["a", "b"]
+
+
+def test_the_number_of_groups_is_bounded() -> None:
+    fleet = Fleet(FleetLimits(max_groups=2))
+    assert [fleet.observe(beat(1, name=f"g{i}"), 0.0) for i in range(3)] == ["joined", "joined", "ignored"]
