@@ -14,6 +14,10 @@ import msgspec
 from services.worker.domain.plan import RankInfo
 
 MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is broken
+SLOT_BYTES = (
+    256 * 1024
+)  # of a rank in shared memory; larger tensors go in chunks, which stay in a core's cache
+CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
 _HEADER = struct.Struct("<IB")
 
 
@@ -28,7 +32,7 @@ class Kind(IntEnum):
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank needs to start. File descriptors are inherited ones; -1 where the backend has no use for it.
+    """What a rank needs to start. File descriptors are inherited; -1 where the backend has no use for one.
 
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
     shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
@@ -64,6 +68,11 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a rank ends; one sentence for a person."""
 
     message: str
+
+
+def shared_bytes(world: int) -> int:
+    """Size of the file for the shared-memory collectives: a counter and two slots for each rank."""
+    return (CACHE_LINE + 2 * SLOT_BYTES) * world
 
 
 def pack_frame(kind: Kind, message: msgspec.Struct) -> bytes:

@@ -1,0 +1,1 @@
+"""The rank processes of a group: starting, watching and ending them."""

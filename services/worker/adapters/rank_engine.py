@@ -1,0 +1,233 @@
+"""The engine port over rank processes: real models, computed by torch in other processes.
+
+Starts the ranks through `ProcessGroupManager`, sends every plan to all of them and waits for rank 0. The
+death of a rank is seen at once as the end of its socket, a hanging one by the step's time limit; both end the
+engine with a sentence that says which rank and why. No torch here.
+"""
+
+import asyncio
+import contextlib
+import os
+import platform
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from services.worker.adapters.rank_link import RankLink
+from services.worker.domain.plan import EngineFailed, EngineInfo, RankInfo, StepPlan, StepResult
+from services.worker.domain.rank_messages import (
+    Kind,
+    RankConfig,
+    RankFailed,
+    RankReady,
+    pack_frame,
+    shared_bytes,
+)
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+
+_EXIT_WAIT_S = 0.1  # at most, between the end of a socket and the exit code of its process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEngineOptions:
+    """How to run a model.
+
+    model: directory in Hugging Face format.
+    tensor_parallel: number of ranks.
+    threads: of each rank; 0: the cores of this machine divided by the ranks, at least one.
+    collectives: `auto` is shared memory on x86-64 Linux, else Gloo.
+    interface: network interface for Gloo; empty: loopback.
+    kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
+    """
+
+    model: Path
+    tensor_parallel: int = 1
+    threads: int = 0
+    collectives: Literal["auto", "shm", "gloo"] = "auto"
+    interface: str = ""
+    kv_cache_tokens: int = 65536
+    kv_memory_share: float = 0.5
+    start_timeout_s: float = 600.0
+    step_timeout_s: float = 30.0
+    stop_timeout_s: float = 2.0
+
+
+class RankEngine:
+    """See `Engine` for the contract. After `stop` it may be started again, with fresh processes."""
+
+    def __init__(self, options: RankEngineOptions) -> None:
+        self.options = options
+        self._processes = ProcessGroupManager()
+        self._links: list[RankLink] = []
+        self._ready: dict[int, RankReady] = {}
+        self._waiting: asyncio.Future[StepResult | None] | None = None
+        self._failure = "the engine was not started"
+        self._steps = 0
+        self._plan = msgspec.msgpack.Encoder()
+        self._result = msgspec.msgpack.Decoder(StepResult)
+
+    async def start(self) -> EngineInfo:
+        """Starts and loads all ranks; see `Engine`."""
+        options = self.options
+        if self._links:
+            raise EngineFailed("the engine runs already; stop it before it is started again")
+        self._failure, self._steps, self._ready = "", 0, {}
+        try:
+            with contextlib.ExitStack() as stack:
+                self._spawn(stack)
+            await self._wait(options.start_timeout_s, "the ranks did not load the model")
+        except OSError as error:
+            self._failure = f"the ranks could not be started: {error}"
+            raise EngineFailed(self._failure) from error
+        finally:
+            if self._failure or len(self._ready) < options.tensor_parallel:
+                await self.stop()
+        first = self._ready[0]
+        return EngineInfo(
+            num_blocks=first.num_blocks,
+            vocab_size=first.vocab_size,
+            context_length=first.context_length,
+            fingerprint=first.fingerprint,
+            ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
+        )
+
+    async def step(self, plan: StepPlan) -> StepResult:
+        """Runs the plan on all ranks; see `Engine`."""
+        if self._failure:
+            raise EngineFailed(self._failure)
+        frame = pack_frame(Kind.PLAN, plan)
+        for link in self._links:
+            link.send(frame)
+        self._steps += 1
+        result = await self._wait(self.options.step_timeout_s, f"step {plan.step_id} was not done")
+        assert result is not None
+        return result
+
+    def status(self) -> list[dict[str, object]]:
+        """Each rank: rank, pid, state (`starting`, `ready`, `failed`), steps, memory and loaded bytes."""
+        rows: list[dict[str, object]] = []
+        for process in self._processes.ranks:
+            ready = self._ready.get(process.rank)
+            info = (
+                ready.info
+                if ready
+                else RankInfo(
+                    rank=process.rank, pid=process.pid, load_s=0.0, loaded_bytes=0, peak_rss_bytes=0
+                )
+            )
+            rows.append(
+                {
+                    "rank": process.rank,
+                    "pid": process.pid,
+                    "state": "failed" if self._failure else "ready" if ready else "starting",
+                    "steps": self._steps,
+                    "memory_bytes": process.memory_bytes(),
+                    "loaded_bytes": info.loaded_bytes,
+                    "load_s": round(info.load_s, 3),
+                }
+            )
+        return rows
+
+    async def stop(self) -> None:
+        """Ends all ranks: those of a healthy engine by closing their sockets, others by force."""
+        failed, self._failure = bool(self._failure), self._failure or "the engine was stopped"
+        for link in self._links:
+            link.close()
+        self._links = []
+        await self._processes.stop(0.0 if failed else self.options.stop_timeout_s)
+
+    def _spawn(self, stack: contextlib.ExitStack) -> None:
+        """Starts the processes and sends their configs; what only they need is closed with the stack."""
+        options, world = self.options, self.options.tensor_parallel
+        threads = options.threads or max(1, len(os.sched_getaffinity(0)) // max(1, world))
+        config = RankConfig(
+            model=str(options.model.resolve()),
+            rank=0,
+            world=world,
+            threads=threads,
+            collectives=_backend(options),
+            start_timeout_s=options.start_timeout_s,
+            # a rank that waits for another says so before the leader's own limit
+            step_timeout_s=0.8 * options.step_timeout_s,
+            kv_cache_tokens=options.kv_cache_tokens,
+            kv_memory_share=options.kv_memory_share,
+            interface=options.interface,
+        )
+        inherit: list[int] = []
+        if config.collectives == "shm" and world > 1:
+            shared = os.memfd_create("ryz-ranks")
+            stack.callback(os.close, shared)
+            os.ftruncate(shared, shared_bytes(world))
+            inherit.append(shared)
+            config = msgspec.structs.replace(config, shared_fd=shared)
+        elif world > 1:
+            meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            host, port = meeting.getsockname()
+            inherit.append(meeting.fileno())
+            config = msgspec.structs.replace(
+                config, store_fd=meeting.fileno(), store_host=host, store_port=port
+            )
+        for process in self._processes.spawn(world, threads, inherit):
+            link = RankLink(process, self._on_frame, self._on_end)
+            self._links.append(link)
+            link.send(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=process.rank)))
+
+    async def _wait(self, limit_s: float, late: str) -> StepResult | None:
+        """Waits for what `_on_frame` brings; a failure, a timeout or a cancellation ends the engine."""
+        if self._waiting is not None:
+            raise RuntimeError("a step was called before the last one returned")
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(limit_s, self._fail, f"{late} within {limit_s:g} s")
+        try:
+            return await self._waiting
+        except asyncio.CancelledError:
+            self._waiting = None
+            self._fail("a step was abandoned before it was done")
+            raise
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
+        result: StepResult | None = None
+        if kind is Kind.FAILED:
+            message = msgspec.msgpack.decode(body, type=RankFailed).message
+            return self._fail(message if not self._steps else f"rank {process.rank}: {message}")
+        if kind is Kind.READY:
+            self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
+            if len(self._ready) < self.options.tensor_parallel:
+                return None
+        else:
+            result = self._result.decode(body)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(result)
+        return None
+
+    def _on_end(self, process: RankProcess, reason: str) -> None:
+        if not reason:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.process.wait(_EXIT_WAIT_S)  # the kernel closes files just before it reports the end
+            reason = process.describe_end()
+        self._fail(f"rank {process.rank} (pid {process.pid}) is gone: {reason}")
+
+    def _fail(self, reason: str) -> None:
+        """The first reason counts; the ranks end at once, since no step can follow."""
+        if self._failure:
+            return
+        self._failure = reason
+        if self._links:
+            self._processes.kill()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(EngineFailed(reason))
+
+
+def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:
+    if options.collectives != "auto":
+        return options.collectives
+    shared = hasattr(os, "memfd_create") and platform.machine() in {"x86_64", "AMD64"}
+    return "shm" if shared else "gloo"

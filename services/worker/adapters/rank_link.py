@@ -1,0 +1,89 @@
+"""The leader's end of one rank's socket on the event loop: frames out, frames and the end in.
+
+Writes go straight to the socket, so a plan costs one system call; what does not fit is written as the
+socket drains. It interprets nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from services.worker.domain.rank_messages import FrameReader, Kind
+from services.worker.orchestrator.process_group_manager import RankProcess
+
+OnFrame = Callable[[RankProcess, Kind, bytes], None]
+OnEnd = Callable[[RankProcess, str], None]
+
+_READ_BYTES = 1 << 18
+_WINDOW_BYTES = 256 * 2**20  # unsent bytes; more means that the rank reads nothing
+
+
+class RankLink:
+    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream is over."""
+
+    def __init__(self, rank: RankProcess, on_frame: OnFrame, on_end: OnEnd) -> None:
+        self.rank = rank
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self._open = True
+        self._loop.add_reader(rank.sock, self._readable)
+
+    def send(self, frame: bytes) -> None:
+        """Sends or queues the frame; a link that has ended drops it, since `on_end` was called."""
+        if not self._open:
+            return
+        if self._unsent:
+            self._unsent += frame
+            if len(self._unsent) > _WINDOW_BYTES:
+                self._end("it does not read its socket")
+            return
+        try:
+            sent = self.rank.sock.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reader sees the end as well, and says so
+        if sent < len(frame):
+            self._unsent += frame[sent:]
+            self._loop.add_writer(self.rank.sock, self._writable)
+
+    def close(self) -> None:
+        """Stops reading and writing; `on_end` is not called. The socket stays open."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self.rank.sock)
+            self._loop.remove_writer(self.rank.sock)
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._on_end(self.rank, reason)
+
+    def _readable(self) -> None:
+        try:
+            data = self.rank.sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(f"its socket broke: {error}")
+            return
+        if not data:
+            self._end("")
+            return
+        try:
+            for kind, body in self._reader.feed(data):
+                self._on_frame(self.rank, kind, body)
+        except ValueError as error:
+            self._end(f"it sent what is no frame: {error}")
+
+    def _writable(self) -> None:
+        try:
+            sent = self.rank.sock.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._unsent)  # the reader sees the end as well
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self.rank.sock)

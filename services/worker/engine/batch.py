@@ -1,0 +1,133 @@
+"""Turns the slices of a plan into the index tensors that a forward pass needs.
+
+Slices of one token (decodes) come first and are attended together, padded to the longest; longer ones
+(prefill chunks) are attended one by one. Everything here is made once per step and used by every layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.domain.plan import BLOCK_SIZE, Slice
+from services.worker.engine.sequences import SequenceState
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """One token of each of `count` sequences: the first `count` tokens of the batch.
+
+    blocks: [count * longest table]; length: of the longest, in tokens, the new token included.
+    mask: added to scores, [count, 1, 1, length]; None when all are equally long.
+    """
+
+    count: int
+    length: int
+    blocks: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A chunk of one sequence: tokens `begin` to `end` of the batch, after `start` earlier positions.
+
+    blocks: [blocks that hold positions 0 to length]; None when the chunk is the start of its sequence.
+    mask: added to scores, [tokens of the chunk, length]; None when plainly causal.
+    """
+
+    begin: int
+    end: int
+    length: int
+    blocks: Tensor | None
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of one forward pass.
+
+    token_ids, positions, slots: [tokens].
+    sample_rows: tokens whose logits are wanted, in the order of the plan's sampling slices.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    sample_rows: Tensor
+    decodes: Decodes | None
+    prefills: list[Prefill]
+
+
+def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batch:
+    """The batch for these slices, whose states include them already."""
+    order = sorted(range(len(slices)), key=lambda i: len(slices[i].token_ids) > 1)
+    count = sum(1 for part in slices if len(part.token_ids) == 1)
+    token_ids: list[int] = []
+    positions: list[int] = []
+    sizes: list[int] = []
+    last_row = [0] * len(slices)
+    for i in order:
+        part = slices[i]
+        token_ids += part.token_ids
+        positions += range(part.start, part.start + len(part.token_ids))
+        sizes.append(len(part.token_ids))
+        last_row[i] = len(token_ids) - 1
+    ordered = [states[i] for i in order]
+    at = np.array(positions, np.int64)
+    slots = _slots(at, sizes, ordered)
+    prefills, begin = [], count
+    for i, state in zip(order[count:], ordered[count:], strict=True):
+        prefills.append(_prefill(slices[i], state, begin))
+        begin = prefills[-1].end
+    return Batch(
+        token_ids=torch.tensor(token_ids, dtype=torch.int64),
+        positions=torch.from_numpy(at),
+        slots=torch.from_numpy(slots),
+        sample_rows=torch.tensor([last_row[i] for i, p in enumerate(slices) if p.sample], dtype=torch.int64),
+        decodes=_decodes(positions[:count], ordered[:count]) if count else None,
+        prefills=prefills,
+    )
+
+
+def _slots(
+    positions: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: list[int], states: list[SequenceState]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    blocks = positions // BLOCK_SIZE
+    begin = 0
+    for size, state in zip(sizes, states, strict=True):
+        end = begin + size
+        blocks[begin:end] = state.table.view[blocks[begin:end]]
+        begin = end
+    return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
+
+
+def _decodes(positions: list[int], states: list[SequenceState]) -> Decodes:
+    count, length = len(states), max(positions) + 1
+    if count == 1:
+        return Decodes(1, length, _table(states[0], length), None)
+    width = -(-length // BLOCK_SIZE)
+    blocks = np.zeros((count, width), np.int64)
+    for row, state in enumerate(states):
+        used = min(state.table.size, width)
+        blocks[row, :used] = state.table.view[:used]
+    mask = None
+    if min(positions) + 1 < length:
+        outside = np.arange(length) > np.array(positions)[:, None]
+        mask = torch.from_numpy(np.where(outside, np.float32(-np.inf), np.float32(0))).view(count, 1, 1, -1)
+    return Decodes(count, length, torch.from_numpy(blocks.reshape(-1)), mask)
+
+
+def _prefill(part: Slice, state: SequenceState, begin: int) -> Prefill:
+    tokens = len(part.token_ids)
+    length = part.start + tokens
+    if part.start == 0:
+        return Prefill(begin, begin + tokens, length, None, None)
+    later = torch.arange(length) > torch.arange(part.start, length).unsqueeze(1)
+    mask = torch.zeros(tokens, length).masked_fill_(later, -torch.inf)
+    return Prefill(begin, begin + tokens, length, _table(state, length), mask)
+
+
+def _table(state: SequenceState, length: int) -> Tensor:
+    return torch.from_numpy(state.table.view[: -(-length // BLOCK_SIZE)].copy())

@@ -1,0 +1,58 @@
+"""The KV cache of one rank: for each layer the keys and values of all blocks, its own heads only.
+
+Knows slots and blocks, not sequences: which block holds what is the leader's decision, which slots a step
+writes is worked out in `batch.py`.
+"""
+
+import torch
+from torch import Tensor
+
+from services.worker.domain.plan import BLOCK_SIZE
+from services.worker.engine.config import ModelConfig
+
+
+class LayerCache:
+    """One layer's keys and values, each [slots, kv heads of this rank, head_dim]; slot = block * 16 + offset.
+
+    Zeroed at the start: a masked position may be read before it was ever written, and must be finite.
+    """
+
+    def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int) -> None:
+        self.keys = torch.zeros(num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
+        self.values = torch.zeros(num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
+        # the same memory, a row per block
+        self._key_blocks = self.keys.view(num_blocks, -1)
+        self._value_blocks = self.values.view(num_blocks, -1)
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores [tokens, kv heads, head_dim] at those slots."""
+        self.keys.index_copy_(0, slots, keys)
+        self.values.index_copy_(0, slots, values)
+
+    def gather(self, blocks: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of those blocks, each [sequences, kv heads, blocks a sequence * 16, head_dim].
+
+        Args:
+            blocks: Block ids, [sequences * blocks a sequence].
+            num_sequences: How many tables of one length are in `blocks`.
+        """
+        heads, dim = self.keys.shape[1:]
+        shape = (num_sequences, -1, heads, dim)
+        keys = self._key_blocks.index_select(0, blocks).view(shape)
+        values = self._value_blocks.index_select(0, blocks).view(shape)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+
+class KVCache:
+    """All layers' caches of one rank."""
+
+    def __init__(self, config: ModelConfig, num_blocks: int, world: int) -> None:
+        heads = config.num_kv_heads // world
+        self.num_blocks = num_blocks
+        self.layers = [LayerCache(num_blocks, heads, config.head_dim) for _ in range(config.num_layers)]
+
+
+def block_bytes(config: ModelConfig, world: int) -> int:
+    """Memory of one block on one rank: keys and values, fp32."""
+    heads = config.num_kv_heads // world
+    return 2 * 4 * config.num_layers * BLOCK_SIZE * heads * config.head_dim

@@ -1,0 +1,190 @@
+"""Collectives of ranks on one host over an anonymous shared file that all of them inherited.
+
+The file has no name, so nothing is left behind however the processes end. Each rank has a counter of
+operations and two slots; in operation n it writes slot n % 2, publishes n, and reads the others' slots once
+their counters show n. Memory ordering: stores become visible in program order on x86-64 (TSO), which is what
+the flags rely on; on other machines the backend refuses to start.
+"""
+
+import mmap
+import os
+import platform
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.domain.rank_messages import CACHE_LINE, SLOT_BYTES, shared_bytes
+from services.worker.engine.collectives.base import CollectiveError
+from services.worker.engine.config import ModelError
+
+_SPINS = 2000  # polls of a flag (about 60 ns each) before the core is offered to others
+_YIELD_S = 0.002  # after this long with sched_yield, sleep
+_SLEEP_S = 0.0001
+
+Floats = NDArray[np.float32]
+
+
+class SharedMemoryCollectives:
+    """See `Collectives` for the contract.
+
+    Args:
+        shared_fd: Descriptor of a file of `shared_bytes(world)` zero bytes, the same for all ranks. It may be
+            closed afterwards.
+        rank: This rank.
+        world: Number of ranks, at least 2.
+        timeout_s: Longest wait for the others.
+    """
+
+    def __init__(self, shared_fd: int, rank: int, world: int, timeout_s: float) -> None:
+        if platform.machine() not in {"x86_64", "AMD64"}:
+            raise ModelError(
+                f"shared-memory collectives need x86-64, this is {platform.machine()}; set collectives=gloo"
+            )
+        self.rank = rank
+        self.world = world
+        self.timeout_s = timeout_s
+        self.seconds = 0.0
+        self._map = mmap.mmap(shared_fd, shared_bytes(world))
+        self._bytes = memoryview(self._map)
+        self._flags = self._bytes[: CACHE_LINE * world].cast("q")
+        self._mine = rank * CACHE_LINE // 8
+        self._others = [other * CACHE_LINE // 8 for other in range(world) if other != rank]
+        # slots[parity][rank]: floats of one rank in operations of that parity
+        self._slots: list[list[Floats]] = [
+            [
+                np.frombuffer(
+                    self._map,
+                    np.float32,
+                    SLOT_BYTES // 4,
+                    CACHE_LINE * world + (parity * world + other) * SLOT_BYTES,
+                )
+                for other in range(world)
+            ]
+            for parity in range(2)
+        ]
+        self._count = 0
+        cores = len(os.sched_getaffinity(0))
+        self._spins = _SPINS if world <= cores else 0
+
+    def all_reduce_sum(self, tensor: Tensor) -> None:
+        """Sums in the order of ranks; see `Collectives`."""
+        began = time.perf_counter()
+        for part in _chunks(tensor):
+            size = part.size
+            slots = self._publish(part)
+            self._await(self._count)
+            np.add(slots[0][:size], slots[1][:size], out=part)
+            for slot in slots[2:]:
+                np.add(part, slot[:size], out=part)
+        self.seconds += time.perf_counter() - began
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """See `Collectives`."""
+        gathered = self._gather(tensor, wanted=True)
+        assert gathered is not None
+        return gathered
+
+    def gather(self, tensor: Tensor) -> Tensor | None:
+        """See `Collectives`."""
+        return self._gather(tensor, wanted=self.rank == 0)
+
+    def broadcast(self, data: bytes) -> bytes:
+        """See `Collectives`."""
+        began = time.perf_counter()
+        if len(data) > 1024:
+            raise ValueError(f"broadcast is for at most 1024 bytes, got {len(data)}")
+        source = self._publish(np.empty(0, np.float32))[0] if self.rank else self._publish_bytes(data)
+        self._await(self._count)
+        raw = source.view(np.uint8)
+        length = int(raw[:4].view(np.uint32)[0])
+        answer = raw[4 : 4 + length].tobytes()
+        self.seconds += time.perf_counter() - began
+        return answer
+
+    def barrier(self) -> None:
+        """See `Collectives`."""
+        self._publish(np.empty(0, np.float32))
+        self._await(self._count)
+
+    def close(self) -> None:
+        """Unmaps the shared file."""
+        self._slots = []
+        self._flags.release()
+        self._bytes.release()
+        self._map.close()
+
+    def _gather(self, tensor: Tensor, wanted: bool) -> Tensor | None:
+        began = time.perf_counter()
+        result = torch.empty(self.world, *tensor.shape) if wanted else None
+        rows = result.view(self.world, -1).numpy() if result is not None else None
+        offset = 0
+        for part in _chunks(tensor):
+            slots = self._publish(part)
+            if rows is not None:
+                self._await(self._count)
+                for other, slot in enumerate(slots):
+                    rows[other, offset : offset + part.size] = slot[: part.size]
+            offset += part.size
+        self.seconds += time.perf_counter() - began
+        return result
+
+    def _publish(self, part: Floats) -> list[Floats]:
+        """Starts an operation with this rank's floats; returns all slots of the operation."""
+        slots = self._begin()
+        if part.size:
+            slots[self.rank][: part.size] = part
+        self._flags[self._mine] = self._count
+        return slots
+
+    def _publish_bytes(self, data: bytes) -> Floats:
+        slot = self._begin()[self.rank]
+        raw = slot.view(np.uint8)
+        raw[:4].view(np.uint32)[0] = len(data)
+        raw[4 : 4 + len(data)] = np.frombuffer(data, np.uint8)
+        self._flags[self._mine] = self._count
+        return slot
+
+    def _begin(self) -> list[Floats]:
+        # The slot was last used in operation n-2; who has published n-1 has read all of n-2.
+        self._await(self._count)
+        self._count += 1
+        return self._slots[self._count & 1]
+
+    def _await(self, count: int) -> None:
+        """Waits until every other rank has published that operation: spin, then yield, then sleep."""
+        flags = self._flags
+        for other in self._others:
+            if flags[other] >= count:
+                continue
+            for _ in range(self._spins):
+                if flags[other] >= count:
+                    break
+            else:
+                self._await_slowly(other, count)
+
+    def _await_slowly(self, other: int, count: int) -> None:
+        began = time.monotonic()
+        while self._flags[other] < count:
+            waited = time.monotonic() - began
+            if waited > self.timeout_s:
+                rank = other * 8 // CACHE_LINE
+                raise CollectiveError(f"rank {rank} did not answer the others within {self.timeout_s:g} s")
+            if waited < _YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_S)
+
+
+def _chunks(tensor: Tensor) -> Iterator[Floats]:
+    """Views of a contiguous fp32 tensor that fit a slot."""
+    flat: Floats = tensor.view(-1).numpy()
+    step = SLOT_BYTES // 4
+    if flat.size <= step:
+        yield flat
+        return
+    for begin in range(0, flat.size, step):
+        yield flat[begin : begin + step]

@@ -1,0 +1,166 @@
+"""A rank process: loads its share, says that it is ready, then answers plans until its leader is gone.
+
+Connects the socket to a `Runner`. It never decides to live on: the end of the leader's socket ends it, and so
+does any error, after it told the leader the reason in one sentence.
+"""
+
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import torch
+
+from services.worker.domain.plan import BLOCK_SIZE, RankInfo, StepPlan
+from services.worker.domain.rank_messages import (
+    FrameReader,
+    Kind,
+    RankConfig,
+    RankFailed,
+    RankReady,
+    pack_frame,
+)
+from services.worker.engine.cache import KVCache, block_bytes
+from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
+from services.worker.engine.collectives.gloo import GlooCollectives, Meeting
+from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
+from services.worker.engine.config import ModelConfig, ModelError, read_config
+from services.worker.engine.fingerprint import fingerprint
+from services.worker.engine.memory import available_bytes
+from services.worker.engine.model import Decoder
+from services.worker.engine.runner import Runner
+from services.worker.engine.sampler import SamplingError
+from services.worker.engine.sequences import PlanError
+from services.worker.engine.weights import open_checkpoint
+
+EXPECTED = (ModelError, CollectiveError, PlanError, SamplingError)
+
+
+def serve(sock: socket.socket, started: float) -> int:
+    """Runs the rank at the other end of that socket; returns the process's exit code.
+
+    Args:
+        sock: Connected to the leader, blocking.
+        started: `time.monotonic()` when the process began.
+    """
+    with closing(sock):
+        try:
+            _serve(sock, started)
+        except EXPECTED as error:
+            return _report(sock, str(error))
+        except (BrokenPipeError, ConnectionResetError):
+            return 0  # the leader left while this rank was talking
+        except Exception as error:
+            sys.excepthook(*sys.exc_info())  # the trace is for the log, the sentence for the leader
+            return _report(sock, f"internal error: {type(error).__name__}: {error}")
+    return 0
+
+
+def _serve(sock: socket.socket, started: float) -> None:
+    frames = _frames(sock)
+    first = next(frames, None)
+    if first is None:
+        return
+    config = msgspec.msgpack.decode(first[1], type=RankConfig)
+    torch.set_num_threads(config.threads)
+    with closing(connect(config)) as collectives:
+        runner, ready = load(config, collectives, started)
+        sock.sendall(pack_frame(Kind.READY, ready))
+        collectives.timeout_s = config.step_timeout_s
+        decoder = msgspec.msgpack.Decoder(StepPlan)
+        for _, body in frames:
+            result = runner.step(decoder.decode(body))
+            if config.rank == 0:
+                sock.sendall(pack_frame(Kind.RESULT, result))
+
+
+def connect(config: RankConfig) -> Collectives:
+    """The collectives backend that the config names."""
+    if config.world == 1:
+        return SingleRank()
+    if config.collectives == "shm":
+        shared = SharedMemoryCollectives(config.shared_fd, config.rank, config.world, config.start_timeout_s)
+        os.close(config.shared_fd)
+        return shared
+    if config.rank:
+        os.close(config.store_fd)
+    meeting = Meeting(
+        host=config.store_host,
+        port=config.store_port,
+        listen_fd=config.store_fd if config.rank == 0 else -1,
+        interface=config.interface,
+    )
+    return GlooCollectives(meeting, config.rank, config.world, config.start_timeout_s, config.step_timeout_s)
+
+
+def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
+    """Loads this rank's share and makes its KV cache.
+
+    Raises:
+        ModelError: the model cannot be served this way; the sentence names the file, tensor or setting.
+    """
+    directory = Path(config.model)
+    shape = read_config(directory)
+    with open_checkpoint(directory) as checkpoint:
+        model = Decoder(checkpoint, shape, collectives)
+        loaded_bytes = checkpoint.loaded_bytes
+    # all ranks must agree, so rank 0 decides
+    decided = collectives.broadcast(b"%d" % (_num_blocks(config, shape) if config.rank == 0 else 0))
+    num_blocks = int(decided)
+    runner = Runner(model, KVCache(shape, num_blocks, config.world))
+    info = RankInfo(
+        rank=config.rank,
+        pid=os.getpid(),
+        load_s=time.monotonic() - started,
+        loaded_bytes=loaded_bytes,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+    ready = RankReady(
+        info=info,
+        num_blocks=num_blocks,
+        vocab_size=shape.vocab_size,
+        context_length=shape.context_length,
+        fingerprint=fingerprint(directory, shape) if config.rank == 0 else "",
+    )
+    return runner, ready
+
+
+def _num_blocks(config: RankConfig, shape: ModelConfig) -> int:
+    """Blocks of the KV cache; the memory that all ranks need for them must be there."""
+    each = block_bytes(shape, config.world) * config.world
+    free = available_bytes()
+    if config.kv_cache_tokens == 0:
+        return max(1, int(free * config.kv_memory_share) // each)
+    count = -(-config.kv_cache_tokens // BLOCK_SIZE)
+    if count * each > free:
+        raise ModelError(
+            f"kv_cache_tokens={config.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB of memory are free"
+        )
+    return count
+
+
+def _frames(sock: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+    reader = FrameReader()
+    while data := _receive(sock):
+        yield from reader.feed(data)
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(1 << 18)
+    except ConnectionResetError:
+        return b""  # the same news as an orderly end
+
+
+def _report(sock: socket.socket, message: str) -> int:
+    try:
+        sock.sendall(pack_frame(Kind.FAILED, RankFailed(message=message)))
+    except OSError:
+        print(f"rank process {os.getpid()}: {message}", file=sys.stderr)  # nobody is left to be told
+    return 1

@@ -1,0 +1,130 @@
+"""Starts and ends the rank processes of one group, each with a socket to its leader.
+
+It knows processes, sockets and inherited files; what is said over the sockets and what a death means is the
+business of `adapters/rank_engine.py`. Nothing it makes has a name in the file system, so nothing is left
+behind however the processes end.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "services.worker.engine")
+_ROOT = Path(__file__).resolve().parents[3]
+_POLL_S = 0.005
+_KILL_WAIT_S = 5.0  # a killed process that the kernel does not hand over by then is stuck in a driver or disk
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A running rank: its process, and the leader's end of the socket pair (non-blocking)."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    sock: socket.socket
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def memory_bytes(self) -> int:
+        """Resident memory now; 0 when the process is gone."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def describe_end(self) -> str:
+        """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running`."""
+        code = self.process.poll()
+        if code is None:
+            return "still running"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class ProcessGroupManager:
+    """The processes of one group.
+
+    Args:
+        command: What to run; a rank gets its socket's descriptor and the leader's process id as arguments.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = list(command)
+        self.ranks: list[RankProcess] = []
+
+    def spawn(self, world: int, threads: int, inherit: Sequence[int] = ()) -> list[RankProcess]:
+        """Starts ranks 0 to world-1, fresh interpreters that inherit those descriptors and nothing else.
+
+        Output of a rank goes to the leader's stderr. Call it from the thread that lives as long as the
+        leader: the kernel ends a rank when the thread that started it ends.
+
+        Raises:
+            OSError: a process could not be started; none is left running.
+        """
+        environment = dict(os.environ)
+        # read by OpenMP when torch is imported: no pool larger than the rank will use
+        environment["OMP_NUM_THREADS"] = str(threads)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        try:
+            for rank in range(world):
+                self.ranks.append(self._spawn(rank, environment, inherit))
+        except OSError:
+            self.kill()
+            raise
+        return self.ranks
+
+    def kill(self) -> None:
+        """Ends all ranks now; `stop` afterwards collects them."""
+        for rank in self.ranks:
+            if rank.process.poll() is None:
+                rank.process.kill()
+
+    async def stop(self, grace_s: float) -> None:
+        """Closes the sockets, at which ranks end themselves, and kills those that still run after the grace.
+
+        May be called again; then it does nothing.
+        """
+        ranks, self.ranks = self.ranks, []
+        for rank in ranks:
+            rank.sock.close()
+        await _wait(ranks, grace_s)
+        for rank in ranks:
+            if rank.process.poll() is None:
+                rank.process.kill()
+        await _wait(ranks, _KILL_WAIT_S)
+
+    def _spawn(self, rank: int, environment: dict[str, str], inherit: Sequence[int]) -> RankProcess:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            ours.setblocking(False)
+            process = subprocess.Popen(
+                [*self._command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(theirs.fileno(), *inherit),
+                env=environment,
+                process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
+            )
+            on_failure.pop_all()
+        return RankProcess(rank, process, ours)
+
+
+async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    # polling the few processes is portable, and no thread or signal handler is left behind
+    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)

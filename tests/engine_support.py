@@ -1,0 +1,165 @@
+"""Small random models and ranks in one process, for the tests of the engine.
+
+`ThreadCollectives` is a third implementation of the contract, over plain threads: it lets a test look at the
+logits of a split model without starting processes.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Slice, StepPlan
+from services.worker.engine.cache import KVCache
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.config import read_config
+from services.worker.engine.model import Decoder
+from services.worker.engine.runner import Runner
+from services.worker.engine.weights import open_checkpoint
+from shared.messages import Sampling
+
+T = TypeVar("T")
+GREEDY = Sampling(temperature=0)
+
+TINY: dict[str, Any] = {
+    "vocab_size": 203,  # divides by neither 2 nor 4
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,  # large enough that logits differ by more than rounding
+    "tie_word_embeddings": False,
+}
+
+
+def make_llama(directory: Path, **changes: Any) -> Path:
+    """A random Llama in Hugging Face format; changes override `TINY`. `max_shard_size` splits the file."""
+    options = {key: changes.pop(key) for key in ("max_shard_size",) if key in changes}
+    dtype = changes.pop("dtype", torch.float32)
+    torch.manual_seed(7)
+    model = LlamaForCausalLM(LlamaConfig(**(TINY | changes)))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+    model.to(dtype).save_pretrained(directory, **options)
+    return directory
+
+
+def transformers_logits(directory: Path, token_ids: list[int]) -> Tensor:
+    """What transformers computes: logits after each token, [tokens, vocab]."""
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([token_ids])).logits[0]
+    return logits
+
+
+class ThreadCollectives:
+    """`Collectives` between threads of one process."""
+
+    def __init__(self, rank: int, world: int, barrier: threading.Barrier, board: list[Any]) -> None:
+        self.rank = rank
+        self.world = world
+        self.timeout_s = 10.0
+        self.seconds = 0.0
+        self._barrier = barrier
+        self._board = board
+
+    def all_reduce_sum(self, tensor: Tensor) -> None:
+        parts = self._exchange(tensor.clone())
+        tensor.copy_(parts[0])
+        for part in parts[1:]:
+            tensor.add_(part)
+        self.barrier()
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        gathered = torch.stack(self._exchange(tensor))
+        self.barrier()
+        return gathered
+
+    def gather(self, tensor: Tensor) -> Tensor | None:
+        gathered = self.all_gather(tensor)
+        return gathered if self.rank == 0 else None
+
+    def broadcast(self, data: bytes) -> bytes:
+        first: bytes = self._exchange(data)[0]
+        self.barrier()
+        return first
+
+    def barrier(self) -> None:
+        self._barrier.wait(self.timeout_s)
+
+    def close(self) -> None:
+        self._barrier.abort()
+
+    def _exchange(self, value: Any) -> list[Any]:
+        self._board[self.rank] = value
+        self.barrier()
+        return list(self._board)
+
+
+def run_threads(world: int, work: Callable[[Collectives], T]) -> list[T]:
+    """Runs the work once per rank, together; returns what each rank returned."""
+    barrier, board = threading.Barrier(world), [None] * world
+
+    def one(rank: int) -> T:
+        try:
+            return work(ThreadCollectives(rank, world, barrier, board))
+        except BaseException:
+            barrier.abort()  # the others are not to wait
+            raise
+
+    with ThreadPoolExecutor(world) as pool:
+        futures = [pool.submit(one, rank) for rank in range(world)]
+        for future in futures:
+            # the cause, not the broken barrier of the others
+            if (error := future.exception()) and not isinstance(error, threading.BrokenBarrierError):
+                raise error
+        return [future.result() for future in futures]
+
+
+def plan_logits(directory: Path, world: int, plans: list[StepPlan], num_blocks: int = 64) -> list[Tensor]:
+    """The logits of each plan (empty where it samples nothing), computed by ranks that are threads."""
+
+    def work(collectives: Collectives) -> list[Tensor]:
+        config = read_config(directory)
+        with open_checkpoint(directory) as checkpoint:
+            model = Decoder(checkpoint, config, collectives)
+        runner = Runner(model, KVCache(config, num_blocks, world))
+        results = []
+        for plan in plans:
+            logits = runner.forward(plan)[1]
+            results.append(torch.empty(0) if logits is None else logits.clone())
+        return results
+
+    return run_threads(world, work)[0]
+
+
+def new_sequence(seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any) -> NewSequence:
+    """A sequence whose tokens are all prompt."""
+    options = {"prompt_len": len(token_ids), "sampling": sampling} | fields
+    return NewSequence(seq_id=seq_id, token_ids=token_ids, **options)
+
+
+class Blocks:
+    """Hands out blocks for slices as the leader would; deliberately not in ascending order."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._free = [(block * 7 + 3) % num_blocks for block in range(num_blocks)]
+        assert len(set(self._free)) == num_blocks, "choose a number of blocks that 7 does not divide"
+        self._held: dict[int, int] = {}
+
+    def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> Slice:
+        """A slice with the new blocks that it needs."""
+        needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - self._held.get(seq_id, 0)
+        new = [self._free.pop() for _ in range(max(0, needed))]
+        self._held[seq_id] = self._held.get(seq_id, 0) + len(new)
+        return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
