@@ -44,9 +44,9 @@ class Subscription(Protocol):
 class Bus(Protocol):
     """Publish and subscribe. All methods may be called from one event loop only.
 
-    Subjects follow NATS: tokens with dots between them, `*` for one token, `>` for the rest. Every method but
-    `close` raises `Unavailable` (reason `broker_unavailable`) while there is no connection and none comes back in
-    the time that the method may wait; `publish` never waits for one.
+    Subjects follow NATS: tokens with dots between them, `*` for one token, `>` for the rest. Every method
+    but `close` raises `Unavailable` (reason `broker_unavailable`) while there is no connection and none comes
+    back in the time that the method may wait; `publish` never waits for one.
     """
 
     @property
@@ -93,8 +93,8 @@ class Bus(Protocol):
         """Delivers messages to `handler` until unsubscribed; ready when it returns.
 
         queue: members of one queue group share the messages, each goes to one of them.
-        max_concurrent: 0 runs the handler on one message after another, in order (it must not wait long); more
-            runs up to that many at once, each as a task, in no order.
+        max_concurrent: 0 runs the handler on one message after another, in order (it must not wait long);
+            more runs up to that many at once, each as a task, in no order.
         max_pending: messages that may wait here; above it they are dropped, counted and logged.
 
         An exception of the handler is logged and counted; the subscription lives on.

@@ -1,0 +1,146 @@
+"""One nats-py connection with our hooks: direct delivery, counted errors, reconnecting with back-off.
+
+It reaches into two methods of nats-py's client that its releases have kept for years (`_process_msg`,
+`_process_pong`); the contract tests of the bus fail if a new release changes them.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+
+from shared.bus.api import Message
+from shared.bus.delivery import BusStats
+
+CONNECT_TIMEOUT_S = 2
+PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
+NO_RESPONDERS = "503"
+
+log = structlog.get_logger(__name__)
+
+
+class Backoff:
+    """Delays between attempts to connect: doubling, with jitter, so that clients do not come back in step."""
+
+    def __init__(self, first_s: float = 0.05, most_s: float = 2.0) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._attempt = 0
+
+    def next_s(self) -> float:
+        """The delay before the next attempt, in seconds."""
+        delay = min(self._most_s, self._first_s * 2.0 ** min(self._attempt, 16))
+        self._attempt += 1
+        return delay * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """An attempt succeeded."""
+        self._attempt = 0
+
+
+class OnDown(Protocol):
+    """Called when the connection broke; `final` when nats-py will not restore it by itself."""
+
+    def __call__(self, *, final: bool) -> None:
+        """See the class."""
+        ...
+
+
+class Connection(Client):  # type: ignore[misc, unused-ignore]
+    """nats-py's client, with a plain function in place of a queue and a task per subscription."""
+
+    def __init__(
+        self, stats: BusStats, backoff: Backoff, *, on_up: Callable[[], None], on_down: OnDown
+    ) -> None:
+        super().__init__()
+        self._bus_stats = stats
+        self._backoff = backoff
+        self._on_up = on_up
+        self._on_down = on_down
+        self._sinks: dict[int, Callable[[Message], None]] = {}
+
+    async def start(self, url: str, name: str) -> None:
+        """Connects; tries until it is cancelled."""
+        await self.connect(
+            [part.strip() for part in url.split(",")],
+            name=name,
+            error_cb=self._failed,
+            disconnected_cb=self._disconnected,
+            reconnected_cb=self._restored,
+            closed_cb=self._gave_up,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            reconnect_time_wait=0.1,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            reconnect_to_server_handler=self._choose_server,
+            ping_interval=PING_INTERVAL_S,
+            flush_timeout=5.0,
+            skip_subject_validation=True,  # the bus has checked them
+        )
+        self._backoff.reset()
+
+    async def listen(self, pattern: str, queue: str, sink: Callable[[Message], None]) -> Any:
+        """Subscribes; `sink` is called from the read loop with each message."""
+        # a future in place of a callback keeps nats-py from starting a task; messages never reach it
+        future = asyncio.get_running_loop().create_future()
+        subscription = await self.subscribe(pattern, queue=queue, future=future)
+        self._sinks[subscription._id] = sink
+        return subscription
+
+    async def forget(self, subscription: Any) -> None:
+        """Ends a subscription made by `listen`."""
+        self._sinks.pop(subscription._id, None)
+        try:
+            await subscription.unsubscribe()
+        except nats.errors.Error as error:  # closed meanwhile: the broker has forgotten it by itself
+            log.debug("unsubscribe without connection", error=str(error))
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
+    ) -> None:
+        sink = self._sinks.get(sid)
+        if sink is None:
+            return
+        if not headers:
+            sink(Message(subject.decode(), data, reply.decode()))
+            return
+        parsed = await self._process_headers(headers) or {}
+        no_responders = not data and parsed.get("Status") == NO_RESPONDERS
+        sink(Message(subject.decode(), data, reply.decode(), parsed, no_responders))
+
+    async def _process_pong(self) -> None:
+        # the answer to a flush that was cancelled or timed out must not end the read loop
+        if self._pongs and self._pongs[0].done():
+            self._pongs.pop(0)
+            self._pings_outstanding = 0
+            return
+        await super()._process_pong()
+
+    def _choose_server(self, servers: list[Any], _: dict[str, Any]) -> tuple[Any, float]:
+        return random.choice(servers), self._backoff.next_s()
+
+    async def _failed(self, error: Exception) -> None:
+        self._bus_stats.errors += 1
+        if self.is_connected:
+            log.warning("bus error", error=str(error) or type(error).__name__)
+        else:
+            log.debug("bus error while disconnected", error=str(error) or type(error).__name__)
+
+    async def _disconnected(self) -> None:
+        if self.is_closed:
+            return
+        self._bus_stats.disconnects += 1
+        log.warning("connection to the broker lost")
+        self._on_down(final=False)
+
+    async def _restored(self) -> None:
+        self._bus_stats.reconnects += 1
+        self._backoff.reset()
+        log.info("connection to the broker restored")
+        self._on_up()
+
+    async def _gave_up(self) -> None:
+        self._on_down(final=True)

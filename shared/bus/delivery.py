@@ -1,0 +1,115 @@
+"""Hands the messages of one subscription to its handler: in order or some at once, within bounds.
+
+Both buses use it, so that ordering, bounds and the treatment of failing handlers are the same. It decides
+nothing about where messages come from.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+
+from shared.bus.api import Handler, Message
+
+MAX_PENDING_BYTES = 128 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class BusStats:
+    """What happened on a bus since it was connected; services export it as metrics."""
+
+    published: int = 0
+    received: int = 0
+    dropped: int = 0
+    handler_errors: int = 0
+    errors: int = 0
+    disconnects: int = 0
+    reconnects: int = 0
+
+
+class Delivery:
+    """The handler of one subscription and the messages that wait for it.
+
+    There is a task only while there is work: one for an ordered subscription, else one per running handler. A
+    task goes on with the next message, so a burst costs one task per place, not one per message.
+    """
+
+    def __init__(
+        self, subject: str, handler: Handler, max_concurrent: int, max_pending: int, stats: BusStats
+    ) -> None:
+        self.subject = subject
+        self._handler = handler
+        self._places = max(1, max_concurrent)
+        self._max_pending = max_pending
+        self._stats = stats
+        self._pending: deque[Message] = deque()
+        self._pending_bytes = 0
+        self._running: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    @property
+    def finished(self) -> bool:
+        """Stopped, and no handler runs any more."""
+        return self._stopped and not self._running
+
+    def offer(self, message: Message) -> None:
+        """Takes a message; drops and counts it when too many wait."""
+        if self._stopped:
+            return
+        self._stats.received += 1
+        if len(self._running) < self._places:
+            task = asyncio.get_running_loop().create_task(self._work(message))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+            return
+        size = len(message.data)
+        if len(self._pending) >= self._max_pending or self._pending_bytes + size > MAX_PENDING_BYTES:
+            self._stats.dropped += 1
+            if self._stats.dropped.bit_count() == 1:  # 1, 2, 4, 8, ...: one line per doubling
+                log.warning("message dropped", subject=self.subject, reason="slow_consumer",
+                            pending=len(self._pending), dropped=self._stats.dropped)  # fmt: skip
+            return
+        self._pending.append(message)
+        self._pending_bytes += size
+
+    def stop(self) -> None:
+        """No handler starts from here on; those that run go on, what waits is forgotten."""
+        self._stopped = True
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    async def wait_idle(self, timeout_s: float) -> None:
+        """Waits for the handlers that run, but not for the one that calls this; cancels what is left then."""
+        others = self._running - {asyncio.current_task()}
+        if not others:
+            return
+        _, late = await asyncio.wait(others, timeout=timeout_s)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("handlers cancelled at close", subject=self.subject, handlers=len(late))
+            await asyncio.wait(late, timeout=1.0)
+
+    async def _work(self, message: Message) -> None:
+        while True:
+            try:
+                await self._handler(message)
+            except Exception:
+                self._stats.handler_errors += 1
+                log.exception("handler failed", subject=message.subject)
+            if not self._pending:
+                return
+            message = self._pending.popleft()
+            self._pending_bytes -= len(message.data)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if self._pending and not self._stopped:  # its task was cancelled, the messages behind it live on
+            message = self._pending.popleft()
+            self._pending_bytes -= len(message.data)
+            again = asyncio.get_running_loop().create_task(self._work(message))
+            self._running.add(again)
+            again.add_done_callback(self._ended)

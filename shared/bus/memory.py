@@ -1,0 +1,196 @@
+"""A bus inside one process, with the semantics of NATS: for tests, and for everything in one process.
+
+Several buses share one `MemoryBroker`, as several connections share a NATS server. A broker can be stopped
+and started again, which looks like a lost server to its buses.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from itertools import count
+
+from shared.bus.api import Handler, Message, Subscription
+from shared.bus.delivery import BusStats, Delivery
+from shared.bus.replies import Replies
+from shared.bus.subject import check_pattern, check_size, check_subject, matches
+from shared.errors import Unavailable
+
+DEFAULT_MAX_PAYLOAD = 1024 * 1024
+
+
+class MemoryBroker:
+    """What the buses of a process connect to."""
+
+    def __init__(self, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
+        self.max_payload = max_payload
+        self.up = asyncio.Event()
+        self.up.set()
+        self._subscriptions: list[MemorySubscription] = []
+        self._inboxes = count()
+
+    def stop(self) -> None:
+        """The broker is gone; subscriptions are kept, as clients restore theirs."""
+        self.up.clear()
+
+    def start(self) -> None:
+        """The broker is back."""
+        self.up.set()
+
+    def new_inbox(self) -> str:
+        """A prefix that no other bus of this broker has."""
+        return f"_INBOX.m{next(self._inboxes)}"
+
+    def add(self, subscription: "MemorySubscription") -> None:
+        """Registers a subscription."""
+        self._subscriptions.append(subscription)
+
+    def remove(self, subscription: "MemorySubscription") -> None:
+        """Forgets a subscription; twice is fine."""
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    def of(self, deliveries: set[Delivery]) -> list["MemorySubscription"]:
+        """The subscriptions that feed these deliveries."""
+        return [s for s in self._subscriptions if s.delivery in deliveries]
+
+    def route(self, message: Message) -> None:
+        """Gives the message to every plain subscription and to one of each queue group."""
+        queues: dict[str, list[MemorySubscription]] = {}
+        found = False
+        for subscription in self._subscriptions:
+            if not matches(subscription.pattern, message.subject):
+                continue
+            found = True
+            if subscription.queue:
+                queues.setdefault(subscription.queue, []).append(subscription)
+            else:
+                subscription.delivery.offer(message)
+        for members in queues.values():
+            random.choice(members).delivery.offer(message)
+        if not found and message.reply:
+            self.route(Message(message.reply, b"", headers={"Status": "503"}, no_responders=True))
+
+
+class MemorySubscription:
+    """A subscription of a `MemoryBus`."""
+
+    def __init__(self, broker: MemoryBroker, pattern: str, queue: str, delivery: Delivery) -> None:
+        self.pattern = pattern
+        self.queue = queue
+        self.delivery = delivery
+        self._broker = broker
+
+    async def unsubscribe(self) -> None:
+        """See `Subscription.unsubscribe`."""
+        self._broker.remove(self)
+        self.delivery.stop()
+
+
+class MemoryBus:
+    """Implements `Bus`. Handlers run in tasks of their own, never inside `publish`."""
+
+    def __init__(self, broker: MemoryBroker | None = None, *, connect_wait_s: float = 5.0) -> None:
+        self.broker = broker or MemoryBroker()
+        self.stats = BusStats()
+        self._connect_wait_s = connect_wait_s
+        self._deliveries: set[Delivery] = set()
+        self._replies = Replies(self.broker.new_inbox())
+        self._closed = False
+        self._answers = self._add(self._replies.pattern, self._answered, "", 0, 65_536)
+
+    @property
+    def max_payload(self) -> int:
+        """See `Bus.max_payload`."""
+        return self.broker.max_payload
+
+    @property
+    def connected(self) -> bool:
+        """See `Bus.connected`."""
+        return self.broker.up.is_set() and not self._closed
+
+    def new_inbox(self) -> str:
+        """See `Bus.new_inbox`."""
+        return self.broker.new_inbox()
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """See `Bus.publish`."""
+        check_subject(subject)
+        if reply:
+            check_subject(reply)
+        check_size(subject, len(data), self.max_payload)
+        if not self.connected:
+            raise Unavailable(
+                f"no connection to the broker, {subject} was not sent", reason="broker_unavailable"
+            )
+        self.stats.published += 1
+        self.broker.route(Message(subject, bytes(data), reply, dict(headers or {})))
+
+    async def request(
+        self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Message:
+        """See `Bus.request`."""
+        await self._wait_connected(timeout_s)
+        reply, future = self._replies.expect()
+        try:
+            await self.publish(subject, data, reply=reply, headers=headers)
+        except BaseException:
+            self._replies.forget(reply)
+            raise
+        return await self._replies.wait(reply, future, subject, timeout_s)
+
+    async def subscribe(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        queue: str = "",
+        max_concurrent: int = 0,
+        max_pending: int = 65_536,
+    ) -> Subscription:
+        """See `Bus.subscribe`."""
+        check_pattern(subject)
+        await self._wait_connected(self._connect_wait_s)
+        return self._add(subject, handler, queue, max_concurrent, max_pending)
+
+    async def flush(self) -> None:
+        """See `Bus.flush`."""
+        await self._wait_connected(self._connect_wait_s)
+
+    async def close(self) -> None:
+        """See `Bus.close`."""
+        if self._closed:
+            return
+        for subscription in self.broker.of(self._deliveries - {self._answers.delivery}):
+            await subscription.unsubscribe()
+        for delivery in tuple(self._deliveries):
+            await delivery.wait_idle(5.0)
+        self._closed = True
+        await self._answers.unsubscribe()
+        self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
+
+    def _add(
+        self, pattern: str, handler: Handler, queue: str, max_concurrent: int, max_pending: int
+    ) -> MemorySubscription:
+        delivery = Delivery(pattern, handler, max_concurrent, max_pending, self.stats)
+        subscription = MemorySubscription(self.broker, pattern, queue, delivery)
+        self.broker.add(subscription)
+        self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
+        return subscription
+
+    async def _answered(self, message: Message) -> None:
+        self._replies.arrived(message)
+
+    async def _wait_connected(self, timeout_s: float) -> None:
+        if self._closed:
+            raise Unavailable("the bus was closed", reason="broker_unavailable")
+        if self.broker.up.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.broker.up.wait()
+        except TimeoutError:
+            raise Unavailable(
+                f"no connection to the broker for {timeout_s:g} s", reason="broker_unavailable"
+            ) from None

@@ -1,0 +1,242 @@
+"""The bus over a NATS server, on top of nats-py.
+
+nats-py does the protocol and the reconnecting; handing messages out is ours (`delivery.py`), because its
+queue and task per subscription cost more and cancel running handlers when one unsubscribes.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import nats.errors
+import structlog
+
+from shared.bus.api import Handler, Message, Subscription
+from shared.bus.connection import Backoff, Connection
+from shared.bus.delivery import BusStats, Delivery
+from shared.bus.replies import Replies
+from shared.bus.subject import check_pattern, check_size, check_subject
+from shared.errors import Unavailable
+
+CLOSE_WAIT_S = 5.0
+FLUSH_TIMEOUT_S = 5
+
+log = structlog.get_logger(__name__)
+
+
+class NatsSubscription:
+    """A subscription of a `NatsBus`; it outlives connections."""
+
+    def __init__(self, bus: "NatsBus", pattern: str, queue: str, delivery: Delivery) -> None:
+        self.pattern = pattern
+        self.queue = queue
+        self.delivery = delivery
+        self._bus = bus
+
+    async def unsubscribe(self) -> None:
+        """See `Subscription.unsubscribe`."""
+        self.delivery.stop()
+        await self._bus.drop(self)
+
+
+class NatsBus:
+    """Implements `Bus`. Make one with `NatsBus.connect`.
+
+    A lost connection is restored for ever, with back-off, subscriptions included. Meanwhile `publish` raises
+    instead of filling a buffer: whoever waits for an answer is to know at once.
+    """
+
+    def __init__(self, url: str, *, name: str, connect_wait_s: float) -> None:
+        self.stats = BusStats()
+        self._url = url
+        self._name = name
+        self._connect_wait_s = connect_wait_s
+        self._up = asyncio.Event()
+        self._closing = False
+        self._backoff = Backoff()
+        self._connection = self._new_connection()
+        self._subscriptions: dict[NatsSubscription, Any] = {}
+        self._deliveries: set[Delivery] = set()
+        self._replies = Replies(self._connection.new_inbox())
+        self._reopening: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(cls, url: str, *, name: str, connect_wait_s: float = 10.0) -> "NatsBus":
+        """Connects, trying for `connect_wait_s` seconds; commas separate the servers of a cluster.
+
+        Raises:
+            Unavailable: no server answered in that time, or it refused.
+        """
+        bus = cls(url, name=name, connect_wait_s=connect_wait_s)
+        try:
+            async with asyncio.timeout(connect_wait_s):
+                await bus._open()
+        except TimeoutError:
+            last = bus._connection.last_error
+            await bus.close()
+            raise Unavailable(
+                f"no NATS server answered at {url} within {connect_wait_s:g} s ({last or 'no answer'}); "
+                "start one, or set RYZ_NATS_URL",
+                reason="broker_unavailable",
+            ) from None
+        return bus
+
+    @property
+    def max_payload(self) -> int:
+        """See `Bus.max_payload`."""
+        size: int = self._connection.max_payload
+        return size
+
+    @property
+    def connected(self) -> bool:
+        """See `Bus.connected`."""
+        return self._up.is_set() and self._connection.is_connected
+
+    def new_inbox(self) -> str:
+        """See `Bus.new_inbox`."""
+        inbox: str = self._connection.new_inbox()
+        return inbox
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """See `Bus.publish`. Waits only while more than 2 MiB are on their way to a slow broker."""
+        check_subject(subject)
+        if reply:
+            check_subject(reply)
+        size = len(data)
+        if headers:
+            size += 12 + sum(len(key) + len(value) + 4 for key, value in headers.items())
+        connection = self._connection
+        check_size(subject, size, connection.max_payload)
+        if not self.connected:
+            raise Unavailable(
+                f"no connection to the broker, {subject} was not sent", reason="broker_unavailable"
+            )
+        self.stats.published += 1
+        try:
+            await connection.publish(subject, data, reply, dict(headers) if headers else None)
+        except nats.errors.Error as error:  # closed in between, or a header that cannot be sent
+            raise Unavailable(f"{subject} was not sent: {error}", reason="broker_unavailable") from error
+
+    async def request(
+        self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Message:
+        """See `Bus.request`."""
+        if not self.connected:
+            await self._wait_connected(timeout_s)
+        reply, future = self._replies.expect()
+        try:
+            await self.publish(subject, data, reply=reply, headers=headers)
+        except BaseException:
+            self._replies.forget(reply)
+            raise
+        return await self._replies.wait(reply, future, subject, timeout_s)
+
+    async def subscribe(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        queue: str = "",
+        max_concurrent: int = 0,
+        max_pending: int = 65_536,
+    ) -> Subscription:
+        """See `Bus.subscribe`."""
+        check_pattern(subject)
+        await self._wait_connected(self._connect_wait_s)
+        delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats)
+        subscription = NatsSubscription(self, subject, queue, delivery)
+        self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
+        self._subscriptions[subscription] = await self._register(subscription)
+        await self.flush()
+        return subscription
+
+    async def drop(self, subscription: NatsSubscription) -> None:
+        """Tells the broker that a subscription ended."""
+        theirs = self._subscriptions.pop(subscription, None)
+        if theirs is None or self._connection.is_closed:
+            return
+        await self._connection.forget(theirs)
+
+    async def flush(self) -> None:
+        """See `Bus.flush`."""
+        await self._wait_connected(self._connect_wait_s)
+        try:
+            # nats-py writes its PING past what waits to be written: the first answer only says that this has
+            # been written by now, the second one that the broker has read it
+            await self._connection.flush(FLUSH_TIMEOUT_S)
+            await self._connection.flush(FLUSH_TIMEOUT_S)
+        except nats.errors.Error as error:
+            raise Unavailable(f"the broker did not answer: {error}", reason="broker_unavailable") from error
+
+    async def close(self) -> None:
+        """See `Bus.close`."""
+        if self._closing:
+            return
+        self._closing = True
+        for subscription in tuple(self._subscriptions):
+            await subscription.unsubscribe()
+        for delivery in tuple(self._deliveries):
+            await delivery.wait_idle(CLOSE_WAIT_S)
+        if self._reopening is not None:
+            self._reopening.cancel()
+        if self.connected:
+            try:
+                await self.flush()
+            except Unavailable as error:
+                log.warning("flush at close failed", error=str(error))
+        self._up.clear()
+        self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
+        await self._connection.close()
+
+    async def _register(self, subscription: NatsSubscription) -> Any:
+        delivery = subscription.delivery
+        return await self._connection.listen(subscription.pattern, subscription.queue, delivery.offer)
+
+    def _new_connection(self) -> Connection:
+        return Connection(self.stats, self._backoff, on_up=self._went_up, on_down=self._went_down)
+
+    async def _open(self) -> None:
+        """Connects and restores what was subscribed."""
+        await self._connection.start(self._url, self._name)
+        await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
+        for subscription in self._subscriptions:
+            self._subscriptions[subscription] = await self._register(subscription)
+        await self._connection.flush(FLUSH_TIMEOUT_S)
+        await self._connection.flush(FLUSH_TIMEOUT_S)
+        self._went_up()
+
+    def _went_up(self) -> None:
+        self._up.set()
+
+    def _went_down(self, *, final: bool) -> None:
+        """The connection broke. `final`: nats-py gave it up (the broker sent an error), so make a new one."""
+        self._up.clear()
+        if final and not self._closing and self._reopening is None:
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        while True:
+            await asyncio.sleep(self._backoff.next_s())
+            self._connection = self._new_connection()
+            try:
+                await self._open()
+                break
+            except (nats.errors.Error, OSError) as error:
+                log.warning("cannot connect", error=str(error))
+                await self._connection.close()
+        self._reopening = None
+
+    async def _wait_connected(self, timeout_s: float) -> None:
+        if self.connected:
+            return
+        if self._closing:
+            raise Unavailable("the bus was closed", reason="broker_unavailable")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            raise Unavailable(
+                f"no connection to the broker for {timeout_s:g} s", reason="broker_unavailable"
+            ) from None

@@ -1,0 +1,65 @@
+"""The requests of one connection that wait for their answers, all on one inbox."""
+
+import asyncio
+from itertools import count
+
+from shared.bus.api import Message, NoResponders, RequestTimedOut
+from shared.errors import Unavailable
+
+
+class Replies:
+    """Gives each request a reply subject below `inbox`; wakes it with the first message that comes there."""
+
+    def __init__(self, inbox: str) -> None:
+        self.pattern = f"{inbox}.*"
+        self._prefix = f"{inbox}."
+        self._numbers = count()
+        self._waiting: dict[str, asyncio.Future[Message]] = {}
+
+    def expect(self) -> tuple[str, "asyncio.Future[Message]"]:
+        """A new reply subject, and the future of what arrives on it."""
+        reply = f"{self._prefix}{next(self._numbers)}"
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[reply] = future
+        return reply, future
+
+    def arrived(self, message: Message) -> None:
+        """Wakes the request that the message answers; an answer that nobody waits for is ignored."""
+        future = self._waiting.pop(message.subject, None)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def wait(
+        self, reply: str, future: "asyncio.Future[Message]", subject: str, timeout_s: float
+    ) -> Message:
+        """The answer; raises `NoResponders` or `RequestTimedOut`."""
+        expiry = asyncio.get_running_loop().call_later(timeout_s, self._expire, future)
+        try:
+            message = await future
+        finally:
+            expiry.cancel()
+            self.forget(reply)
+        if message is _NOTHING:
+            raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s", reason="timeout")
+        if message.no_responders:
+            raise NoResponders(f"nobody listens on {subject}", reason="no_responders")
+        return message
+
+    def forget(self, reply: str) -> None:
+        """No longer waits there."""
+        self._waiting.pop(reply, None)
+
+    def fail_all(self, error: Unavailable) -> None:
+        """Ends every waiting request, at close."""
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    @staticmethod
+    def _expire(future: "asyncio.Future[Message]") -> None:
+        if not future.done():
+            future.set_result(_NOTHING)
+
+
+_NOTHING = Message(subject="", data=b"")

@@ -1,0 +1,46 @@
+"""What can be published where: well-formed subjects, the broker's size limit, which pattern matches what."""
+
+import re
+
+from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
+
+_PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
+_PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
+
+
+def check_subject(subject: str) -> None:
+    """Raises `InvalidRequest` unless one can publish there: tokens and dots, no wildcard, no space."""
+    if not _PLAIN.fullmatch(subject):
+        raise InvalidRequest(f"{subject!r} is no subject that one can publish to", param="subject")
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises `InvalidRequest` unless one can subscribe to it: `*` and `>` stand as whole tokens, `>` last."""
+    if not _PATTERN.fullmatch(pattern):
+        raise InvalidRequest(f"{pattern!r} is no subject that one can subscribe to", param="subject")
+
+
+def check_size(subject: str, size: int, limit: int) -> None:
+    """Raises `RequestTooLarge` when a message is larger than the broker takes."""
+    if size > limit:
+        raise RequestTooLarge(
+            f"the message for {subject} has {size} bytes, the broker takes at most {limit}",
+            size=size,
+            limit=limit,
+        )
+
+
+def not_sent(subject: str) -> Unavailable:
+    """What `publish` raises while there is no connection."""
+    return Unavailable(f"no connection to the broker, {subject} was not sent", reason="broker_unavailable")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` gets what is published on `subject`."""
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(given) <= len(wanted):
+            return False
+        given = given[: len(wanted)]
+    return len(wanted) == len(given) and all(w in ("*", g) for w, g in zip(wanted, given, strict=True))

@@ -1,0 +1,47 @@
+"""Fixtures that every test may use: real servers, started once, and buses of both kinds.
+
+Servers listen on free ports of 127.0.0.1 and end with the test run. Databases and subjects are shared by all
+tests of a run: use names of your own.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from shared.bus.memory import MemoryBus
+from shared.bus.nats import NatsBus
+from tests.servers import NatsServer, RedisServer
+
+
+@pytest.fixture(scope="session")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real broker."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real, empty Redis."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+async def nats_bus(nats_url: str) -> AsyncIterator[NatsBus]:
+    """A connection to the real broker."""
+    bus = await NatsBus.connect(nats_url, name="test")
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def memory_bus() -> AsyncIterator[MemoryBus]:
+    """A bus inside this process."""
+    bus = MemoryBus()
+    yield bus
+    await bus.close()

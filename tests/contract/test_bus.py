@@ -1,0 +1,414 @@
+"""One set of tests for every implementation of `Bus`: what `shared/bus/api.py` promises."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus, Message, NoResponders, RequestTimedOut
+from shared.bus.memory import MemoryBroker, MemoryBus
+from shared.bus.nats import NatsBus
+from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
+from tests.servers import NatsServer
+
+Connect = Callable[[], Awaitable[Bus]]
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Makes buses on one broker."""
+    buses: list[Bus] = []
+    broker = MemoryBroker()
+    url = request.getfixturevalue("nats_url") if request.param == "nats" else ""
+
+    async def make() -> Bus:
+        bus: Bus = await NatsBus.connect(url, name="contract") if url else MemoryBus(broker)
+        buses.append(bus)
+        return bus
+
+    yield make
+    for bus in buses:
+        await bus.close()
+
+
+@pytest.fixture
+async def bus(connect: Connect) -> Bus:
+    return await connect()
+
+
+class Collector:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._arrived = asyncio.Event()
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+        self._arrived.set()
+
+    async def wait_for(self, number: int) -> list[bytes]:
+        async with asyncio.timeout(5):
+            while len(self.messages) < number:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return [message.data for message in self.messages]
+
+
+async def settle(bus: Bus) -> None:
+    """Gives what was published the time to arrive."""
+    await bus.flush()
+    await asyncio.sleep(0.05)
+
+
+async def test_messages_arrive_in_order_with_all_their_parts(connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    got = Collector()
+    subject = receiver.new_inbox()
+    await receiver.subscribe(f"{subject}.a", got)
+    for n in range(500):
+        await sender.publish(f"{subject}.a", b"%d" % n, reply="answers.here", headers={"Name": f"wert-{n}"})
+    assert await got.wait_for(500) == [b"%d" % n for n in range(500)]
+    first = got.messages[0]
+    assert (first.subject, first.reply) == (f"{subject}.a", "answers.here")
+    assert first.headers == {"Name": "wert-0"}
+    assert not first.no_responders
+
+
+async def test_an_ordered_handler_that_waits_still_gets_one_message_at_a_time(bus: Bus) -> None:
+    got: list[bytes] = []
+    running = 0
+
+    async def handler(message: Message) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0.001)
+        got.append(message.data)
+        running -= 1
+
+    subject = bus.new_inbox()
+    await bus.subscribe(subject, handler)
+    for n in range(20):
+        await bus.publish(subject, b"%d" % n)
+    async with asyncio.timeout(5):
+        while len(got) < 20:
+            await asyncio.sleep(0.005)
+    assert got == [b"%d" % n for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "expected"),
+    [
+        ("*", "one", True),
+        ("*", "one.two", False),
+        ("one.*", "one.two", True),
+        ("one.*", "one", False),
+        ("one.>", "one.two.three", True),
+        ("one.>", "one", False),
+        (">", "anything.at.all", True),
+        ("*.two.*", "one.two.three", True),
+        ("*.two.*", "one.other.three", False),
+        ("One", "one", False),
+    ],
+)
+async def test_wildcards(bus: Bus, pattern: str, subject: str, expected: bool) -> None:
+    prefix = bus.new_inbox()
+    got = Collector()
+    await bus.subscribe(f"{prefix}.{pattern}", got)
+    await bus.publish(f"{prefix}.{subject}", b"x")
+    await settle(bus)
+    assert len(got.messages) == (1 if expected else 0)
+
+
+async def test_a_queue_group_shares_and_plain_subscriptions_get_all(connect: Connect) -> None:
+    sender, first, second = await connect(), await connect(), await connect()
+    subject = sender.new_inbox()
+    one, two, every = Collector(), Collector(), Collector()
+    await first.subscribe(subject, one, queue="workers")
+    await second.subscribe(subject, two, queue="workers")
+    await second.subscribe(subject, every)
+    for _ in range(200):
+        await sender.publish(subject, b"job")
+    await every.wait_for(200)
+    await settle(sender)
+    assert len(one.messages) + len(two.messages) == 200
+    assert min(len(one.messages), len(two.messages)) > 20
+
+
+async def test_no_responders_answers_a_publish_with_reply(bus: Bus) -> None:
+    inbox = bus.new_inbox()
+    got = Collector()
+    await bus.subscribe(f"{inbox}.>", got)
+    await bus.publish(f"{inbox}2.nobody", b"hello", reply=f"{inbox}.request-1")
+    await got.wait_for(1)
+    assert got.messages[0].no_responders
+    assert got.messages[0].subject == f"{inbox}.request-1"
+
+
+async def test_no_responders_fails_a_request_at_once(bus: Bus) -> None:
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(NoResponders) as caught:
+        await bus.request(bus.new_inbox(), b"", timeout_s=5)
+    assert caught.value.data["reason"] == "no_responders"
+    assert asyncio.get_running_loop().time() - started < 1
+
+
+async def test_requests_get_their_own_answers(connect: Connect) -> None:
+    asker, answerer = await connect(), await connect()
+    subject = asker.new_inbox()
+
+    async def double(message: Message) -> None:
+        await asyncio.sleep(0.001 * (int(message.data) % 5))
+        await answerer.publish(message.reply, message.data * 2, headers=message.headers)
+
+    await answerer.subscribe(subject, double, max_concurrent=16)
+    answers = await asyncio.gather(
+        *(asker.request(subject, b"%d" % n, timeout_s=5, headers={"N": str(n)}) for n in range(100))
+    )
+    assert [answer.data for answer in answers] == [b"%d%d" % (n, n) for n in range(100)]
+    assert answers[7].headers == {"N": "7"}
+
+
+async def test_a_request_without_answer_times_out(bus: Bus) -> None:
+    subject = bus.new_inbox()
+    await bus.subscribe(subject, Collector())
+    with pytest.raises(RequestTimedOut, match="within 0.05 s"):
+        await bus.request(subject, b"", timeout_s=0.05)
+
+
+async def test_a_request_may_be_made_inside_an_ordered_handler(connect: Connect) -> None:
+    asker, middle = await connect(), await connect()
+    front, back = asker.new_inbox(), asker.new_inbox()
+
+    async def answer(message: Message) -> None:
+        await middle.publish(message.reply, b"deep")
+
+    async def forward(message: Message) -> None:
+        found = await middle.request(back, b"", timeout_s=2)
+        await middle.publish(message.reply, found.data)
+
+    await middle.subscribe(back, answer)
+    await middle.subscribe(front, forward)
+    assert (await asker.request(front, b"", timeout_s=3)).data == b"deep"
+
+
+async def test_too_large_a_payload_is_refused_before_it_is_sent(bus: Bus) -> None:
+    with pytest.raises(RequestTooLarge) as caught:
+        await bus.publish("some.subject", bytes(bus.max_payload + 1))
+    assert caught.value.data == {"size": bus.max_payload + 1, "limit": bus.max_payload}
+    assert str(bus.max_payload) in caught.value.message
+    with pytest.raises(RequestTooLarge):
+        await bus.request("some.subject", bytes(bus.max_payload + 1), timeout_s=1)
+
+
+async def test_the_largest_payload_goes_through(bus: Bus) -> None:
+    subject, got = bus.new_inbox(), Collector()
+    await bus.subscribe(subject, got)
+    await bus.publish(subject, bytes(bus.max_payload))
+    assert len((await got.wait_for(1))[0]) == bus.max_payload
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a..b", "a\r\nPUB x 0\r\n", ".a", "a.", "a.*", "a.>"])
+async def test_bad_subjects_are_refused(bus: Bus, subject: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await bus.publish(subject, b"")
+    with pytest.raises(InvalidRequest):
+        await bus.publish("good", b"", reply=subject or " ")
+
+
+@pytest.mark.parametrize("pattern", ["", "a b", "a..b", "a.>.b", "a*"])
+async def test_bad_patterns_are_refused(bus: Bus, pattern: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await bus.subscribe(pattern, Collector())
+
+
+async def test_a_handler_that_raises_does_not_end_its_subscription(bus: NatsBus | MemoryBus) -> None:
+    subject = bus.new_inbox()
+    got: list[bytes] = []
+
+    async def fragile(message: Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("cannot do that")
+        if message.data == b"cancel":
+            raise asyncio.CancelledError
+        got.append(message.data)
+
+    await bus.subscribe(subject, fragile)
+    for data in (b"bad", b"1", b"cancel", b"2", b"bad", b"3"):
+        await bus.publish(subject, data)
+    await settle(bus)
+    assert got == [b"1", b"2", b"3"]
+    assert bus.stats.handler_errors == 2
+
+
+async def test_handlers_run_at_once_up_to_the_bound(bus: Bus) -> None:
+    subject = bus.new_inbox()
+    running = most = done = 0
+
+    async def slow(_: Message) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+        done += 1
+
+    await bus.subscribe(subject, slow, max_concurrent=4)
+    for _ in range(12):
+        await bus.publish(subject, b"")
+    async with asyncio.timeout(5):
+        while done < 12:
+            await asyncio.sleep(0.01)
+    assert most == 4
+
+
+async def test_what_exceeds_the_pending_limit_is_dropped_and_counted(bus: NatsBus | MemoryBus) -> None:
+    subject, gate, got = bus.new_inbox(), asyncio.Event(), Collector()
+
+    async def blocked(message: Message) -> None:
+        await gate.wait()
+        await got(message)
+
+    await bus.subscribe(subject, blocked, max_pending=10)
+    for n in range(20):
+        await bus.publish(subject, b"%d" % n)
+    await settle(bus)
+    gate.set()
+    assert await got.wait_for(11) == [b"%d" % n for n in range(11)]  # one runs, ten wait
+    assert bus.stats.dropped == 9
+
+
+async def test_unsubscribe_stops_deliveries_and_leaves_running_handlers_alone(bus: Bus) -> None:
+    subject, got, started = bus.new_inbox(), Collector(), asyncio.Event()
+
+    async def slow(message: Message) -> None:
+        started.set()
+        await asyncio.sleep(0.05)
+        await got(message)
+
+    subscription = await bus.subscribe(subject, slow)
+    await bus.publish(subject, b"first")
+    await bus.publish(subject, b"waits")
+    await started.wait()
+    await subscription.unsubscribe()
+    await subscription.unsubscribe()
+    await bus.publish(subject, b"later")
+    assert await got.wait_for(1) == [b"first"]
+    await settle(bus)
+    assert len(got.messages) == 1
+
+
+async def test_subscriptions_are_ready_when_subscribe_returns(connect: Connect) -> None:
+    asker, answerer = await connect(), await connect()
+
+    async def answer(message: Message) -> None:
+        await answerer.publish(message.reply, b"here")
+
+    for _ in range(30):
+        subject = answerer.new_inbox()
+        await answerer.subscribe(f"{subject}.*", answer, queue="q")
+        answers = await asyncio.gather(
+            *(asker.request(f"{subject}.{n}", b"", timeout_s=5) for n in range(20))
+        )
+        assert all(message.data == b"here" for message in answers)
+
+
+async def test_close_waits_for_handlers_and_their_last_words(connect: Connect) -> None:
+    listener, worker = await connect(), await connect()
+    work, answers, got, started = worker.new_inbox(), worker.new_inbox(), Collector(), asyncio.Event()
+    await listener.subscribe(answers, got)
+
+    async def slow(message: Message) -> None:
+        started.set()
+        await asyncio.sleep(0.05)
+        await worker.publish(answers, message.data)
+
+    await worker.subscribe(work, slow)
+    await listener.publish(work, b"bye")
+    await started.wait()
+    await worker.close()
+    await worker.close()
+    assert await got.wait_for(1) == [b"bye"]
+    assert not worker.connected
+    for call in (worker.publish("a", b""), worker.request("a", b"", timeout_s=1), worker.flush()):
+        with pytest.raises(Unavailable):
+            await call
+
+
+async def test_cancelling_a_flush_harms_nobody(bus: Bus) -> None:
+    subject, got = bus.new_inbox(), Collector()
+    await bus.subscribe(subject, got)
+    task = asyncio.create_task(bus.flush())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0.02)
+    await bus.publish(subject, b"alive")
+    assert await got.wait_for(1) == [b"alive"]
+
+
+async def test_memory_broker_gone_and_back() -> None:
+    broker = MemoryBroker()
+    bus = MemoryBus(broker, connect_wait_s=0.05)
+    got = Collector()
+    await bus.subscribe("a.b", got)
+    broker.stop()
+    assert not bus.connected
+    with pytest.raises(Unavailable):
+        await bus.publish("a.b", b"lost")
+    with pytest.raises(Unavailable):
+        await bus.subscribe("a.c", got)
+    broker.start()
+    await bus.publish("a.b", b"back")
+    assert await got.wait_for(1) == [b"back"]
+    await bus.close()
+
+
+async def test_nats_gone_and_back(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    server.start()
+    bus = await NatsBus.connect(server.url, name="test")
+    subject, got = bus.new_inbox(), Collector()
+    try:
+        await bus.subscribe(subject, got)
+        server.stop(kill=True)
+        async with asyncio.timeout(2):
+            while bus.connected:
+                await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable) as caught:
+            await bus.publish(subject, b"lost")
+        assert caught.value.data["reason"] == "broker_unavailable"
+        with pytest.raises(Unavailable):
+            await bus.request(subject, b"lost", timeout_s=0.1)
+        server.start()
+        async with asyncio.timeout(5):
+            while not bus.connected:
+                await asyncio.sleep(0.01)
+        await bus.publish(subject, b"back")
+        assert await got.wait_for(1) == [b"back"]
+        assert (bus.stats.disconnects, bus.stats.reconnects) == (1, 1)
+    finally:
+        await bus.close()
+        server.stop()
+
+
+async def test_nats_connection_that_the_broker_closes_with_an_error_is_made_again(nats_url: str) -> None:
+    bus = await NatsBus.connect(nats_url, name="test")
+    subject, got = bus.new_inbox(), Collector()
+    await bus.subscribe(subject, got)
+    await bus._connection._process_err("'maximum connections exceeded'")
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while not bus.connected:
+            await asyncio.sleep(0.01)
+    await bus.publish(subject, b"back")
+    assert await got.wait_for(1) == [b"back"]
+    await bus.close()
+
+
+async def test_connecting_to_nothing_says_what_to_do() -> None:
+    with pytest.raises(Unavailable, match="RYZ_NATS_URL"):
+        await NatsBus.connect("nats://127.0.0.1:9", name="test", connect_wait_s=0.3)

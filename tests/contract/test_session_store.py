@@ -1,0 +1,189 @@
+"""Every session store behaves alike: in memory, on Redis, and behind the guard."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from uuid import uuid4
+
+import pytest
+
+from services.kvstate.domain.circuit import Circuit, CircuitLimits
+from services.kvstate.domain.records import Cursor, Entry, make_entry
+from services.kvstate.guarded_store import GuardedStore
+from services.kvstate.memory_store import MemoryStore
+from services.kvstate.redis_store import RedisStore
+from services.kvstate.store import SessionStore
+from shared.codec import decode
+from shared.messages import ChatMessage, SessionRecord
+
+MakeStore = Callable[[float], SessionStore]
+TTL_MS = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def entry(tenant: str, session_id: str, version: int = 1, text: str = "", updated_ms: int = 0) -> Entry:
+    record = SessionRecord(
+        session_id=session_id,
+        tenant=tenant,
+        model="m",
+        version=version,
+        messages=[ChatMessage(role="user", content=text)],
+        token_ids=b"\x01\0\0\0\x02\0\0\0",
+        turns=version,
+        last_group="g0",
+        updated_ms=updated_ms or now_ms(),
+    )
+    return make_entry(record, now_ms(), TTL_MS)
+
+
+@pytest.fixture(params=["memory", "redis", "guarded"])
+async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]:
+    kind, made = request.param, []
+    url = "" if kind == "memory" else request.getfixturevalue("redis_url")
+
+    def make(ttl_s: float = 3600.0) -> SessionStore:
+        store: SessionStore
+        if kind == "memory":
+            store = MemoryStore(ttl_s=ttl_s, clock=time.monotonic)
+        else:
+            store = RedisStore(url, ttl_s=ttl_s, timeout_s=2.0, max_connections=16)
+        if kind == "guarded":
+            store = GuardedStore(store, Circuit(CircuitLimits()), timeout_s=5.0, clock=time.monotonic)
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.close()
+        await store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> SessionStore:
+    return make_store(3600.0)
+
+
+@pytest.fixture
+def tenant() -> str:
+    return f"t{uuid4().hex[:12]}"
+
+
+async def test_what_was_put_is_found(store: SessionStore, tenant: str) -> None:
+    one = entry(tenant, "s:1/ü*", text="hello")
+    assert await store.put([one]) == [True]
+    found = await store.get(tenant, "s:1/ü*")
+    assert found == one.record
+    assert decode(found, SessionRecord).messages[0].content == "hello"
+    assert await store.get(tenant, "other") is None
+    assert await store.get(tenant + "x", "s:1/ü*") is None
+    await store.ping()
+
+
+async def test_a_lower_version_never_replaces_a_higher_one(store: SessionStore, tenant: str) -> None:
+    two, one, other_two = entry(tenant, "s", 2, "b"), entry(tenant, "s", 1, "a"), entry(tenant, "s", 2, "c")
+    assert await store.put([two]) == [True]
+    assert await store.put([one]) == [False]
+    assert await store.put([other_two]) == [False]
+    assert await store.put([two]) == [True]  # the same commit again
+    assert await store.get(tenant, "s") == two.record
+    assert await store.put([entry(tenant, "s", 10, "d")]) == [True]  # by number, not by text
+
+
+async def test_a_batch_is_judged_in_its_order_and_each_entry_alone(store: SessionStore, tenant: str) -> None:
+    batch = [
+        entry(tenant, "a", 2),
+        entry(tenant, "a", 1),
+        entry(tenant, "b", 1),
+        entry(tenant, "b", 2, "new"),
+    ]
+    assert await store.put(batch) == [True, False, True, True]
+    assert await store.get(tenant, "b") == batch[3].record
+
+
+async def test_a_large_batch_goes_in_one_call(store: SessionStore, tenant: str) -> None:
+    base = now_ms()
+    batch = [entry(tenant, f"s{i}", updated_ms=base - i) for i in range(150)]
+    assert await store.put(batch) == [True] * 150
+    page = await store.page(tenant, 1000, None)
+    assert [s.session_id for s in page.sessions] == [f"s{i}" for i in range(150)]
+    assert page.last is None
+
+
+async def test_racing_commits_leave_the_highest_version(store: SessionStore, tenant: str) -> None:
+    entries = [entry(tenant, "s", version, str(version)) for version in range(1, 21)]
+    await asyncio.gather(*(store.put([e]) for e in entries[::-1] + entries))
+    assert await store.get(tenant, "s") == entries[-1].record
+
+
+async def test_pages_are_newest_first_and_meet_without_gap_or_overlap(
+    store: SessionStore, tenant: str
+) -> None:
+    base = now_ms() - 1000
+    ages = {"a": 5, "b": 5, "c": 5, "d": 9, "e": 1, "f,:%": 5}
+    await store.put([entry(tenant, name, updated_ms=base + age) for name, age in ages.items()])
+    await store.put([entry(tenant + "x", "foreign", updated_ms=base)])
+    seen: list[str] = []
+    after: Cursor | None = None
+    for _ in range(10):
+        page = await store.page(tenant, 2, after)
+        assert len(page.sessions) <= 2
+        seen += [summary.session_id for summary in page.sessions]
+        after = page.last
+        if after is None:
+            break
+    assert seen == ["d", "f,:%", "c", "b", "a", "e"]
+
+
+async def test_summaries_say_what_the_record_holds(store: SessionStore, tenant: str) -> None:
+    await store.put([entry(tenant, "s", 3, "hello")])
+    (summary,) = (await store.page(tenant, 10, None)).sessions
+    assert (summary.version, summary.turns, summary.num_messages, summary.num_tokens) == (3, 3, 1, 2)
+    assert (summary.model, summary.last_group, summary.tenant) == ("m", "g0", tenant)
+    assert 3590 <= summary.ttl_s <= 3600
+
+
+async def test_a_commit_moves_the_session_to_the_front(store: SessionStore, tenant: str) -> None:
+    base = now_ms() - 1000
+    await store.put([entry(tenant, "a", 1, updated_ms=base), entry(tenant, "b", 1, updated_ms=base + 1)])
+    await store.put([entry(tenant, "a", 2, updated_ms=base + 2)])
+    assert [s.session_id for s in (await store.page(tenant, 10, None)).sessions] == ["a", "b"]
+
+
+async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, tenant: str) -> None:
+    await store.put([entry(tenant, "s", 5)])
+    assert await store.delete(tenant, "s")
+    assert not await store.delete(tenant, "s")
+    assert await store.get(tenant, "s") is None
+    assert (await store.page(tenant, 10, None)).sessions == []
+    assert await store.put([entry(tenant, "s", 1)]) == [True]
+
+
+async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
+    short, long = make_store(0.2), make_store(3600.0)
+    await short.put([entry(tenant, "s"), entry(tenant, "t")])
+    await asyncio.sleep(0.1)
+    await short.put([entry(tenant, "t", 2)])  # a commit renews the time
+    await asyncio.sleep(0.15)
+    assert await short.get(tenant, "s") is None
+    assert [s.session_id for s in (await short.page(tenant, 10, None)).sessions] == ["t"]
+    await asyncio.sleep(0.1)
+    assert (await short.page(tenant, 10, None)).sessions == []
+    assert await short.put([entry(tenant, "s", 1)]) == [True]  # no version is left to compare with
+    await long.put([])
+
+
+async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tenant: str) -> None:
+    short, long = make_store(0.05), make_store(3600.0)
+    base = now_ms()
+    await short.put([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
+    await asyncio.sleep(0.08)
+    if isinstance(long, MemoryStore):
+        short = long  # two memory stores share nothing: there is nothing expired in this one
+    await long.put([entry(tenant, f"new{i}", updated_ms=base - 100 - i) for i in range(3)])
+    page = await long.page(tenant, 2, None)
+    assert [s.session_id for s in page.sessions] == ["new0", "new1"]
+    assert page.last is not None
+    assert [s.session_id for s in (await long.page(tenant, 2, page.last)).sessions] == ["new2"]

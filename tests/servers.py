@@ -1,0 +1,101 @@
+"""Real nats-server and redis-server processes for tests, on free ports of 127.0.0.1.
+
+The binaries come from the environment's own bin folder (the `local` extra brings them), else from PATH. A
+missing one fails the test instead of skipping it.
+"""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 10.0
+
+
+def find_binary(name: str) -> str:
+    """The path of a server binary; fails the test when there is none."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.fail(
+            f"{name} was found neither beside {sys.executable} nor on PATH: pip install -e '.[local]'"
+        )
+    return found
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+class ServerProcess:
+    """A server that can be killed and started again on the same port."""
+
+    def __init__(self, command: list[str], port: int) -> None:
+        self.command = command
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it accepts connections."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < give_up:
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        self.stop()
+        raise RuntimeError(f"{self.command[0]} did not come up on port {self.port}")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ends it; `kill` gives it no chance to say goodbye."""
+        if self.process is None:
+            return
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        self.process.wait(timeout=10)
+        self.process = None
+
+
+class NatsServer(ServerProcess):
+    """A broker with the default limits."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        log = folder / f"nats-{port}.log"
+        super().__init__(
+            [find_binary("nats-server"), "-a", "127.0.0.1", "-p", str(port), "-l", str(log)], port
+        )
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"nats://127.0.0.1:{self.port}"
+
+
+class RedisServer(ServerProcess):
+    """A Redis that keeps nothing on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        options = {"--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder)}
+        super().__init__(
+            [find_binary("redis-server"), *(part for pair in options.items() for part in pair)], port
+        )
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"redis://127.0.0.1:{self.port}/0"
