@@ -83,9 +83,13 @@ class SessionFound(Wire, frozen=True, kw_only=True):
 
 
 class SessionCommitted(Wire, frozen=True, kw_only=True):
-    """Answer to `SessionCommit`: ids whose stored version was newer already and was kept."""
+    """Answer to `SessionCommit`: what was not stored. All other records were.
+
+    stale: ids whose stored version was newer already and was kept. too_large: ids whose record is over the limit.
+    """
 
     stale: list[str] = []
+    too_large: list[str] = []
 
 
 class SessionPage(Wire, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Rules of the KV state service, pure: records and their versions, key names, the circuit before Redis."""

@@ -59,8 +59,8 @@ class Group:
             rate = max(0, accepted + held_before - held) / max(1e-3, now - self.heard_at)
             known = self.requests_per_s
             self.requests_per_s = known + _SMOOTHING * (rate - known) if known else rate
-        # what was sent before the last heartbeat and is not counted by now got lost on its way; a total of 0 is
-        # that of a leader that does not count, or has nothing to count
+        # what was sent before the last heartbeat and is not counted by now got lost on its way; a total of 0
+        # is that of a leader that does not count, or has nothing to count
         unaccounted = self._pending - accepted if heartbeat.accepted_total else 0
         pending = min(max(0, unaccounted), self._sent_since)
         self._pending_tokens = self._pending_tokens * pending // self._pending if self._pending else 0

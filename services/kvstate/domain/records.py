@@ -1,0 +1,109 @@
+"""What is stored of a session, when a commit replaces it, and where it stands in the list. Pure.
+
+The record itself stays as the leader sent it; beside it are its version and a summary, so that lists do
+not read texts and the merge rule does not read records.
+"""
+
+from enum import Enum
+from urllib.parse import unquote
+
+import msgspec
+
+from services.kvstate.domain import keys
+from shared.codec import encode
+from shared.errors import InvalidRequest
+from shared.messages import SessionRecord, SessionSummary
+
+_TOKEN_BYTES = 4
+
+
+class Verdict(Enum):
+    """What to do with a commit."""
+
+    STORE = "store"
+    KEEP = "keep"  # the very same commit again: nothing to do, and no error
+    STALE = "stale"
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A record on its way into a store; `score_ms` orders the tenant's list."""
+
+    tenant: str
+    session_id: str
+    version: int
+    record: bytes
+    summary: bytes
+    score_ms: int
+
+
+class Cursor(msgspec.Struct, frozen=True, gc=False):
+    """The last entry of the page before."""
+
+    score_ms: int
+    session_id: str
+
+    def passed(self, score_ms: int, session_id: str) -> bool:
+        """Whether an entry was on that page or on an earlier one; the order is newest first, then by id."""
+        return (score_ms, session_id) >= (self.score_ms, self.session_id)
+
+
+def judge(stored_version: int | None, stored: bytes | None, version: int, record: bytes) -> Verdict:
+    """The merge rule: a higher version wins; of two commits with the same one, the first.
+
+    Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
+    its leader learns so. A commit that was sent twice is not.
+    """
+    if stored_version is None or version > stored_version:
+        return Verdict.STORE
+    return Verdict.KEEP if version == stored_version and stored == record else Verdict.STALE
+
+
+def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
+    """Prepares a record for a store.
+
+    A leader whose clock is wrong by more than the time records live must not make its sessions vanish from
+    lists or head them for ever: such a time is replaced by `now_ms` for the order.
+    """
+    score_ms = record.updated_ms if now_ms - ttl_ms < record.updated_ms <= now_ms else now_ms
+    summary = SessionSummary(
+        session_id=record.session_id,
+        tenant=record.tenant,
+        model=record.model,
+        version=record.version,
+        turns=record.turns,
+        num_messages=len(record.messages),
+        num_tokens=len(record.token_ids) // _TOKEN_BYTES,
+        last_group=record.last_group,
+        created_ms=record.created_ms,
+        updated_ms=record.updated_ms,
+    )
+    return Entry(
+        tenant=record.tenant,
+        session_id=record.session_id,
+        version=record.version,
+        record=encode(record),
+        summary=encode(summary),
+        score_ms=score_ms,
+    )
+
+
+def make_cursor(score_ms: int, session_id: str) -> str:
+    """The text that `read_cursor` understands."""
+    return keys.cursor(score_ms, session_id)
+
+
+def read_cursor(text: str) -> Cursor | None:
+    """Where to go on; None for an empty text.
+
+    Raises:
+        InvalidRequest: it is none of ours.
+    """
+    if not text:
+        return None
+    score, colon, name = text.partition(":")
+    if not colon or not name or not score.isdecimal() or len(score) > 16:
+        raise InvalidRequest(
+            f"cursor {text[:64]!r} is not one that a page ended with; leave it out to start anew",
+            param="cursor",
+        )
+    return Cursor(int(score), unquote(name))

@@ -1,0 +1,64 @@
+"""The contract of a session store. `redis_store.py` is the real one, `memory_store.py` the one for tests and
+single processes; `guarded_store.py` puts time limits and a circuit before either.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from services.kvstate.domain.records import Cursor, Entry
+from shared.errors import Unavailable
+from shared.messages import SessionSummary
+
+
+class Page(NamedTuple):
+    """Summaries, newest first; `last` is None when nothing follows."""
+
+    sessions: list[SessionSummary]
+    last: Cursor | None
+
+
+class StoreAway(Unavailable):
+    """The store refused or closed a connection, or did not answer in time. `refused`: it is surely away."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message, reason="session_store")
+        self.refused = refused
+
+
+class SessionStore(Protocol):
+    """Records by tenant and session id, each for a limited time since its last commit.
+
+    All methods may be called at the same time. Every one raises `Unavailable` (reason `session_store`) when
+    the store cannot be reached, does not answer or refuses; a `put` that raised may have stored some of its
+    entries, and may be repeated as it is.
+    """
+
+    async def get(self, tenant: str, session_id: str) -> bytes | None:
+        """The record as it was put; None: there is none, or its time is over."""
+        ...
+
+    async def put(self, entries: Sequence[Entry]) -> list[bool]:
+        """Stores entries by the merge rule of `records.judge`, each atomically; False marks a stale one.
+
+        Entries are judged in their order, each against what the ones before it left.
+        """
+        ...
+
+    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+        """Up to `limit` summaries, by time of the last commit and then by id, both descending.
+
+        A session that is committed while a caller turns pages may be seen twice or not at all.
+        """
+        ...
+
+    async def delete(self, tenant: str, session_id: str) -> bool:
+        """Removes a record and its place in the list; False: there was none. A later commit makes it anew."""
+        ...
+
+    async def ping(self) -> None:
+        """Returns when the store answers."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of all connections. May be called twice."""
+        ...
