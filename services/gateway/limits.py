@@ -1,0 +1,128 @@
+"""What one caller, and all of them together, may ask of this process: body size, places, rate.
+
+The counting is pure and takes the time as an argument; only `read_body` touches a connection. Refusals are
+errors of the shared family, with the time after which a retry may succeed.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ClientDisconnected(Exception):
+    """The caller went away before its request was complete."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_s: float
+
+
+class RateLimiter:
+    """A token bucket for each tenant: `rate` requests a second in the long run, `burst` at once.
+
+    A rate of 0 means no limit. There are as many buckets as configured tenants, so it needs no bound.
+    """
+
+    def __init__(self, *, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._buckets: dict[str, _Bucket] = {}
+
+    def take(self, tenant: str, now_s: float, cost: int = 1) -> None:
+        """Takes `cost` tokens; raises `RateLimited` with the seconds until they are there, and takes none."""
+        if self._rate <= 0:
+            return
+        bucket = self._buckets.get(tenant)
+        if bucket is None:
+            bucket = self._buckets[tenant] = _Bucket(self._burst, now_s)
+        elapsed_s = max(0.0, now_s - bucket.at_s)
+        bucket.tokens = min(self._burst, bucket.tokens + elapsed_s * self._rate)
+        bucket.at_s = max(now_s, bucket.at_s)
+        if cost > self._burst:
+            raise InvalidRequest(
+                f"the request counts as {cost}, but tenant {tenant!r} may send {self._burst:.0f} at once"
+            )
+        if bucket.tokens < cost:
+            wait_s = (cost - bucket.tokens) / self._rate
+            raise RateLimited(
+                f"tenant {tenant!r} is over its limit of {self._rate:g} requests a second; "
+                f"retry in {wait_s:.2f} s",
+                reason="tenant_rate",
+                retry_after_s=wait_s,
+            )
+        bucket.tokens -= cost
+
+
+class Places:
+    """The generations that may run at the same time in this process."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    def take(self, count: int) -> None:
+        """Takes `count` places or raises `Overloaded` and takes none; give them back with `free`."""
+        if self.taken + count > self.limit:
+            raise Overloaded(
+                f"this gateway runs {self.taken} generations and may run {self.limit}; retry in a moment",
+                reason="gateway_concurrency",
+                retry_after_s=1.0,
+            )
+        self.taken += count
+
+    def free(self, count: int) -> None:
+        """Gives places back."""
+        self.taken -= count
+
+
+def content_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """The announced length of the body; None when it is sent in chunks."""
+    for name, value in headers:
+        if name == b"content-length":
+            with suppress(ValueError):
+                return int(value)
+    return None
+
+
+async def read_body(receive: Receive, announced: int | None, limit: int) -> bytes:
+    """The whole body.
+
+    Raises `RequestTooLarge` as soon as the announced length or what has come so far is over the limit, and
+    `ClientDisconnected` when the caller leaves.
+    """
+    if announced is not None and announced > limit:
+        raise too_large(announced, limit)
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientDisconnected
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False) and len(body) <= limit:
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        if size > limit:
+            raise too_large(size, limit)
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnected
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+    if size > limit:
+        raise too_large(size, limit)
+    return b"".join(parts)
+
+
+def too_large(size: int, limit: int) -> RequestTooLarge:
+    """The refusal of a body that is, or already is, `size` bytes long."""
+    return RequestTooLarge(
+        f"the body has {size} bytes or more and may have {limit} (RYZ_MAX_BODY_BYTES)", reason="body_size"
+    )

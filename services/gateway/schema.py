@@ -1,0 +1,196 @@
+"""The bodies of the completion routes, as OpenAI's clients send them.
+
+Decides which JSON is well-formed: names, types and ranges of every field that is understood. What the fields
+mean for a generation is `translate.py`'s; unknown fields stay in `model_extra`, so that they can be counted.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from shared.messages.generate import MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+
+_U32_MAX = 2**32 - 1
+_I32_MAX = 2**31 - 1
+_I64 = 2**63
+
+
+def _wrong(message: str, at: str = "") -> PydanticCustomError:
+    """An error that `errors.py` reports at the field plus `at`."""
+    escaped = message.replace("{", "(").replace("}", ")")  # braces are a template's syntax there
+    return PydanticCustomError("wrong", escaped, {"at": at})
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message's content: a string, or a list of text parts, joined as they stand."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _wrong("should be a string or a list of text parts")
+    texts = []
+    for index, part in enumerate(content):
+        if not isinstance(part, dict):
+            raise _wrong("should be an object with `type` and `text`", f"[{index}]")
+        kind = part.get("type")
+        if kind != "text":
+            raise _wrong(
+                f"only parts of type 'text' are supported, got {str(kind)[:64]!r}", f"[{index}].type"
+            )
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise _wrong("should be a string", f"[{index}].text")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _stops_of(stop: Any) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else stop
+    if stops is None:
+        return []
+    if not isinstance(stops, list) or not all(isinstance(item, str) for item in stops):
+        raise _wrong("should be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise _wrong(f"should have at most {MAX_STOPS} strings, got {len(stops)}")
+    if not all(1 <= len(item) <= 256 for item in stops):
+        raise _wrong("each string should have 1 to 256 characters")
+    return stops
+
+
+def _biases_of(biases: Any) -> dict[int, float]:
+    if biases is None:
+        return {}
+    if not isinstance(biases, dict):
+        raise _wrong("should be an object that maps token ids to numbers")
+    result: dict[int, float] = {}
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _U32_MAX):
+            raise _wrong(f"keys should be token ids, got {key[:64]!r}")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise _wrong(f"the bias of token {key} should be a number from -100 to 100")
+        result[int(key)] = float(bias)
+    return result
+
+
+def _is_token_ids(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(item) is int and 0 <= item <= _U32_MAX for item in value)
+    )
+
+
+def _prompts_of(prompt: Any) -> list[str | list[int]]:
+    """One entry for each prompt: its text or its token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if _is_token_ids(prompt):
+        return [prompt]
+    if (
+        isinstance(prompt, list)
+        and prompt
+        and all(isinstance(item, str) or _is_token_ids(item) for item in prompt)
+    ):
+        return prompt
+    raise _wrong("should be a string, a list of token ids, or a non-empty list of those")
+
+
+_BOUNDED_STRING = {"type": "string", "minLength": 1, "maxLength": 256}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+Content = Annotated[
+    str,
+    PlainValidator(_text_of),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}),
+]
+Stops = Annotated[
+    list[str],
+    PlainValidator(_stops_of),
+    WithJsonSchema(
+        {"anyOf": [_BOUNDED_STRING, {"type": "array", "items": _BOUNDED_STRING, "maxItems": MAX_STOPS}]}
+    ),
+]
+Biases = Annotated[
+    dict[int, float],
+    PlainValidator(_biases_of),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}
+    ),
+]
+Prompts = Annotated[
+    list[str | list[int]],
+    PlainValidator(_prompts_of),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                _TOKEN_IDS,
+                {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKEN_IDS]}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class StreamOptions(_Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = None
+
+
+class Message(_Body):
+    """One message of the conversation; `developer` is another word for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content
+    name: Annotated[str, Field(max_length=256)] | None = None
+
+
+class SamplingBody(_Body):
+    """What both routes have in common. A field that is null counts as absent, as OpenAI's clients expect."""
+
+    model: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x20\x7f]+$")]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_I32_MAX, description="0 or -1: no limit.")] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Biases = {}
+    seed: Annotated[int, Field(ge=-_I64, lt=_I64, description="Absent: drawn at random.")] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Stops = []
+    max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    ignore_eos: bool | None = None
+    user: str | None = None
+    timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
+    session_id: str | None = None
+
+
+class ChatCompletionRequest(SamplingBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+
+class CompletionRequest(SamplingBody):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Prompts
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: int | None = None

@@ -1,0 +1,104 @@
+"""What a request's headers say about it: session, request id, time limit.
+
+Reads and validates; it never looks anything up. Ids that are made here come from `shared/identity.py`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from shared.errors import InvalidRequest
+from shared.messages import SessionRef
+from shared.messages.base import NAME_PATTERN, REQUEST_ID_PATTERN
+
+_SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
+_SESSION_ID = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
+_REQUEST_ID = re.compile(REQUEST_ID_PATTERN.removesuffix("$") + r"\Z")
+_MODES: dict[bytes, Literal["auto", "append", "replace"]] = {
+    b"auto": "auto",
+    b"append": "append",
+    b"replace": "replace",
+}
+
+RawHeaders = Mapping[bytes, bytes]
+
+
+def given_session(headers: RawHeaders, in_body: str | None) -> SessionRef | None:
+    """The session that the caller named, by header or in the body; a header wins. None: it named none.
+
+    Raises `InvalidRequest` that names the header or field, for an id or a mode that is not valid.
+    """
+    source, session_id = "session_id", in_body
+    for header in _SESSION_HEADERS:
+        raw = headers.get(header)
+        if raw:
+            source, session_id = header.decode(), _text(raw)
+            break
+    mode = session_mode(headers)
+    if not session_id:
+        if mode == "append":
+            raise InvalidRequest(
+                "`x-session-mode: append` needs a session: send its id in `x-session-id`",
+                param="x-session-mode",
+            )
+        return None
+    if not _SESSION_ID.match(session_id):
+        raise InvalidRequest(f"`{source}` needs 1 to 128 printable characters without spaces", param=source)
+    return SessionRef(session_id=session_id, given=True, mode=mode)
+
+
+def session_mode(headers: RawHeaders) -> Literal["auto", "append", "replace"]:
+    """What the `X-Session-Mode` header asks for; `auto` without one."""
+    raw = headers.get(b"x-session-mode")
+    if raw is None:
+        return "auto"
+    mode = _MODES.get(raw.strip().lower())
+    if mode is None:
+        raise InvalidRequest(
+            f"`x-session-mode` is auto, append or replace, got {_text(raw)[:32]!r}", param="x-session-mode"
+        )
+    return mode
+
+
+def request_ids(headers: RawHeaders, made: str) -> tuple[str, str]:
+    """The id that the caller sees, and the one that travels: the caller's own word plus what makes it unique.
+
+    A caller's id alone never travels: two requests with one id would share their frames.
+
+    Args:
+        headers: the request's; an `X-Request-Id` that is not valid counts as none.
+        made: a fresh unique id of at most 32 characters.
+    """
+    raw = headers.get(b"x-request-id")
+    if raw is None:
+        return made, made
+    given = _text(raw)
+    if not _REQUEST_ID.match(given):
+        return made, made
+    return given, f"{given[: 64 - 1 - len(made)]}-{made}"
+
+
+def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float, max_s: float) -> float:
+    """Seconds that the caller gives the request, at most `max_s`; raises `InvalidRequest`."""
+    raw = headers.get(b"x-request-timeout")
+    if raw is None:
+        return min(in_body, max_s) if in_body is not None else default_s
+    try:
+        wanted_s = float(raw)
+    except ValueError:
+        wanted_s = math.nan
+    if not (math.isfinite(wanted_s) and wanted_s > 0):
+        raise InvalidRequest(
+            f"`x-request-timeout` is a positive number of seconds, got {_text(raw)[:32]!r}",
+            param="x-request-timeout",
+        )
+    return min(wanted_s, max_s)
+
+
+def _text(raw: bytes) -> str:
+    """A header's value as text: UTF-8, since session ids may hold any letters; else byte by byte."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")

@@ -1,0 +1,196 @@
+"""OpenAI's requests as `GenerateRequest`s. Pure: ids, seeds and sessions come in as arguments.
+
+Decides which wishes of a body are kept, which are refused because they would change the meaning of the
+answer, and which are only counted. Form and ranges were checked by `schema.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
+from shared.codec import pack_tokens
+from shared.errors import InvalidRequest
+from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, SessionRef
+
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+# Fields that would change the answer if they were honoured, and the values that ask for nothing. `False` and
+# `0` are equal in Python, which is what is wanted here.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "suffix": ("",),
+    "echo": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "continue_final_message": (False,),
+    "chat_template": (),
+}
+_NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
+    "tool_calls": ([],),
+    "function_call": (),
+    "audio": (),
+    "refusal": ("",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a request has besides its body."""
+
+    request_id: str
+    tenant: str
+    seed: int
+    session: SessionRef | None
+
+
+def refuse_unsupported(body: SamplingBody) -> int:
+    """Raises `InvalidRequest` for a field that is not implemented and matters; counts the unknown ones."""
+    extra = body.model_extra
+    unknown = 0
+    if extra:
+        for field, value in extra.items():
+            neutral = _NEUTRAL.get(field)
+            if neutral is None:
+                unknown += 1
+            else:
+                _refuse_unless_neutral(field, value, neutral)
+    if isinstance(body, ChatCompletionRequest):
+        for place, message in enumerate(body.messages):
+            for field, value in (message.model_extra or {}).items():
+                neutral = _NEUTRAL_IN_MESSAGE.get(field)
+                if neutral is not None:
+                    _refuse_unless_neutral(f"messages[{place}].{field}", value, neutral)
+    return unknown
+
+
+def _refuse_unless_neutral(field: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if value is None or value in neutral:
+        return
+    allowed = " or ".join(["absent", *(repr(item) for item in neutral if item != "")])
+    raise InvalidRequest(f"`{field}` is not supported: it must be {allowed}", param=field)
+
+
+def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int) -> Sampling:
+    """The sampling options of a body; `seed` is used when the body has none."""
+    wanted: dict[str, Any] = {}
+    for name in (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "n",
+        "ignore_eos",
+    ):
+        value = getattr(body, name)
+        if value is not None:
+            wanted[name] = value
+    if wanted.get("top_k") == -1:
+        wanted["top_k"] = 0
+    return Sampling(
+        seed=seed if body.seed is None else body.seed % 2**63,
+        max_tokens=max_tokens,
+        stop=body.stop,
+        logit_bias=body.logit_bias,
+        logprobs=logprobs,
+        **wanted,
+    )
+
+
+def _delivery(body: SamplingBody) -> Literal["stream", "whole"]:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("`stream_options` needs `stream` to be true", param="stream_options")
+    return "stream" if body.stream else "whole"
+
+
+def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest:
+    """The generation that a chat completion asks for; raises `InvalidRequest` naming the field."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
+    logprobs = (body.top_logprobs or 0) if body.logprobs else -1
+    return GenerateRequest(
+        request_id=origin.request_id,
+        model=body.model,
+        messages=messages_of(body),
+        sampling=sampling_of(
+            body,
+            seed=origin.seed,
+            max_tokens=body.max_completion_tokens or body.max_tokens or 0,
+            logprobs=logprobs,
+        ),
+        session=origin.session,
+        tenant=origin.tenant,
+        delivery=_delivery(body),
+    )
+
+
+def messages_of(body: ChatCompletionRequest) -> list[ChatMessage]:
+    """The conversation of a chat completion."""
+    return [
+        ChatMessage(role=_ROLES[message.role], content=message.content, name=message.name or "")
+        for message in body.messages
+    ]
+
+
+def completion_requests(
+    body: CompletionRequest, origin: Origin, request_ids: Sequence[str]
+) -> list[GenerateRequest]:
+    """One generation for each prompt, in their order; `request_ids` has an id for each of them.
+
+    Raises `InvalidRequest` naming the field. Prompts of one call share the seed, as their choices differ in
+    number and text anyway.
+    """
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise InvalidRequest("`best_of` is not supported: it must be absent or equal to `n`", param="best_of")
+    if len(body.prompt) > 1 and origin.session is not None:
+        raise InvalidRequest(
+            "a session takes one prompt at a time: send one, or no session id", param="prompt"
+        )
+    sampling = sampling_of(
+        body,
+        seed=origin.seed,
+        max_tokens=body.max_tokens or COMPLETION_MAX_TOKENS,
+        logprobs=-1 if body.logprobs is None else body.logprobs,
+    )
+    delivery = _delivery(body)
+    return [
+        GenerateRequest(
+            request_id=request_id,
+            model=body.model,
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=None if isinstance(prompt, str) else pack_tokens(prompt),
+            sampling=sampling,
+            session=origin.session,
+            tenant=origin.tenant,
+            delivery=delivery,
+        )
+        for request_id, prompt in zip(request_ids, body.prompt, strict=True)
+    ]

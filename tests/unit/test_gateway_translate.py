@@ -1,0 +1,264 @@
+"""OpenAI's bodies become `GenerateRequest`s, or errors that name the field."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from services.gateway.errors import invalid_body
+from services.gateway.schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.translate import Origin, chat_request, completion_requests, refuse_unsupported
+from shared.codec import decode, encode, pack_tokens
+from shared.errors import InvalidRequest
+from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate({"model": "demo", "messages": HELLO} | fields)
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return CompletionRequest.model_validate({"model": "demo", "prompt": "Once"} | fields)
+
+
+def origin(session: SessionRef | None = None) -> Origin:
+    return Origin(request_id="r1", tenant="acme", seed=77, session=session)
+
+
+def refused(make: Any, /, **fields: Any) -> InvalidRequest:
+    with pytest.raises(ValidationError) as caught:
+        make(**fields)
+    return invalid_body(caught.value)
+
+
+def test_every_sampling_option_reaches_the_engine() -> None:
+    body = chat(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.05,
+        repetition_penalty=1.1,
+        presence_penalty=-0.5,
+        frequency_penalty=0.25,
+        logit_bias={"12": -100, "7": 1.5},
+        seed=5,
+        n=3,
+        stop=["\n", "END"],
+        max_completion_tokens=9,
+        logprobs=True,
+        top_logprobs=4,
+        ignore_eos=True,
+        stream=True,
+    )
+    request = chat_request(body, origin(SessionRef(session_id="s1")))
+    assert request.sampling == Sampling(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.05,
+        repetition_penalty=1.1,
+        presence_penalty=-0.5,
+        frequency_penalty=0.25,
+        logit_bias={12: -100.0, 7: 1.5},
+        seed=5,
+        n=3,
+        max_tokens=9,
+        stop=["\n", "END"],
+        ignore_eos=True,
+        logprobs=4,
+    )
+    assert (request.delivery, request.tenant, request.request_id) == ("stream", "acme", "r1")
+    assert request.session == SessionRef(session_id="s1")
+
+
+def test_an_absent_or_null_option_is_the_default() -> None:
+    nulls = dict.fromkeys(
+        (
+            "temperature",
+            "top_p",
+            "top_k",
+            "n",
+            "stop",
+            "max_tokens",
+            "seed",
+            "logit_bias",
+            "stream",
+            "logprobs",
+        )
+    )
+    assert chat_request(chat(**nulls), origin()) == chat_request(chat(), origin())
+    assert chat_request(chat(), origin()).sampling == Sampling(seed=77)
+
+
+def test_completions_default_to_sixteen_tokens_as_openai_does() -> None:
+    (request,) = completion_requests(completion(), origin(), ["r1"])
+    assert request.sampling.max_tokens == 16
+    assert (request.prompt, request.messages) == ("Once", None)
+
+
+def test_content_parts_are_joined_and_developer_is_system() -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    body = chat(
+        messages=[
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": parts, "name": "u"},
+        ]
+    )
+    assert chat_request(body, origin()).messages == [
+        ChatMessage(role="system", content="Be brief."),
+        ChatMessage(role="user", content="Hello", name="u"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a", [("a", None)]),
+        (["a"], [("a", None)]),
+        ([1, 2], [(None, pack_tokens([1, 2]))]),
+        ([[1, 2], "b"], [(None, pack_tokens([1, 2])), ("b", None)]),
+    ],
+)
+def test_prompts_take_every_form_of_openai(prompt: Any, expected: list[Any]) -> None:
+    body = completion(prompt=prompt)
+    requests = completion_requests(body, origin(), [f"r{i}" for i in range(len(expected))])
+    assert [(request.prompt, request.prompt_token_ids) for request in requests] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [1]}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"1": float("nan")}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"seed": 2**64}, "seed"),
+        ({"model": ""}, "model"),
+        ({"model": "a b"}, "model"),
+        ({"model": 3}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        (
+            {"messages": [*HELLO, {"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[1].content[0].type",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+        ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+    error = refused(chat, **fields)
+    assert error.data["param"] == param
+    assert f"`{param}`" in error.message
+
+
+def test_a_missing_field_and_a_wrong_body_are_named() -> None:
+    error = refused(ChatCompletionRequest.model_validate, obj={"messages": HELLO})
+    assert (error.message, error.data["param"]) == ("`model` is required", "model")
+    assert "param" not in refused(ChatCompletionRequest.model_validate, obj=[1]).data
+    assert refused(completion, prompt=[]).data["param"] == "prompt"
+    assert refused(completion, prompt=[1, "a"]).data["param"] == "prompt"
+    assert refused(completion, prompt=[-1]).data["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (chat(tools=[{"type": "function"}]), "tools"),
+        (chat(tool_choice="auto"), "tool_choice"),
+        (chat(response_format={"type": "json_object"}), "response_format"),
+        (chat(modalities=["audio"]), "modalities"),
+        (chat(audio={"voice": "x"}), "audio"),
+        (chat(functions=[{}]), "functions"),
+        (chat(messages=[{"role": "assistant", "content": "", "tool_calls": [{}]}]), "messages[0].tool_calls"),
+        (completion(echo=True), "echo"),
+        (completion(suffix="end"), "suffix"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(body: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_unsupported(body)
+    assert caught.value.data["param"] == param
+
+
+def test_neutral_values_pass_and_unknown_fields_are_counted() -> None:
+    body = chat(
+        tools=[],
+        tool_choice="none",
+        response_format={"type": "text"},
+        audio=None,
+        store=True,
+        metadata={"a": "b"},
+    )
+    assert refuse_unsupported(body) == 2
+    assert refuse_unsupported(completion(echo=False, suffix=None)) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [(chat(top_logprobs=2), "top_logprobs"), (chat(stream_options={}), "stream_options")]
+)
+def test_options_that_need_another(body: ChatCompletionRequest, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat_request(body, origin())
+    assert caught.value.data["param"] == param
+
+
+def test_best_of_and_a_session_with_several_prompts_are_refused() -> None:
+    for body, session, param in (
+        (completion(best_of=2), None, "best_of"),
+        (completion(prompt=["a", "b"]), SessionRef(session_id="s"), "prompt"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            completion_requests(body, origin(session), ["r"] * len(body.prompt))
+        assert caught.value.data["param"] == param
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = [*ChatCompletionRequest.model_fields, "tools", "response_format"]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
+def test_any_json_gives_a_request_that_the_wire_takes_or_an_error_of_the_family(
+    fields: dict[str, Any],
+) -> None:
+    try:
+        body = chat(**fields)
+    except ValidationError as error:
+        message = invalid_body(error).message
+        assert message
+        msgspec.json.encode(message)
+        return
+    try:
+        refuse_unsupported(body)
+        request = chat_request(body, origin())
+    except InvalidRequest as refusal:
+        param = refusal.data.get("param")
+    else:
+        param = "none at fault"
+        assert decode(encode(request), GenerateRequest) == request
+    assert param
