@@ -1,4 +1,4 @@
-"""What services say about themselves: heartbeats of groups, the models on offer, and each service's status."""
+"""What services say about themselves: heartbeats of groups, models on offer, each service's status."""
 
 from typing import Annotated, Any, Literal
 
@@ -40,8 +40,8 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     """Sent by a leader every `interval_ms`, on a connection of its own, also while nothing changes.
 
     `instance_id` changes with each start of the leader; `seq` counts the heartbeats of an instance.
-    `weight` is the share of sessions the group is to get. `accepted_total` counts the `Work` messages that this
-    instance has taken, copies and refused ones included, so that routers know what is still on its way.
+    `weight` is the share of sessions the group is to get. `accepted_total` counts the `Work` messages that
+    this instance has taken, copies and refused ones included, so that routers know what is still on its way.
     """
 
     group: GroupName

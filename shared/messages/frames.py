@@ -105,7 +105,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
 
 
 class Resend(Wire, frozen=True, kw_only=True):
-    """Asks a leader for the frames from a number on; answered with a `ResendReply` on the NATS reply subject."""
+    """Asks a leader for the frames from a number on; the reply subject gets a `ResendReply`."""
 
     request_id: RequestId
     attempt: int = 0

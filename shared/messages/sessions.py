@@ -85,7 +85,8 @@ class SessionFound(Wire, frozen=True, kw_only=True):
 class SessionCommitted(Wire, frozen=True, kw_only=True):
     """Answer to `SessionCommit`: what was not stored. All other records were.
 
-    stale: ids whose stored version was newer already and was kept. too_large: ids whose record is over the limit.
+    stale: ids whose stored version was newer already and was kept. too_large: ids whose record is over the
+        limit.
     """
 
     stale: list[str] = []

@@ -79,7 +79,7 @@ async def test_what_was_put_is_found(store: SessionStore, tenant: str) -> None:
     assert decode(found, SessionRecord).messages[0].content == "hello"
     assert await store.get(tenant, "other") is None
     assert await store.get(tenant + "x", "s:1/ü*") is None
-    await store.ping()
+    assert await store.count() >= 1
 
 
 async def test_a_lower_version_never_replaces_a_higher_one(store: SessionStore, tenant: str) -> None:

@@ -1,0 +1,223 @@
+"""The life of a service process: starting, ready, draining, stopped.
+
+`run` sets up logging, calls the service's own `setup`, waits for a signal, drains within a bound, and closes
+what was opened in reverse order. It also answers status queries on the bus.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import structlog
+import uvloop
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from shared import subjects
+from shared.admin import admin_app, http_server
+from shared.bus import Bus, Message
+from shared.bus.nats import NatsBus
+from shared.codec import encode
+from shared.errors import RyzError
+from shared.messages import ServiceStatus, State
+from shared.settings import CommonSettings
+from shared.telemetry.logs import configure_logging
+from shared.telemetry.metrics import BusCollector
+
+S = TypeVar("S", bound=CommonSettings)
+log = structlog.get_logger(__name__)
+
+
+class Service:
+    """One running service: its state, what is to happen at its end, and its metrics registry."""
+
+    def __init__(self, settings: CommonSettings, name: str) -> None:
+        self.settings = settings
+        self.name = name
+        self.state: State = "starting"
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.exit_code = 0
+        self._started = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._drains: list[Callable[[], Awaitable[None]]] = []
+        self._checks: dict[str, Callable[[], bool]] = {}
+        self._detail: Callable[[], dict[str, Any]] = dict
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def ready(self) -> None:
+        """Everything is connected: work is welcome."""
+        if self.state == "starting":
+            self.state = "ready"
+            log.info("ready", after_s=round(time.monotonic() - self._started, 3))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the service takes work at the moment."""
+        return self.state == "ready" and all(check() for check in self._checks.values())
+
+    def add_check(self, name: str, check: Callable[[], bool]) -> None:
+        """Ready also needs this."""
+        self._checks[name] = check
+
+    def on_drain(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Calls it when the service is to stop, before anything is closed; in the order of registration."""
+        self._drains.append(drain)
+
+    def set_detail(self, detail: Callable[[], dict[str, Any]]) -> None:
+        """What the status says beyond state and version; plain values only."""
+        self._detail = detail
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """Runs something as long as the service lives; if it fails, the service ends with an error."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def stop(self, exit_code: int = 0) -> None:
+        """Begins the end: drain, then stop. The second call skips the drain."""
+        if self._stopping.is_set():
+            self._stop_now.set()
+        self.exit_code = self.exit_code or exit_code
+        self._stopping.set()
+
+    def status(self) -> ServiceStatus:
+        """The answer to a status query."""
+        return ServiceStatus(
+            service=self.name,
+            instance_id=self.settings.instance_id,
+            state=self.state,
+            version=version("ryzanstein"),
+            uptime_s=round(time.monotonic() - self._started, 3),
+            pid=os.getpid(),
+            detail=self._detail(),
+        )
+
+    async def connect_bus(self, stack: AsyncExitStack, name: str = "") -> NatsBus:
+        """Connects to the broker; ready needs the connection, and the stack closes it."""
+        bus = await NatsBus.connect(
+            self.settings.nats_url,
+            name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}",
+            connect_wait_s=self.settings.nats_connect_wait_s,
+        )
+        stack.push_async_callback(bus.close)
+        self.add_check(f"broker{name and f' {name}'}", lambda: bus.connected)
+        BusCollector(bus.stats, name or "main").register(self.registry)
+        return bus
+
+    async def answer_status(self, bus: Bus) -> None:
+        """Answers `StatusQuery` on this bus until it is closed."""
+
+        async def answer(message: Message) -> None:
+            if message.reply:
+                await bus.publish(message.reply, encode(self.status()))
+
+        await bus.subscribe(subjects.STATUS, answer, max_pending=1024)
+
+    async def serve_admin(self, stack: AsyncExitStack) -> int:
+        """Serves /live, /ready and /metrics until the stack closes; returns the port."""
+        app = admin_app(lambda: self.is_ready, self.readiness, self.registry)
+        host = self.settings.admin_host
+        port = await stack.enter_async_context(http_server(app, host, self.settings.admin_port))
+        log.info("admin endpoints", host=host, port=port)
+        return port
+
+    def readiness(self) -> dict[str, Any]:
+        """The body of /ready."""
+        return {
+            "status": "ready" if self.is_ready else "not ready",
+            "state": self.state,
+            "checks": {name: check() for name, check in self._checks.items()},
+        }
+
+    async def wait_stopping(self) -> None:
+        """Returns when the service is to stop."""
+        await self._stopping.wait()
+
+    async def drain(self) -> None:
+        """Lets what runs come to its end, within `drain_timeout_s`, or until `stop` is called again."""
+        self.state = "draining"
+        if not self._drains:
+            return
+        log.info("draining", at_most_s=self.settings.drain_timeout_s)
+        drains = asyncio.create_task(self._run_drains())
+        now = asyncio.create_task(self._stop_now.wait())
+        done, _ = await asyncio.wait(
+            {drains, now}, timeout=self.settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if drains not in done:
+            log.warning("drain cut short")
+        for task in (drains, now):
+            task.cancel()
+        await asyncio.gather(drains, now, return_exceptions=True)
+
+    async def finish(self) -> None:
+        """Ends what `spawn` started."""
+        self.state = "stopped"
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_drains(self) -> None:
+        for drain in self._drains:
+            try:
+                await drain()
+            except Exception:
+                log.exception("drain failed")
+
+    def _spawned_ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("background task failed, the service ends", task=task.get_name(), exc_info=error)
+            self.stop(exit_code=1)
+
+
+Setup = Callable[[Service, AsyncExitStack], Coroutine[Any, Any, None]]
+
+
+def run(settings: CommonSettings, name: str, setup: Setup) -> None:
+    """Runs a service until SIGTERM or SIGINT; ends the process with its exit code.
+
+    `setup(service, stack)` connects what the service needs, pushes what is to be closed on the stack and
+    calls `service.ready()`. A `RyzError` in it ends the start with one clear line.
+    """
+    configure_logging(settings, name)
+    raise SystemExit(uvloop.run(_run(settings, name, setup)))
+
+
+async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
+    service = Service(settings, name)
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, service.stop)
+    async with AsyncExitStack() as stack:
+        starting = asyncio.create_task(setup(service, stack))
+        stopping = asyncio.create_task(service.wait_stopping())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+        try:
+            await starting
+            await stopping
+            await service.drain()
+        except asyncio.CancelledError:
+            log.info("stopped while starting")
+        except RyzError as error:
+            print(f"{name} cannot start: {error.message}", file=sys.stderr)
+            service.exit_code = 1
+        finally:
+            stopping.cancel()
+            await service.finish()
+    log.info("stopped", exit_code=service.exit_code)
+    return service.exit_code

@@ -1,0 +1,81 @@
+"""Settings that all services share, and how a service reads its own.
+
+A setting comes from the environment variable `RYZ_<NAME>`; settings are read once, at the start, and do not
+change. A wrong value ends the start with one line that names the variable, the value and what was expected.
+"""
+
+import os
+import socket
+import sys
+from typing import Literal, NoReturn, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "RYZ_"
+
+
+def _default_instance() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class CommonSettings(BaseSettings):
+    """What every service needs. Services derive their own from it."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    nats_url: str = Field(default="nats://127.0.0.1:4222", pattern=r"^(nats|tls|ws|wss)://[^\s]+$",
+                          description="The broker; commas separate the servers of a cluster.")  # fmt: skip
+    nats_connect_wait_s: float = Field(
+        default=10.0, gt=0, le=600, description="How long a start waits for the broker."
+    )
+    instance_id: str = Field(
+        default_factory=_default_instance,
+        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
+        description="Names this process in logs, metrics and status; default: host and process id.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least to log."
+    )
+    log_format: Literal["json", "console"] = Field(default="json", description="How log lines look.")
+    admin_host: str = Field(default="127.0.0.1", description="Where /live, /ready and /metrics are served.")
+    admin_port: int = Field(default=0, ge=0, le=65535, description="Their port; 0 takes a free one.")
+    drain_timeout_s: float = Field(
+        default=5.0, ge=0, le=3600, description="How long a stopping service lets requests finish."
+    )
+    trace_ratio: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of new traces that are recorded. Context is passed on always.",
+    )
+    trace_export: Literal["none", "console", "otlp"] = Field(default="none", description="Where spans go.")
+    otlp_endpoint: str = Field(
+        default="", description="The OpenTelemetry collector; empty: the exporter's default."
+    )
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def load(kind: type[S]) -> S:
+    """The settings of that kind from the environment; ends the process with status 2 if one is wrong."""
+    try:
+        return kind()
+    except ValidationError as error:
+        _refuse(error)
+
+
+def describe(error: ValidationError) -> str:
+    """One line for all wrong settings: variable, value, what was expected."""
+    parts = []
+    for item in error.errors():
+        name = "".join(f"_{part}" for part in item["loc"])[1:].upper()
+        value = f"={item['input']!r}" if item["type"] != "missing" else " is not set"
+        parts.append(f"{ENV_PREFIX}{name}{value}: {item['msg']}")
+    return "; ".join(parts)
+
+
+def _refuse(error: ValidationError) -> NoReturn:
+    print(f"wrong setting: {describe(error)}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,61 @@
+"""Log lines: JSON or console, always with service, instance, and the request and trace at hand.
+
+Request and trace ids come from `bind_request`; they hold for the running task and what it starts.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+
+from shared.settings import CommonSettings
+
+
+def configure_logging(settings: CommonSettings, service: str) -> None:
+    """Sets up logging for this process, the standard library's loggers included. Lines go to stderr."""
+    level = getattr(logging, settings.log_level.upper())
+    names = {"service": service, "instance": settings.instance_id}
+
+    def add_names(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        for key, value in names.items():
+            event.setdefault(key, value)
+        return event
+
+    before: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_names,
+    ]
+    last: list[structlog.typing.Processor]
+    if settings.log_format == "json":
+        last = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=[*before, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=before,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.INFO))
+
+
+@contextlib.contextmanager
+def bind_request(request_id: str, trace_id: str = "") -> Iterator[None]:
+    """Log lines inside the block name the request and its trace."""
+    values = {"request_id": request_id} | ({"trace_id": trace_id} if trace_id else {})
+    with structlog.contextvars.bound_contextvars(**values):
+        yield
