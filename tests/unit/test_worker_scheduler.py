@@ -1,6 +1,8 @@
 """The scheduler's promises, for single cases and for random loads."""
 
 import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,10 @@ from services.worker.domain.plan import BLOCK_SIZE, Sampled, StepPlan, StepResul
 from services.worker.domain.scheduler import Advance, Limits, Scheduler
 from services.worker.domain.sequence import Phase, Sequence
 from shared.messages import Sampling
+from tests.worker_kit import null_engine
 
 EOS = 7
+T = TypeVar("T")
 
 
 def make(
@@ -30,6 +34,13 @@ def make(
         priority=priority,
         deadline=deadline,
     )
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(None)
+    return cast(T, stop.value.value)
 
 
 def build(blocks: int = 64, budget: int = 32, running: int = 16, waiting: int = 64) -> Scheduler:
@@ -169,6 +180,8 @@ def test_any_load_ends_and_keeps_every_bound(
 ) -> None:
     chance = random.Random(seed)
     scheduler = build(blocks=blocks, budget=budget, running=min(budget, 8), waiting=1000)
+    engine = null_engine(blocks=blocks)  # checks that every plan can be computed
+    run(engine.start())
     fitting = [spec for spec in load if blocks_for(spec[0] + spec[1]) <= blocks]
     coming = [make(str(i), p, o, arrival=i, priority=q) for i, (p, o, q) in enumerate(fitting)]
     everyone = list(coming)
@@ -177,6 +190,7 @@ def test_any_load_ends_and_keeps_every_bound(
         while coming and chance.random() < 0.5:
             scheduler.add(coming.pop(0))
         plan = scheduler.plan()
+        result = run(engine.step(plan))
         assert sum(len(piece.token_ids) for piece in plan.slices) <= budget
         assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)
         assert bool(plan.slices) == bool(scheduler.running)
@@ -184,7 +198,7 @@ def test_any_load_ends_and_keeps_every_bound(
             victim = chance.choice(scheduler.running + scheduler.waiting)
             scheduler.end(victim)
             ended.add(victim.request_id)
-        ended |= {a.sequence.request_id for a in scheduler.apply(compute(plan)) if a.finish_reason}
+        ended |= {a.sequence.request_id for a in scheduler.apply(result) if a.finish_reason}
         scheduler.check_invariants()
         if not coming and not scheduler.has_work:
             break

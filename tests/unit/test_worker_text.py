@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.domain.outbox import Outbox, estimate_bytes
-from services.worker.domain.session_context import appends, conversation, next_record
+from services.worker.domain.session_context import Turn, appends, conversation, next_record
 from services.worker.domain.stops import StopMatcher
 from shared import codec
 from shared.messages import (
@@ -84,10 +84,10 @@ def test_history_is_put_before_the_new_messages_unless_they_bring_their_own() ->
 
 def test_a_turn_makes_the_next_version() -> None:
     session, asked = SessionRef(session_id="s"), [message("user", "q")]
-    common = {"tenant": "t", "model": "m", "group": "g1", "messages": asked, "answer": "a", "token_ids": b""}
-    first = next_record(session, None, now_ms=9, **common)  # type: ignore[arg-type]
+    common = {"tenant": "t", "model": "m", "group": "g1", "answer": "a", "token_ids": b""}
+    first = next_record(Turn(session, asked), now_ms=9, **common)  # type: ignore[arg-type]
     assert (first.version, first.turns, first.created_ms) == (1, 1, 9)
-    second = next_record(session, record(), now_ms=9, **common)  # type: ignore[arg-type]
+    second = next_record(Turn(session, asked, record()), now_ms=9, **common)  # type: ignore[arg-type]
     assert (second.version, second.turns, second.created_ms, second.updated_ms) == (5, 3, 5, 9)
     assert second.messages[-1] == message("assistant", "a")
     assert second.last_group == "g1"

@@ -1,7 +1,7 @@
 """Conversations to prompts, by the Jinja template that comes with a model.
 
 Templates are written for the environment that Hugging Face transformers defines, and get the same one here:
-sandboxed and immutable, with loop controls, `raise_exception`, `strftime_now`, `tojson` and `{% generation %}`.
+sandboxed and immutable, with loop controls, `raise_exception`, `strftime_now`, `tojson`, `{% generation %}`.
 """
 
 import json

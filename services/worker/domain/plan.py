@@ -54,7 +54,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):
-    """A token and its natural log probability by the model's own distribution (no temperature, no penalties)."""
+    """A token and its natural log probability by the model's own distribution, not the sampling's."""
 
     token_id: int
     logprob: float

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from services.worker.domain.plan import Sampled
 from services.worker.domain.sequence import Sequence
+from services.worker.domain.session_context import Turn
 from services.worker.domain.stops import StopMatcher
 from shared.codec import pack_tokens
 from shared.errors import RyzError
@@ -141,6 +142,8 @@ class Generation:
     next_seq: int = 0
     prompt_tokens: int = 0
     open_choices: int = 0
+    turn: Turn | None = None
+    started: bool = False  # with the scheduler
     first_token_at: float = 0.0
     last_token_at: float = 0.0
     last_flush_at: float = 0.0

@@ -108,9 +108,9 @@ class Scheduler:
         self._in_flight = []
         prefilling = self._plan_decodes(slices)
         rest = self.limits.token_budget - len(slices)
-        new_blocks, admitted = self._admit(prefilling, rest)
+        admitted = self._admit(prefilling, rest)
         for sequence, count in share_budget(prefilling, rest):
-            self._plan_slice(slices, sequence, count, new_blocks.get(sequence.seq_id, []))
+            self._plan_slice(slices, sequence, count)
         self._step_id += 1
         release, self._release = self._release, []
         return StepPlan(step_id=self._step_id, release=release, admit=admitted, slices=slices)
@@ -158,28 +158,28 @@ class Scheduler:
                 )
                 in_flight.append((sequence, sequence.seq_id, 1))
             else:
-                added = self._grow(sequence, index)
-                if added is None:  # it gave up its own blocks
+                if not self._grow(sequence):  # it gave up its own blocks
                     break
-                self._plan_slice(slices, sequence, 1, added)
+                self._plan_slice(slices, sequence, 1)
             index += 1
         return [s for s in prefilling if s.phase is Phase.RUNNING]
 
-    def _plan_slice(self, slices: list[Slice], sequence: Sequence, count: int, added: list[int]) -> None:
+    def _plan_slice(self, slices: list[Slice], sequence: Sequence, count: int) -> None:
         start, end = sequence.computed, sequence.computed + count
         slices.append(
             Slice(
                 seq_id=sequence.seq_id,
                 start=start,
                 token_ids=sequence.tokens[start:end],
-                new_blocks=added,
+                new_blocks=sequence.new_blocks,
                 sample=end == len(sequence.tokens),
             )
         )
+        sequence.new_blocks = []
         self._in_flight.append((sequence, sequence.seq_id, count))
 
-    def _grow(self, sequence: Sequence, index: int) -> list[int] | None:
-        """One more block for running[index], at the expense of the last ones in order if need be."""
+    def _grow(self, sequence: Sequence) -> bool:
+        """One more block, at the expense of the last ones in order; False if that is the sequence itself."""
         while (added := self.blocks.append(sequence.seq_id, sequence.computed + 1)) is None:
             victim = self.running[-1]
             self._leave(victim)
@@ -188,17 +188,17 @@ class Scheduler:
             victim.phase = Phase.WAITING
             insort(self.waiting, victim, key=_ORDER)
             if victim is sequence:
-                return None
+                return False
         sequence.capacity += BLOCK_SIZE * len(added)
-        return added
+        sequence.new_blocks += added
+        return True
 
-    def _admit(self, prefilling: list[Sequence], rest: int) -> tuple[dict[int, list[int]], list[NewSequence]]:
+    def _admit(self, prefilling: list[Sequence], rest: int) -> list[NewSequence]:
         """Moves waiting sequences to the running ones, in order, while there are places, blocks and budget.
 
         A sequence gets the blocks of all its tokens at once, so that only decodes ever run short. A few
         blocks stay free for those that decode already.
         """
-        new_blocks: dict[int, list[int]] = {}
         admitted: list[NewSequence] = []
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while self.waiting and len(self.running) < self.limits.max_running:
@@ -217,11 +217,11 @@ class Scheduler:
             insort(self.running, sequence, key=_ORDER)
             self._by_id[seq_id] = sequence
             sequence.phase, sequence.capacity = Phase.RUNNING, len(added) * BLOCK_SIZE
-            new_blocks[seq_id] = added
+            sequence.new_blocks = added
             admitted.append(sequence.announce())
             insort(prefilling, sequence, key=_ORDER)
             demand += min(sequence.remaining, rest // 2)
-        return new_blocks, admitted
+        return admitted
 
     def _leave(self, sequence: Sequence) -> None:
         """A running sequence stops running: table closed, engine told with the next plan."""
@@ -230,6 +230,7 @@ class Scheduler:
         self.blocks.release(sequence.seq_id)
         self._release.append(sequence.seq_id)
         sequence.computed = sequence.capacity = sequence.seq_id = 0
+        sequence.new_blocks = []
 
     @staticmethod
     def _remove(queue: list[Sequence], sequence: Sequence) -> None:

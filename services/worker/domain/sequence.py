@@ -25,7 +25,8 @@ class Sequence:
     """Tokens are prompt and output in one list; the KV of the first `computed` of them is in the blocks.
 
     `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
-    engine's name for it, a new one with each admission. `capacity` is how many tokens its blocks hold.
+    engine's name for it, a new one with each admission. `capacity` is how many tokens its blocks hold,
+    `new_blocks` those that the ranks have not been told of.
     """
 
     request_id: str
@@ -43,10 +44,16 @@ class Sequence:
     seq_id: int = 0
     computed: int = 0
     capacity: int = 0
+    new_blocks: list[int] = field(default_factory=list)
     num_preemptions: int = 0
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
+
+    def enqueued_as(self, arrival: int) -> None:
+        """Gives it its place in the order of arrival; later ones have higher numbers."""
+        self.arrival = arrival
+        self.order = (-self.priority, arrival)
 
     @property
     def remaining(self) -> int:

@@ -5,7 +5,22 @@ as the whole conversation, `auto` appends when none of them is the assistant's. 
 how they are looked up is decided in `leader/sessions.py`.
 """
 
+from dataclasses import dataclass
+
 from shared.messages import ChatMessage, SessionRecord, SessionRef
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of a session: the conversation that the model sees, and the record before it.
+
+    commits: false when the store did not say what it has, so that nothing may be written over it.
+    """
+
+    session: SessionRef
+    messages: list[ChatMessage]
+    record: SessionRecord | None = None
+    commits: bool = True
 
 
 def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
@@ -30,27 +45,26 @@ def conversation(
 
 
 def next_record(
-    session: SessionRef,
-    record: SessionRecord | None,
+    turn: Turn,
     *,
     tenant: str,
     model: str,
     group: str,
-    messages: list[ChatMessage],
     answer: str,
     token_ids: bytes,
     now_ms: int,
 ) -> SessionRecord:
-    """The session after a turn: the conversation that the model saw, and its answer.
+    """The session after the turn: the conversation that the model saw, and its answer.
 
     token_ids: prompt and answer, packed.
     """
+    record = turn.record
     return SessionRecord(
-        session_id=session.session_id,
+        session_id=turn.session.session_id,
         tenant=tenant,
         model=model,
         version=1 + (record.version if record else 0),
-        messages=[*messages, ChatMessage(role="assistant", content=answer)],
+        messages=[*turn.messages, ChatMessage(role="assistant", content=answer)],
         token_ids=token_ids,
         turns=1 + (record.turns if record else 0),
         last_group=group,

@@ -1,0 +1,181 @@
+"""The requests in hand: the one place where they begin, end, fail and are cancelled.
+
+Keeps requests, scheduler and outbox in step, so that an accepted request gets exactly one last frame and
+leaves no block, queue place or task behind.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from services.worker.domain.outbox import Outbox
+from services.worker.domain.request import Generation
+from services.worker.domain.scheduler import Scheduler
+from services.worker.leader.publisher import Publisher
+from services.worker.metrics import Metrics
+from shared.errors import Cancelled, RyzError
+from shared.messages import GenerateRequest, Load
+
+MAX_TOMBSTONES = 10_000
+
+
+class Generations:
+    """Everything that was accepted and has not ended.
+
+    tombstone_s: how long a cancel of an unknown request holds, for when it overtakes the request.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        publisher: Publisher,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        tombstone_s: float = 5.0,
+    ) -> None:
+        self.outbox = outbox
+        self.publisher = publisher
+        self.clock = clock
+        self.by_id: dict[str, Generation] = {}
+        self.scheduler: Scheduler | None = None  # None while there is no engine
+        self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
+        self.work = asyncio.Event()  # set when the engine loop has something to do
+        self._metrics = metrics
+        self._tombstone_s = tombstone_s
+        self._tombstones: OrderedDict[str, float] = OrderedDict()
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._places_held = 0  # sequences of requests that are not with the scheduler yet
+        self._arrivals = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def has_room(self, num_sequences: int) -> bool:
+        """Whether a request of that many sequences may come in now."""
+        return self.scheduler is not None and self.scheduler.has_room(self._places_held + num_sequences)
+
+    def open(self, generation: Generation) -> None:
+        """Takes a request; its places are held until `start` or its end."""
+        request = generation.request
+        self.by_id[request.request_id] = generation
+        self._places_held += request.sampling.n
+        self.outbox.open(request.request_id, request.attempt, generation.next_seq)
+        self._empty.clear()
+
+    def prepare_in_background(self, generation: Generation, task: asyncio.Task[None]) -> None:
+        """Remembers the task that prepares a request, to be cancelled with it."""
+        request_id = generation.request.request_id
+        self._preparing[request_id] = task
+
+        def forget(done: asyncio.Task[None]) -> None:
+            if self._preparing.get(request_id) is done:
+                del self._preparing[request_id]
+
+        task.add_done_callback(forget)
+
+    def start(self, generation: Generation) -> None:
+        """Hands the sequences of a prepared request to the scheduler; those that ended before stay out."""
+        assert self.scheduler is not None
+        self._places_held -= generation.request.sampling.n
+        generation.started = True
+        for choice in generation.choices:
+            if choice.finish_reason is None:
+                generation.open_choices += 1
+                self._arrivals += 1
+                choice.sequence.enqueued_as(self._arrivals)
+                self.scheduler.add(choice.sequence)
+        self._metrics.prompt_tokens.inc(generation.prompt_tokens)
+        self.work.set()
+        if generation.open_choices == 0:
+            self.on_all_tokens(generation)
+
+    def complete(self, generation: Generation) -> None:
+        """Sends `Done`; the request ran its course."""
+        self._metrics.requests.labels("done").inc()
+        self.publisher.send(generation.reply_to, generation.done())
+        self._remove(generation)
+
+    def fail(self, generation: Generation, error: RyzError) -> None:
+        """Sends what there is and `Failed`, and frees everything the request has, wherever it is."""
+        if generation.ended:
+            return
+        self._metrics.requests.labels(error.code).inc()
+        frame = generation.tokens()
+        if frame is not None:
+            self.publisher.send(generation.reply_to, frame)
+        self.publisher.send(generation.reply_to, generation.failed(error))
+        self._remove(generation)
+
+    def fail_all(self, error: RyzError) -> None:
+        """Fails every request in hand."""
+        for generation in list(self.by_id.values()):
+            self.fail(generation, error)
+
+    def supersede(self, request_id: str) -> None:
+        """Drops an older attempt without a word; nobody listens to its frames any more."""
+        generation = self.by_id.get(request_id)
+        if generation is not None:
+            self._metrics.requests.labels("superseded").inc()
+            generation.ended = True
+            self._remove(generation)
+
+    def cancel(self, request_id: str, reason: str) -> None:
+        """Ends a request at its caller's wish; an unknown one is remembered in case it comes later."""
+        generation = self.by_id.get(request_id)
+        if generation is not None:
+            self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
+        elif self.outbox.attempt(request_id) is None:
+            self._tombstones[request_id] = self.clock() + self._tombstone_s
+            if len(self._tombstones) > MAX_TOMBSTONES:
+                self._tombstones.popitem(last=False)
+
+    def was_cancelled(self, request: GenerateRequest) -> bool:
+        """Whether a cancel came before the request; it counts once."""
+        return self._tombstones.pop(request.request_id, 0.0) > self.clock()
+
+    def expire(self) -> None:
+        """Forgets tombstones and retained frames that are too old."""
+        now = self.clock()
+        self.outbox.expire(now)
+        while self._tombstones and next(iter(self._tombstones.values())) <= now:
+            self._tombstones.popitem(last=False)
+
+    async def wait_empty(self, timeout_s: float) -> bool:
+        """Whether all requests ended within that time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def load(self) -> Load:
+        """How busy the group is; a request with n choices counts n times."""
+        scheduler = self.scheduler
+        if scheduler is None:
+            return Load(waiting=self._places_held)
+        queued = scheduler.waiting + scheduler.running
+        return Load(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + self._places_held,
+            max_running=scheduler.limits.max_running,
+            max_waiting=scheduler.limits.max_waiting,
+            free_blocks=scheduler.blocks.num_free,
+            total_blocks=scheduler.blocks.num_blocks,
+            queued_tokens=sum(sequence.remaining for sequence in queued if sequence.remaining > 1),
+        )
+
+    def _remove(self, generation: Generation) -> None:
+        request_id = generation.request.request_id
+        if self.by_id.pop(request_id, None) is None:
+            return
+        if not generation.started:
+            self._places_held -= generation.request.sampling.n
+        task = self._preparing.pop(request_id, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        if self.scheduler is not None:
+            for choice in generation.choices:
+                self.scheduler.end(choice.sequence)
+        if not self.by_id:
+            self._empty.set()
+        self.work.set()

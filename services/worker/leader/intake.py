@@ -1,0 +1,220 @@
+"""Takes work: decodes it, knows what it has taken before, accepts or refuses, and gets it to the scheduler.
+
+Short requests go all the way at once; those that need a session record or a long text tokenized go on in a
+task. Every request that is accepted ends in `Generations`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgpack
+import structlog
+
+from services.worker.domain.request import Generation, failed_frame
+from services.worker.domain.session_context import Turn
+from services.worker.leader.generations import Generations
+from services.worker.leader.prepare import Preparer
+from services.worker.leader.replies import Replies
+from services.worker.metrics import Metrics
+from shared import codec
+from shared.bus.api import Message
+from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, Overloaded, RyzError
+from shared.messages import GenerateRequest, Work
+from shared.subjects import HEADER_TIMEOUT
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """Times in seconds. A frame waits at most `accept_*_s` for company."""
+
+    max_request_s: float = 600.0
+    accept_stream_s: float = 0.002
+    accept_whole_s: float = 0.015
+    retry_after_s: float = 1.0
+
+
+class Intake:
+    """The handler of the group's work subject.
+
+    refuse: why nothing is taken now (starting, draining, failed); None: it is.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        generations: Generations,
+        preparer: Preparer,
+        replies: Replies,
+        metrics: Metrics,
+        refuse: Callable[[], RyzError | None],
+        limits: IntakeLimits,
+    ) -> None:
+        self._group = group
+        self._generations = generations
+        self._preparer = preparer
+        self._replies = replies
+        self._metrics = metrics
+        self._refuse = refuse
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.taken = 0
+
+    async def on_work(self, message: Message) -> None:
+        """One `Work` message. Never waits; what takes longer becomes a task."""
+        self.taken += 1
+        try:
+            work = codec.decode(message.data, Work)
+        except InvalidRequest as error:
+            await self._replies.undecodable(message, error)
+            return
+        try:
+            request = codec.decode(work.request, GenerateRequest)
+        except InvalidRequest as error:
+            bare = _bare_request(work.request)
+            if bare is None:
+                await self._replies.undecodable(message, error)
+            else:
+                self._metrics.bad_messages.labels("work").inc()
+                self._generations.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
+            return
+        if not self._is_known(request, work.reply_to):
+            self._take(request, work, message.headers)
+
+    async def close(self) -> None:
+        """Waits for the tasks of requests that were failed or cancelled before."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _is_known(self, request: GenerateRequest, reply_to: str) -> bool:
+        """Sends again what was sent, if this attempt is known; makes way for a newer one."""
+        generations = self._generations
+        known = generations.outbox.attempt(request.request_id)
+        if known is None:
+            return False
+        if request.attempt > known:
+            generations.supersede(request.request_id)
+            return False
+        self._metrics.duplicates.inc()
+        if request.attempt == known:
+            first = request.resume.next_seq if request.resume else 0
+            for frame in generations.outbox.resend(request.request_id, known, first).frames:
+                generations.publisher.send_untracked(reply_to, frame)
+        return True
+
+    def _take(self, request: GenerateRequest, work: Work, headers: Mapping[str, str]) -> None:
+        generations = self._generations
+        try:
+            timeout_s = self._timeout_s(headers)
+            self._check_admission(request, timeout_s)
+        except RyzError as error:
+            self._metrics.requests.labels(error.code).inc()
+            seq = request.resume.next_seq if request.resume else 0
+            generations.publisher.send_untracked(work.reply_to, failed_frame(request, error, seq))
+            return
+        now = generations.clock()
+        generation = Generation(
+            request=request, reply_to=work.reply_to, deadline=now + timeout_s, arrived=now, last_flush_at=now
+        )
+        generations.open(generation)
+        if self._preparer.needs_lookup(request) or not self._preparer.is_short(request):
+            task = asyncio.create_task(self._prepare_slowly(generation, work.route.reason))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            generations.prepare_in_background(generation, task)
+            return
+        self._accept(generation, work.route.reason, 0)
+        try:
+            self._preparer.check(request)
+            turn = self._preparer.new_turn(request)
+            self._start(generation, self._preparer.tokenize(request, turn), turn)
+        except Exception as error:  # whatever it is, the caller gets an answer
+            self._fail(generation, error)
+
+    def _check_admission(self, request: GenerateRequest, timeout_s: float) -> None:
+        refusal = self._refuse()
+        if refusal is not None:
+            raise refusal
+        if self._generations.was_cancelled(request):
+            raise Cancelled("the request was cancelled before it arrived")
+        if timeout_s <= 0:
+            raise DeadlineExceeded("the request's deadline had passed when it reached the group")
+        if not self._generations.has_room(request.sampling.n):
+            raise Overloaded(
+                f"the queue of group {self._group} is full; try again later",
+                retry_after_s=self._limits.retry_after_s,
+                group=self._group,
+            )
+
+    async def _prepare_slowly(self, generation: Generation, reason: str) -> None:
+        request, accepted = generation.request, False
+        lookup: asyncio.Task[Turn] | None = None
+        try:
+            self._preparer.check(request)
+            if self._preparer.needs_lookup(request):
+                lookup = asyncio.create_task(self._preparer.turn(request))
+                await asyncio.wait({lookup}, timeout=self._limits.accept_whole_s)
+                if not lookup.done():
+                    self._accept(generation, reason, 0)
+                    accepted = True
+                turn: Turn | None = await lookup
+            else:
+                turn = self._preparer.new_turn(request)
+            if not accepted:
+                turns = turn.record.turns if turn and turn.record else 0
+                self._accept(generation, reason, turns)
+                accepted = True
+            short = self._preparer.is_short(request) and (turn is None or turn.record is None)
+            if short:
+                tokens = self._preparer.tokenize(request, turn)
+            else:
+                tokens = await self._preparer.tokenize_in_thread(request, turn)
+            self._start(generation, tokens, turn)
+        except Exception as error:  # whatever it is, the caller gets an answer
+            if not accepted and not generation.ended:
+                self._accept(generation, reason, 0)
+            self._fail(generation, error)
+        finally:
+            if lookup is not None and not lookup.done():
+                lookup.cancel()
+
+    def _start(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
+        self._preparer.build(generation, tokens, turn)
+        self._generations.start(generation)
+
+    def _accept(self, generation: Generation, reason: str, session_turns: int) -> None:
+        whole = generation.request.delivery == "whole"
+        within_s = self._limits.accept_whole_s if whole else self._limits.accept_stream_s
+        frame = generation.accepted(self._group, reason, session_turns)
+        self._generations.publisher.send(generation.reply_to, frame, within_s=within_s)
+
+    def _fail(self, generation: Generation, error: Exception) -> None:
+        if not isinstance(error, RyzError):
+            log.error("request failed", request_id=generation.request.request_id, exc_info=error)
+            error = Internal("the group could not prepare the request; its log says why")
+        self._generations.fail(generation, error)
+
+    def _timeout_s(self, headers: Mapping[str, str]) -> float:
+        text = headers.get(HEADER_TIMEOUT)
+        if text is None:
+            return self._limits.max_request_s
+        try:
+            return min(int(text) / 1000, self._limits.max_request_s)
+        except ValueError:
+            raise InvalidRequest(
+                f"the header {HEADER_TIMEOUT} must be a number of milliseconds, got {text[:40]!r}",
+                param=HEADER_TIMEOUT,
+            ) from None
+
+
+def _bare_request(data: bytes) -> GenerateRequest | None:
+    """Just enough of a request that is wrong to answer it: its id and attempt; None without them."""
+    try:
+        raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        bare = {key: raw[key] for key in ("request_id", "attempt") if key in raw}
+        return codec.convert({**bare, "model": "unknown"}, GenerateRequest)
+    except (RyzError, ValueError, TypeError, msgpack.UnpackException):
+        return None

@@ -1,0 +1,175 @@
+"""From a request to sequences: history, template, tokens, and whether they fit into the context.
+
+Everything here can be checked before any token is computed, and refuses with the field at fault.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.worker.adapters.model_dir import Model
+from services.worker.domain.request import Choice, Generation
+from services.worker.domain.sequence import Sequence
+from services.worker.domain.session_context import Turn, appends, conversation
+from services.worker.domain.stops import StopMatcher
+from services.worker.leader.sessions import Sessions
+from shared.codec import unpack_tokens
+from shared.errors import ContextLengthExceeded, InvalidRequest, Unavailable
+from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef
+
+INLINE_CHARS = 4096  # longer texts are tokenized in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a sequence may grow to, in tokens, and the ids that the engine knows."""
+
+    context_length: int
+    vocab_size: int
+
+
+class Preparer:
+    """Makes the sequences of a request.
+
+    room: of the engine that runs now.
+    """
+
+    def __init__(self, model: Model, sessions: Sessions, room: Callable[[], Room]) -> None:
+        self._model = model
+        self._sessions = sessions
+        self._room = room
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raises `InvalidRequest` for what is wrong whatever the history is."""
+        given = [
+            name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
+        ]
+        if len(given) != 1:
+            raise InvalidRequest(
+                f"give one of messages, prompt and prompt_token_ids, not {' and '.join(given) or 'none'}",
+                param=given[1] if given else "messages",
+            )
+        if request.messages is not None and self._model.template is None:
+            raise InvalidRequest(
+                f"model {self._model.name} has no chat template; send a prompt instead of messages",
+                param="messages",
+            )
+        if request.resume is not None and len(request.resume.token_ids) != request.sampling.n:
+            raise InvalidRequest(
+                f"resume.token_ids needs one entry per choice, {request.sampling.n}, "
+                f"got {len(request.resume.token_ids)}",
+                param="resume",
+            )
+
+    @staticmethod
+    def needs_lookup(request: GenerateRequest) -> bool:
+        """Whether a session record has to be looked up first."""
+        return request.messages is not None and request.session is not None and request.session.given
+
+    @staticmethod
+    def is_short(request: GenerateRequest) -> bool:
+        """Whether tokenizing takes so little time that a thread would cost more."""
+        size = len(request.prompt or "") + sum(len(m.content) for m in request.messages or ())
+        return size <= INLINE_CHARS
+
+    def new_turn(self, request: GenerateRequest) -> Turn | None:
+        """The turn of a session that is new, so that nobody has a record of it; None: no session."""
+        if request.session is None or request.messages is None:
+            return None
+        return Turn(request.session, request.messages)
+
+    async def turn(self, request: GenerateRequest) -> Turn:
+        """The turn of a session whose id the caller gave, with its history.
+
+        Raises:
+            Unavailable: the request goes on from a record that nobody can give now.
+        """
+        session, messages = _session_of(request)
+        record: SessionRecord | None = None
+        try:
+            record = await self._sessions.lookup(request.tenant, session.session_id)
+        except Unavailable:
+            if appends(messages, session):
+                raise
+            return Turn(session, messages, commits=False)
+        return Turn(session, conversation(messages, session, record), record)
+
+    async def tokenize_in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+        """Like `tokenize`, for long texts; the library lets other threads run meanwhile."""
+        return await asyncio.to_thread(self.tokenize, request, turn)
+
+    def tokenize(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+        """The prompt as tokens."""
+        tokenizer = self._model.tokenizer
+        if request.messages is not None:
+            assert self._model.template is not None
+            text = self._model.template.render(turn.messages if turn else request.messages)
+            tokens, param = tokenizer.encode(text, add_special_tokens=False), "messages"
+        elif request.prompt is not None:
+            tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"
+        else:
+            tokens, param = unpack_tokens(request.prompt_token_ids or b""), "prompt_token_ids"
+        if not tokens:
+            raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
+        return tokens
+
+    def build(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
+        """Gives the generation its choices.
+
+        Raises:
+            ContextLengthExceeded: the prompt, or the prompt and the answer asked for, do not fit.
+            InvalidRequest: token ids that the model does not have.
+        """
+        request, sampling, room = generation.request, generation.request.sampling, self._room()
+        self._check_ids(request, tokens, room)
+        max_tokens = sampling.max_tokens or max(1, room.context_length - len(tokens))
+        if len(tokens) + max_tokens > room.context_length:
+            raise ContextLengthExceeded(
+                f"the context of model {self._model.name} holds {room.context_length} tokens; the prompt has "
+                f"{len(tokens)} and max_tokens is {max_tokens}: shorten the prompt or lower max_tokens",
+                param="messages" if request.messages is not None else "prompt",
+                context_length=room.context_length,
+                prompt_tokens=len(tokens),
+                max_tokens=max_tokens,
+            )
+        generation.turn, generation.prompt_tokens = turn, len(tokens)
+        for index in range(sampling.n):
+            before = unpack_tokens(request.resume.token_ids[index]) if request.resume else []
+            sequence = Sequence(
+                request_id=request.request_id,
+                choice=index,
+                tokens=tokens + before,
+                prompt_len=len(tokens),
+                max_tokens=max_tokens,
+                sampling=sampling,
+                eos_ids=self._model.eos_ids,
+                priority=request.priority,
+                deadline=generation.deadline,
+            )
+            tokenizer = self._model.tokenizer
+            choice = Choice(
+                sequence=sequence,
+                detokenizer=tokenizer.detokenizer(),
+                stops=StopMatcher(sampling.stop) if sampling.stop else None,
+                token_text=tokenizer.token_text,
+            )
+            if before:
+                choice.prime()
+            generation.choices.append(choice)
+
+    @staticmethod
+    def _check_ids(request: GenerateRequest, tokens: list[int], room: Room) -> None:
+        for param, ids in (
+            ("prompt_token_ids", tokens if request.prompt_token_ids is not None else ()),
+            ("logit_bias", request.sampling.logit_bias),
+        ):
+            if ids and max(ids) >= room.vocab_size:
+                raise InvalidRequest(
+                    f"{param} has token {max(ids)}, the vocabulary ends at {room.vocab_size - 1}", param=param
+                )
+
+
+def _session_of(request: GenerateRequest) -> tuple[SessionRef, list[ChatMessage]]:
+    assert request.session is not None
+    assert request.messages is not None
+    return request.session, request.messages

@@ -1,0 +1,101 @@
+"""Sends frames: everything that is due for one reply subject goes out as one message.
+
+Whoever makes a frame says how long it may wait for company; one task sends. What is sent is kept in the
+outbox first, so a broker that is away loses nothing that a caller could not ask for again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from services.worker.domain.outbox import Outbox
+from services.worker.metrics import Metrics
+from shared import codec
+from shared.bus.api import Bus
+from shared.errors import RequestTooLarge, Unavailable
+from shared.messages import AnyFrame, FrameBatch
+
+log = structlog.get_logger(__name__)
+
+
+class Publisher:
+    """One bucket of frames per reply subject. Run `run` as a task; frames of a subject keep their order."""
+
+    def __init__(self, bus: Bus, outbox: Outbox, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._bus = bus
+        self._outbox = outbox
+        self._metrics = metrics
+        self._clock = clock
+        self._buckets: dict[str, list[AnyFrame]] = {}
+        self._due: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, reply_to: str, frame: AnyFrame, *, within_s: float = 0.0) -> None:
+        """Keeps the frame of an open request for resending, and sends it within that time."""
+        now = self._clock()
+        self._outbox.add(frame, now)
+        self._put(reply_to, frame, now, within_s)
+
+    def send_untracked(self, reply_to: str, frame: AnyFrame) -> None:
+        """Sends a frame that is not kept: a refusal, or one that is kept already."""
+        self._put(reply_to, frame, self._clock(), 0.0)
+
+    async def run(self) -> None:
+        """Sends what is due, until cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._send_due(self._clock())
+                self._arm()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def flush(self) -> None:
+        """Sends everything now, due or not; used at the end, when `run` was cancelled."""
+        await self._send_due(float("inf"))
+
+    def _put(self, reply_to: str, frame: AnyFrame, now: float, within_s: float) -> None:
+        bucket = self._buckets.get(reply_to)
+        if bucket is None:
+            self._buckets[reply_to] = [frame]
+            due = self._due[reply_to] = now + within_s
+        else:
+            bucket.append(frame)
+            due = self._due[reply_to] = min(self._due[reply_to], now + within_s)
+        if due <= now:
+            self._wake.set()
+        elif self._timer is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        """One timer at the earliest due time; there may be none if everything went."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            delay = max(0.0, min(self._due.values()) - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._wake.set)
+
+    async def _send_due(self, now: float) -> None:
+        for reply_to in [subject for subject, due in self._due.items() if due <= now]:
+            del self._due[reply_to]
+            await self._send(reply_to, self._buckets.pop(reply_to))
+
+    async def _send(self, reply_to: str, frames: list[AnyFrame]) -> None:
+        data = codec.encode(FrameBatch(frames=frames))
+        if len(data) > self._bus.max_payload and len(frames) > 1:
+            middle = len(frames) // 2
+            await self._send(reply_to, frames[:middle])
+            await self._send(reply_to, frames[middle:])
+            return
+        try:
+            await self._bus.publish(reply_to, data)
+        except Unavailable:
+            self._metrics.unsent_frames.inc(len(frames))
+        except RequestTooLarge as error:
+            self._metrics.unsent_frames.inc(len(frames))
+            log.error("frame too large", request_id=frames[0].request_id, error=error.message)

@@ -1,0 +1,35 @@
+"""Answers to messages that make no sense: counted, answered where there is somebody to answer, survived."""
+
+import structlog
+
+from services.worker.metrics import Metrics
+from shared import codec
+from shared.bus.api import Bus, Message
+from shared.errors import RyzError, Unavailable
+from shared.messages import ErrorReply, Wire
+
+log = structlog.get_logger(__name__)
+
+
+class Replies:
+    """Sends replies of request/reply calls; a broker that is away makes them void."""
+
+    def __init__(self, bus: Bus, metrics: Metrics) -> None:
+        self._bus = bus
+        self._metrics = metrics
+
+    async def undecodable(self, message: Message, error: RyzError) -> None:
+        """Counts a message that could not be decoded, and tells its sender."""
+        subject = ".".join(message.subject.split(".")[2:3])  # ryz.v1.<what>.<group>
+        self._metrics.bad_messages.labels(subject).inc()
+        log.warning("message not decoded", subject=message.subject, error=error.message)
+        await self.send(message, ErrorReply(error=error.code, message=error.message, data=error.data))
+
+    async def send(self, message: Message, answer: Wire) -> None:
+        """Answers, if the sender waits for an answer."""
+        if not message.reply:
+            return
+        try:
+            await self._bus.publish(message.reply, codec.encode(answer))
+        except Unavailable:
+            log.info("reply not sent, the broker is away", subject=message.subject)

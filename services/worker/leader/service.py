@@ -1,0 +1,251 @@
+"""The leader put together: its parts, its subscriptions, its tasks, and how it starts, drains and ends.
+
+Everything it needs from outside (buses, engine, model, session store) is given to it; `__main__.py` makes
+them. Tests make it with an in-memory bus and the null engine.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.worker.adapters.model_dir import Model
+from services.worker.domain.outbox import Outbox
+from services.worker.domain.plan import Engine
+from services.worker.domain.rate import TokenRate
+from services.worker.domain.scheduler import Limits
+from services.worker.leader.control import Control
+from services.worker.leader.finish import Finisher
+from services.worker.leader.generations import Generations
+from services.worker.leader.heartbeat import Heartbeats
+from services.worker.leader.intake import Intake, IntakeLimits
+from services.worker.leader.loop import EngineLoop
+from services.worker.leader.prepare import Preparer
+from services.worker.leader.publisher import Publisher
+from services.worker.leader.replies import Replies
+from services.worker.leader.sessions import SessionLimits, Sessions, SessionStore
+from services.worker.metrics import LoadCollector, Metrics
+from shared import subjects
+from shared.bus.api import Bus, Subscription
+from shared.errors import RyzError, Unavailable
+from shared.messages import Heartbeat, Load, ModelCard, State
+
+log = structlog.get_logger(__name__)
+HOUSEKEEPING_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOptions:
+    """What is chosen about a group; times in seconds."""
+
+    group: str
+    instance_id: str
+    steps: Limits
+    tensor_parallel: int = 1
+    weight: float = 1.0
+    heartbeat_interval_s: float = 0.1
+    retention_s: float = 10.0
+    retention_bytes: int = 64 * 2**20
+    commit_wait_s: float = 0.1
+    intake: IntakeLimits = field(default_factory=IntakeLimits)
+    sessions: SessionLimits = field(default_factory=SessionLimits)
+
+
+class Leader:
+    """One group's leader. Call `start`, later `drain`, and `stop` in any case."""
+
+    def __init__(
+        self,
+        options: LeaderOptions,
+        *,
+        bus: Bus,
+        heartbeat_bus: Bus,
+        engine: Engine,
+        model: Model,
+        store: SessionStore,
+        registry: CollectorRegistry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._bus = bus
+        self._engine = engine
+        self._model = model
+        self._clock = clock
+        self._draining = False
+        self._stopped = False
+        self.crashed = asyncio.Event()
+        self._created_s = int(time.time())
+        self._rate = TokenRate()
+        metrics = Metrics(registry)
+        registry.register(LoadCollector(self))
+        outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
+        self._publisher = Publisher(bus, outbox, metrics, clock)
+        self._generations = Generations(outbox, self._publisher, metrics, clock)
+        self._heartbeats = Heartbeats(heartbeat_bus, options.heartbeat_interval_s, self._heartbeat)
+        self._loop = EngineLoop(
+            engine,
+            generations=self._generations,
+            limits=options.steps,
+            metrics=metrics,
+            context_length=model.context_length,
+            announce=self._heartbeats.beat,
+        )
+        self._sessions = Sessions(store, options.sessions, metrics, lambda: bus.max_payload)
+        finisher = Finisher(
+            options.group, model.name, self._generations, self._sessions, options.commit_wait_s
+        )
+        self._generations.on_all_tokens = finisher.finish
+        replies = Replies(bus, metrics)
+        self._intake = Intake(
+            options.group,
+            generations=self._generations,
+            preparer=Preparer(model, self._sessions, lambda: self._loop.room),
+            replies=replies,
+            metrics=metrics,
+            refuse=self._refusal,
+            limits=options.intake,
+        )
+        self._control = Control(self._generations, replies, bus.max_payload // 2)
+        self._subscriptions: list[Subscription] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def state(self) -> State:
+        """What heartbeats say."""
+        if self._stopped:
+            return "stopped"
+        return "draining" if self._draining and self._loop.state == "ready" else self._loop.state
+
+    @property
+    def failure(self) -> str:
+        """Why the state is "failed"."""
+        return self._loop.failure
+
+    async def start(self) -> None:
+        """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
+        self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run())
+        await self._heartbeats.beat()
+        await self._loop.start()
+        self._spawn(self._loop.run(), self._keep_house())
+        group, bus = self._options.group, self._bus
+        for subject, handler in (
+            (subjects.work(group), self._intake.on_work),
+            (subjects.cancel(group), self._control.on_cancel),
+            (subjects.CANCEL_ALL, self._control.on_cancel),
+            (subjects.resend(group), self._control.on_resend),
+        ):
+            self._subscriptions.append(await bus.subscribe(subject, handler))
+        await self._heartbeats.beat()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes no new work, lets running generations end, and fails those that do not end in time."""
+        self._draining = True
+        await self._heartbeats.beat()
+        if not await self._generations.wait_empty(timeout_s):
+            unfinished = len(self._generations.by_id)
+            log.warning("generations did not end in time", number=unfinished, timeout_s=timeout_s)
+            self._generations.fail_all(
+                Unavailable(f"group {self._options.group} is shutting down", reason="draining")
+            )
+
+    async def stop(self) -> None:
+        """Ends everything; what is pending is written first. Requests that run are failed."""
+        self._draining = True
+        self._generations.fail_all(
+            Unavailable(f"group {self._options.group} is shutting down", reason="draining")
+        )
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError, Exception):  # a crash was logged when it happened
+                await task
+        await self._intake.close()
+        await self._publisher.flush()
+        if not await self._sessions.flush(self._options.sessions.commit_timeout_s):
+            log.error("session records not stored", number=self._sessions.num_pending)
+        self._stopped = True
+        await self._heartbeats.beat()
+        await self._engine.stop()
+
+    def load(self) -> Load:
+        """How busy the group is now."""
+        return self._generations.load()
+
+    def detail(self) -> dict[str, object]:
+        """What `ryz status` shows of the group."""
+        info, load = self._loop.info, self.load()
+        return {
+            "group": self._options.group,
+            "model": self._model.name,
+            "fingerprint": info.fingerprint if info else "",
+            "state": self.state,
+            "failure": self.failure,
+            "running": load.running,
+            "waiting": load.waiting,
+            "free_blocks": load.free_blocks,
+            "total_blocks": load.total_blocks,
+            "requests": len(self._generations.by_id),
+            "retained_bytes": self._generations.outbox.num_bytes,
+            "sessions_cached": self._sessions.num_cached,
+            "sessions_pending": self._sessions.num_pending,
+            "ranks": self._engine.status(),
+        }
+
+    def _refusal(self) -> RyzError | None:
+        """Why no work is taken now; None: it is."""
+        if self._draining:
+            return Unavailable(f"group {self._options.group} is shutting down", reason="draining")
+        if self._loop.state != "ready":
+            return Unavailable(
+                f"the engine of group {self._options.group} is not ready",
+                reason=f"engine_{self._loop.state}",
+                retry_after_s=self._options.intake.retry_after_s,
+            )
+        return None
+
+    def _heartbeat(self, seq: int) -> Heartbeat:
+        options = self._options
+        rate = self._rate.update(self._loop.num_tokens, self._clock())
+        load = msgspec.structs.replace(self.load(), tokens_per_s=rate)
+        return Heartbeat(
+            group=options.group,
+            instance_id=options.instance_id,
+            seq=seq,
+            interval_ms=round(options.heartbeat_interval_s * 1000),
+            state=self.state,
+            model=ModelCard(
+                name=self._model.name,
+                context_length=self._loop.room.context_length,
+                fingerprint=self._loop.info.fingerprint if self._loop.info else "",
+                created_s=self._created_s,
+                chat=self._model.template is not None,
+            ),
+            load=load,
+            tensor_parallel=options.tensor_parallel,
+            weight=options.weight,
+            accepted_total=self._intake.taken,
+        )
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            self._generations.expire()
+
+    def _spawn(self, *coroutines: Coroutine[None, None, None]) -> None:
+        for coroutine in coroutines:
+            task = asyncio.create_task(coroutine)
+            task.add_done_callback(self._note_crash)
+            self._tasks.append(task)
+
+    def _note_crash(self, task: asyncio.Task[None]) -> None:
+        """None of the tasks ends by itself; if one does, the leader cannot go on."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of the leader crashed", exc_info=task.exception())
+            self.crashed.set()

@@ -1,0 +1,224 @@
+"""Session records on this side: looked up in the KV state service, written behind to it.
+
+A bounded cache keeps the latest turns, so that a turn that comes before the last one is written still sees
+it. Trouble with the store fails a request only if the request cannot be understood without the record.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from services.worker.metrics import Metrics
+from shared.errors import RyzError, SessionNotFound, Unavailable
+from shared.messages import SessionRecord
+
+log = structlog.get_logger(__name__)
+MAX_BATCH = 256
+RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
+
+
+class SessionStore(Protocol):
+    """The KV state service, as far as the leader needs it."""
+
+    async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+        """The stored record; raises `SessionNotFound`, or `Unavailable` when nobody answers in time."""
+        ...
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> list[str]:
+        """Stores records; returns the ids whose stored version was newer. Raises `Unavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds; times in seconds, sizes in bytes of text and tokens."""
+
+    lookup_timeout_s: float = 0.1
+    commit_timeout_s: float = 2.0
+    cache_bytes: int = 64 * 2**20
+    max_pending: int = 4096
+
+
+@dataclass(slots=True)
+class _Pending:
+    record: SessionRecord
+    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
+
+
+Key = tuple[str, str]  # tenant, session id
+
+
+class Sessions:
+    """Look up before a turn, commit after it. Run `run` as a task."""
+
+    def __init__(
+        self, store: SessionStore, limits: SessionLimits, metrics: Metrics, max_payload: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._metrics = metrics
+        self._max_payload = max_payload
+        self._cache: OrderedDict[Key, SessionRecord] = OrderedDict()
+        self._cache_bytes = 0
+        self._pending: OrderedDict[Key, _Pending] = OrderedDict()
+        self._in_flight: dict[Key, _Pending] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def num_cached(self) -> int:
+        """Records in the cache."""
+        return len(self._cache)
+
+    @property
+    def num_pending(self) -> int:
+        """Records that are not acknowledged yet."""
+        return len(self._pending) + len(self._in_flight)
+
+    async def lookup(self, tenant: str, session_id: str) -> SessionRecord | None:
+        """The newest record that is known here or in the store; None: the session does not exist.
+
+        Raises:
+            Unavailable: the store does not answer and there is nothing here either.
+        """
+        key = (tenant, session_id)
+        try:
+            stored = await self._store.get(tenant, session_id, timeout_s=self._limits.lookup_timeout_s)
+        except SessionNotFound:
+            self._metrics.session_lookups.labels("unknown").inc()
+            if key in self._pending or key in self._in_flight:
+                return self._cached(key)
+            self._evict(key)  # deleted, or too old for the store
+            return None
+        except Unavailable as error:
+            cached = self._cached(key)
+            self._metrics.session_lookups.labels("unavailable" if cached is None else "cached").inc()
+            if cached is not None:
+                return cached
+            raise Unavailable(
+                f"the session store does not answer, so the history of session {session_id} is not known "
+                "now; try again, or send the whole conversation",
+                reason="session_store",
+                retry_after_s=1,
+            ) from error
+        self._metrics.session_lookups.labels("found").inc()
+        cached = self._cached(key)
+        return cached if cached is not None and cached.version > stored.version else stored
+
+    def commit(self, record: SessionRecord) -> asyncio.Future[bool]:
+        """Queues a record; the result says whether the store has taken it. It is known here at once."""
+        key = (record.tenant, record.session_id)
+        self._remember(key, record)
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        pending = self._pending.get(key)
+        if pending is not None:  # the older turn need not be written any more
+            pending.record = record
+            pending.waiters.append(future)
+        else:
+            self._pending[key] = _Pending(record, [future])
+            if len(self._pending) > self._limits.max_pending:
+                self._settle(self._pending.popitem(last=False)[1], "dropped", False)
+        self._wake.set()
+        return future
+
+    async def run(self) -> None:
+        """Writes what is pending, a batch after the last one was acknowledged, until cancelled."""
+        pause = RETRY_S[0]
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                if await self._write_batch():
+                    pause = RETRY_S[0]
+                else:
+                    await asyncio.sleep(pause)
+                    pause = min(RETRY_S[1], pause * 2)
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Writes everything, without pauses; used at the end, when `run` was cancelled. False: not all."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._pending:
+                    if not await self._write_batch():
+                        await asyncio.sleep(RETRY_S[0])
+        except TimeoutError:
+            return False
+        return True
+
+    async def _write_batch(self) -> bool:
+        size, limit = 0, self._max_payload() // 2
+        batch: dict[Key, _Pending] = {}
+        while self._pending and len(batch) < MAX_BATCH:
+            key, pending = next(iter(self._pending.items()))
+            size += record_bytes(pending.record)
+            if size > limit and batch:
+                break
+            batch[key] = self._pending.pop(key)
+        self._in_flight = batch
+        try:
+            stale = await self._store.commit(
+                [pending.record for pending in batch.values()], timeout_s=self._limits.commit_timeout_s
+            )
+        except (Unavailable, asyncio.CancelledError) as error:
+            self._put_back(batch)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return False
+        except RyzError as error:  # one record that is too large, or a refusal: trying again does not help
+            log.warning("session records refused", number=len(batch), error=error.message)
+            self._finish(batch, set(), stored=False)
+            return True
+        self._finish(batch, set(stale), stored=True)
+        return True
+
+    def _finish(self, batch: dict[Key, _Pending], stale: set[str], *, stored: bool) -> None:
+        self._in_flight = {}
+        for key, pending in batch.items():
+            if key[1] in stale:
+                self._evict(key)
+                self._settle(pending, "stale", False)
+            else:
+                self._settle(pending, "stored" if stored else "refused", stored)
+
+    def _put_back(self, batch: dict[Key, _Pending]) -> None:
+        self._in_flight = {}
+        for key, older in reversed(batch.items()):
+            newer = self._pending.get(key)
+            if newer is not None:
+                newer.waiters += older.waiters
+            else:
+                self._pending[key] = older
+                self._pending.move_to_end(key, last=False)
+
+    def _settle(self, pending: _Pending, outcome: str, stored: bool) -> None:
+        self._metrics.session_commits.labels(outcome).inc()
+        for waiter in pending.waiters:
+            if not waiter.done():
+                waiter.set_result(stored)
+
+    def _cached(self, key: Key) -> SessionRecord | None:
+        record = self._cache.get(key)
+        if record is not None:
+            self._cache.move_to_end(key)
+        return record
+
+    def _remember(self, key: Key, record: SessionRecord) -> None:
+        self._evict(key)
+        self._cache[key] = record
+        self._cache_bytes += record_bytes(record)
+        while self._cache_bytes > self._limits.cache_bytes and len(self._cache) > 1:
+            self._evict(next(iter(self._cache)))
+
+    def _evict(self, key: Key) -> None:
+        record = self._cache.pop(key, None)
+        if record is not None:
+            self._cache_bytes -= record_bytes(record)
+
+
+def record_bytes(record: SessionRecord) -> int:
+    """About how large a record is, never less than on the wire."""
+    text = sum(len(message.content) + len(message.name) for message in record.messages)
+    return 500 + 4 * text + 40 * len(record.messages) + len(record.token_ids)

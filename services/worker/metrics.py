@@ -1,0 +1,103 @@
+"""What a worker group counts, under the names that vLLM made common, with the prefix `ryz_worker_`.
+
+The group's gauges are read from its state when somebody asks; nothing is computed for them before.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shared.messages import Load
+
+PREFIX = "ryz_worker_"
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class TokenHistogram(Collector):
+    """A histogram that is cheap enough to feed once per token: no locks, one event loop only."""
+
+    def __init__(self, name: str, text: str, buckets: tuple[float, ...]) -> None:
+        self._name, self._text, self._buckets = name, text, buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts one value."""
+        self._counts[bisect_left(self._buckets, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        total, rows = 0, []
+        for bound, count in zip([*map(str, self._buckets), "+Inf"], self._counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        yield HistogramMetricFamily(self._name, self._text, buckets=rows, sum_value=self._sum)
+
+
+class Metrics:
+    """All of them, in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+            return Counter(PREFIX + name, text, tuple(labels), registry=registry)
+
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that were started.")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated.")
+        self.requests = counter("requests", "Requests by how they ended.", ["outcome"])
+        self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
+        self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])
+        self.preemptions = counter("num_preemptions", "Sequences put back because blocks ran short.")
+        self.unsent_frames = counter(
+            "unsent_frames", "Frames kept for retransmission while the bus was away."
+        )
+        self.engine_failures = counter("engine_failures", "Times the engine failed and was started again.")
+        self.session_commits = counter(
+            "session_commits", "Session records by what became of them.", ["outcome"]
+        )
+        self.session_lookups = counter("session_lookups", "Lookups of session records.", ["outcome"])
+        self.step = Histogram(
+            PREFIX + "step_seconds", "One engine step.", buckets=_SECONDS, registry=registry
+        )
+        self.first_token = TokenHistogram(
+            PREFIX + "time_to_first_token_seconds", "From the request's arrival to its first token.", _SECONDS
+        )
+        self.inter_token = TokenHistogram(
+            PREFIX + "inter_token_latency_seconds", "Between two tokens of a request.", _SECONDS
+        )
+        registry.register(self.first_token)
+        registry.register(self.inter_token)
+
+
+class HasLoad(Protocol):
+    """What can tell its load."""
+
+    def load(self) -> Load:
+        """The load now."""
+        ...
+
+
+class LoadCollector(Collector):
+    """The group's load as gauges, read when they are asked for."""
+
+    def __init__(self, group: HasLoad) -> None:
+        self._group = group
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        load = self._group.load()
+        used = load.total_blocks - load.free_blocks
+        for name, text, value in (
+            ("num_requests_running", "Requests whose tokens are being computed.", load.running),
+            ("num_requests_waiting", "Requests in the queue.", load.waiting),
+            (
+                "kv_cache_usage_perc",
+                "Share of the KV blocks in use, 0 to 1.",
+                used / max(1, load.total_blocks),
+            ),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, text, value=value)

@@ -1,0 +1,185 @@
+"""A whole leader on any bus with the null engine, and a caller that collects frames."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from services.worker.adapters.null_engine import TEXT, NullEngine
+from services.worker.adapters.null_model import null_model
+from services.worker.domain.plan import Engine
+from services.worker.domain.scheduler import Limits
+from services.worker.leader.service import Leader, LeaderOptions
+from shared import codec, subjects
+from shared.bus.api import Bus, Message
+from shared.errors import SessionNotFound, Unavailable
+from shared.messages import (
+    AnyFrame,
+    ChatMessage,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Route,
+    SessionRecord,
+    Tokens,
+    Work,
+)
+
+
+class DictStore:
+    """Session records in a dict; may be told to be away."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], SessionRecord] = {}
+        self.away = False
+        self.commits = 0
+
+    async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+        if self.away:
+            raise Unavailable("the store is away")
+        record = self.records.get((tenant, session_id))
+        if record is None:
+            raise SessionNotFound(f"no session {session_id}")
+        return record
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> list[str]:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("the store is away")
+        self.commits += 1
+        stale = []
+        for record in records:
+            key = (record.tenant, record.session_id)
+            if key in self.records and self.records[key].version >= record.version:
+                stale.append(record.session_id)
+            else:
+                self.records[key] = record
+        return stale
+
+
+def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048) -> NullEngine:
+    return NullEngine(
+        tokens=list(TEXT.encode()),
+        num_blocks=blocks,
+        vocab_size=257,
+        context_length=context,
+        step_delay_s=delay_s,
+    )
+
+
+class Kit:
+    """Use as `async with Kit(bus) as kit`; every test ends with all blocks and places free."""
+
+    def __init__(self, bus: Bus, engine: Engine | None = None, group: str = "g0", **options: Any) -> None:
+        self.bus = bus
+        self.group = group
+        self.engine = engine or null_engine()
+        self.store = DictStore()
+        self.registry = CollectorRegistry()
+        options.setdefault("steps", Limits(256, 64, 64))
+        self.leader = Leader(
+            LeaderOptions(group=group, instance_id="i", **options),
+            bus=bus,
+            heartbeat_bus=bus,
+            engine=self.engine,
+            model=null_model("demo", 2048),
+            store=self.store,
+            registry=self.registry,
+        )
+        self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
+        self.batches: list[int] = []
+        self.inbox = bus.new_inbox() + ".f"
+        self.arrived = asyncio.Event()
+
+    async def __aenter__(self) -> "Kit":
+        await self.bus.subscribe(self.inbox, self._on_frames)
+        await self.leader.start()
+        await self.bus.flush()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leader.stop()
+        assert not self.leader.crashed.is_set()
+
+    async def _on_frames(self, message: Message) -> None:
+        batch = codec.decode(message.data, FrameBatch)
+        self.batches.append(len(batch.frames))
+        for frame in batch.frames:
+            frames = self.frames[frame.request_id]
+            if frames and frame.attempt > frames[0].attempt:
+                frames.clear()
+            if not frames or frame.attempt == frames[0].attempt:
+                frames.append(frame)
+        self.arrived.set()
+
+    async def ask(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> None:
+        work = Work(
+            request=codec.encode(request), route=Route(group=self.group, reason="test"), reply_to=self.inbox
+        )
+        await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
+
+    async def end_of(self, request_id: str, timeout_s: float = 5.0) -> list[AnyFrame]:
+        """All frames, once the last one is there; checks that numbers have no gap."""
+        async with asyncio.timeout(timeout_s):
+            while not any(isinstance(frame, Done | Failed) for frame in self.frames[request_id]):
+                self.arrived.clear()
+                await self.arrived.wait()
+        frames = self.frames[request_id]
+        assert [frame.seq for frame in frames] == list(range(frames[0].seq, frames[0].seq + len(frames)))
+        assert sum(isinstance(frame, Done | Failed) for frame in frames) == 1
+        return frames
+
+    async def run(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> list[AnyFrame]:
+        await self.ask(request, headers)
+        return await self.end_of(request.request_id)
+
+    async def failure(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> Failed:
+        last = (await self.run(request, headers))[-1]
+        assert isinstance(last, Failed)
+        return last
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"ryz_worker_{name}", labels) or 0.0
+
+    async def all_free(self, timeout_s: float = 1.0) -> None:
+        """Waits until no request, block or place is taken, in the leader and in the engine."""
+
+        def free() -> bool:
+            load, held = self.leader.load(), getattr(self.engine, "held_blocks", 0)
+            return (load.running, load.waiting, held) == (0, 0, 0) and load.free_blocks == load.total_blocks
+
+        await self.until(free, timeout_s)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 2.0) -> None:
+        """Looks every few milliseconds."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 (it is about the state, not about an event)
+                await asyncio.sleep(0.003)
+
+
+def chat(request_id: str, text: str = "hello", **fields: Any) -> GenerateRequest:
+    sampling = {"max_tokens": 16, **fields.pop("sampling", {})}
+    raw = {"request_id": request_id, "model": "demo", "sampling": sampling, **fields}
+    if not raw.keys() & {"prompt", "prompt_token_ids", "messages"}:
+        raw["messages"] = [ChatMessage(role="user", content=text)]
+    return codec.convert(raw, GenerateRequest)
+
+
+def text_of(frames: Sequence[AnyFrame], choice: int = 0) -> str:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    return "".join(delta.text for delta in deltas if delta.choice == choice)
+
+
+def tokens_of(frames: Sequence[AnyFrame], choice: int = 0) -> list[int]:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    return [token for d in deltas if d.choice == choice for token in codec.unpack_tokens(d.token_ids)]
+
+
+def finish_of(frames: Sequence[AnyFrame], choice: int = 0) -> str | None:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    reasons = [delta.finish_reason for delta in deltas if delta.choice == choice and delta.finish_reason]
+    assert len(reasons) <= 1
+    return reasons[0] if reasons else None
