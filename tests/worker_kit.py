@@ -3,9 +3,11 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
@@ -71,7 +73,7 @@ def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048)
 
 
 class Kit:
-    """Use as `async with Kit(bus) as kit`; every test ends with all blocks and places free."""
+    """Use as `async with Kit(bus) as kit`; at the end nothing may have crashed or logged an error."""
 
     def __init__(self, bus: Bus, engine: Engine | None = None, group: str = "g0", **options: Any) -> None:
         self.bus = bus
@@ -91,10 +93,13 @@ class Kit:
         )
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
         self.batches: list[int] = []
+        self.expected_errors: set[str] = set()
+        self._stack = ExitStack()
         self.inbox = bus.new_inbox() + ".f"
         self.arrived = asyncio.Event()
 
     async def __aenter__(self) -> "Kit":
+        self.logs = self._stack.enter_context(capture_logs())
         await self.bus.subscribe(self.inbox, self._on_frames)
         await self.leader.start()
         await self.bus.flush()
@@ -102,7 +107,10 @@ class Kit:
 
     async def __aexit__(self, *_: object) -> None:
         await self.leader.stop()
+        self._stack.close()
         assert not self.leader.crashed.is_set()
+        errors = [entry for entry in self.logs if entry["log_level"] in ("error", "critical")]
+        assert {entry["event"] for entry in errors} <= self.expected_errors
 
     async def _on_frames(self, message: Message) -> None:
         batch = codec.decode(message.data, FrameBatch)

@@ -293,6 +293,7 @@ async def test_a_failed_engine_fails_its_requests_and_comes_back(
 
     await memory_bus.subscribe(subjects.HEARTBEAT_ALL, on_heartbeat)
     async with Kit(memory_bus, engine, heartbeat_interval_s=0.01) as kit:  # type: ignore[arg-type]
+        kit.expected_errors = {"the engine failed"}
         await asyncio.gather(kit.ask(chat("a")), kit.ask(chat("b")))
         for name in ("a", "b"):
             last = (await kit.end_of(name))[-1]

@@ -75,6 +75,7 @@ class Scheduler:
         """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
         if blocks_for(len(sequence.tokens) + 1) > self.blocks.num_blocks:
             raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
+        sequence.phase = Phase.WAITING
         insort(self.waiting, sequence, key=_ORDER)
         self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
 

@@ -13,8 +13,9 @@ from shared.messages import FinishReason, Sampling
 
 
 class Phase(Enum):
-    """Where a sequence is. A preempted one is waiting again."""
+    """Where a sequence is: not with the scheduler yet, or there. A preempted one is waiting again."""
 
+    NEW = "new"
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
@@ -40,7 +41,7 @@ class Sequence:
     arrival: int = 0
     deadline: float = math.inf
     order: tuple[int, int] = field(init=False)
-    phase: Phase = Phase.WAITING
+    phase: Phase = Phase.NEW
     seq_id: int = 0
     computed: int = 0
     capacity: int = 0
