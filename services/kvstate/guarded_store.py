@@ -25,6 +25,7 @@ class GuardedStore:
         self, store: SessionStore, circuit: Circuit, *, timeout_s: float, clock: Callable[[], float]
     ) -> None:
         self.circuit = circuit
+        self.last_count = 0
         self._store = store
         self._timeout_s = timeout_s
         self._clock = clock
@@ -49,22 +50,27 @@ class GuardedStore:
         self._check()
         return await self._bounded(self._store.delete(tenant, session_id))
 
-    async def ping(self) -> None:
-        """See `SessionStore.ping`; asks the store also while the circuit is open."""
-        await self._bounded(self._store.ping())
+    async def count(self) -> int:
+        """See `SessionStore.count`; asks the store also while the circuit is open."""
+        self.last_count = await self._bounded(self._store.count())
+        return self.last_count
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
         await self._store.close()
 
     async def watch(self, every_s: float, open_every_s: float) -> None:
-        """Pings for ever, more often while the circuit is open. Run it as a task; cancel it to end it."""
+        """Counts for ever, more often while the circuit is open. Run it as a task; cancel it to end it."""
         while True:
+            await self.probe()
             await asyncio.sleep(open_every_s if self.circuit.open else every_s)
-            try:
-                await self.ping()
-            except Unavailable as error:
-                log.debug("session store away", error=error.message)  # `_bounded` told of the change
+
+    async def probe(self) -> None:
+        """Asks the store once, so that the circuit is as it should be."""
+        try:
+            await self.count()
+        except Unavailable as error:
+            log.debug("session store away", error=error.message)  # `_bounded` told of the change
 
     def _check(self) -> None:
         if self.circuit.open:

@@ -1,4 +1,4 @@
-"""Answers the session calls of the bus from the store. Every call gets an answer: its own, or an `ErrorReply`.
+"""Answers the session calls of the bus from the store: each call gets its answer, or an `ErrorReply`.
 
 The rules are the domain's; time limits and what happens while the store is away are `guarded_store.py`'s.
 """
@@ -113,9 +113,7 @@ class Handlers:
         failure = ErrorReply(error=error.code, message=error.message, data=error.data)
         try:
             await self._reply(message, encode(failure))
-        except (
-            RyzError
-        ) as problem:  # the broker is gone, or the reply subject is none: nobody is there to tell
+        except RyzError as problem:  # broker gone, or no such subject: nobody to tell
             log.warning("error not delivered", error=error.message, problem=problem.message)
 
     async def _get(self, data: bytes) -> bytes:

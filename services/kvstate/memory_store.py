@@ -66,8 +66,10 @@ class MemoryStore:
         self._sweep()
         return self._kept.pop((tenant, session_id), None) is not None
 
-    async def ping(self) -> None:
-        """See `SessionStore.ping`."""
+    async def count(self) -> int:
+        """See `SessionStore.count`."""
+        self._sweep()
+        return len(self._kept)
 
     async def close(self) -> None:
         """See `SessionStore.close`."""

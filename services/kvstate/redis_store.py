@@ -57,7 +57,9 @@ class RedisStore:
                 names += (keys.session(entry.tenant, entry.session_id), keys.session_index(entry.tenant))
                 values += (entry.version, entry.record, entry.summary, entry.score_ms, entry.session_id)
             calls.append((names, values))
-        return [stored == 1 for answer in await self._run(scripts.PUT, calls) for stored in answer]
+        tenants = sorted({entry.tenant for entry in entries})
+        answers = await self._run(scripts.PUT, calls, ("SADD", keys.TENANTS, *tenants)) if calls else []
+        return [stored == 1 for answer in answers for stored in answer]
 
     async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
         """See `SessionStore.page`."""
@@ -88,9 +90,17 @@ class RedisStore:
         )
         return bool(deleted)
 
-    async def ping(self) -> None:
-        """See `SessionStore.ping`."""
-        await self._pipeline([("PING",)])
+    async def count(self) -> int:
+        """See `SessionStore.count`."""
+        (tenants,) = await self._pipeline([("SRANDMEMBER", keys.TENANTS, 1000)])
+        names = [tenant.decode() for tenant in tenants]
+        counts = (
+            await self._pipeline([("ZCARD", keys.session_index(name)) for name in names]) if names else []
+        )
+        gone = [name for name, count in zip(names, counts, strict=True) if not count]
+        if gone:
+            await self._pipeline([("SREM", keys.TENANTS, *gone)])
+        return sum(counts)
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
@@ -110,17 +120,22 @@ class RedisStore:
             if raw
         ]
 
-    async def _run(self, script: str, calls: Sequence[tuple[list[str], Sequence[Any]]]) -> list[Any]:
-        """Runs a script with each of these keys and values, in one round trip."""
+    async def _run(
+        self, script: str, calls: Sequence[tuple[list[str], Sequence[Any]]], after: tuple[Any, ...] = ()
+    ) -> list[Any]:
+        """Runs a script with each of these keys and values, and a command after them, in one round trip."""
         digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
         commands = [("EVALSHA", digest, len(names), *names, *values) for names, values in calls]
+        if after:
+            commands.append(after)
         try:
-            return await self._pipeline(commands)
+            answers = await self._pipeline(commands)
         except (
             exceptions.NoScriptError
-        ):  # a Redis that started since; what was stored before is judged the same
+        ):  # Redis started anew since; what it stored already is judged the same
             await self._pipeline([("SCRIPT LOAD", script)])
-            return await self._pipeline(commands)
+            answers = await self._pipeline(commands)
+        return answers[: len(calls)]
 
     async def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Sends all commands, then reads all answers.

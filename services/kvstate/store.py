@@ -55,8 +55,8 @@ class SessionStore(Protocol):
         """Removes a record and its place in the list; False: there was none. A later commit makes it anew."""
         ...
 
-    async def ping(self) -> None:
-        """Returns when the store answers."""
+    async def count(self) -> int:
+        """About how many sessions there are, of up to 1,000 tenants; some may have expired lately."""
         ...
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from urllib.parse import quote
 
 PREFIX = "ryz"
+TENANTS = f"{PREFIX}:tenants"  # the set of tenants that have sessions, for counts
 
 
 def session(tenant: str, session_id: str) -> str:

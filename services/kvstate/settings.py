@@ -1,0 +1,45 @@
+"""The settings of the KV state service."""
+
+from pydantic import Field
+
+from shared.settings import CommonSettings
+
+
+class Settings(CommonSettings):
+    """See the fields; the variables are called `RYZ_` and the field's name."""
+
+    redis_url: str = Field(
+        default="redis://127.0.0.1:6379/0",
+        pattern=r"^(redis|rediss|unix)://[^\s]+$",
+        description="The session store.",
+    )
+    session_ttl_s: float = Field(
+        default=604_800.0,
+        ge=1,
+        le=315_360_000,
+        description="Seconds that a session lives after its last turn.",
+    )
+    session_max_bytes: int = Field(
+        default=512 * 1024,
+        ge=1024,
+        le=8 * 1024 * 1024,
+        description="The largest session record; it has to fit into one message of the broker.",
+    )
+    kvstate_max_concurrent: int = Field(
+        default=32, ge=1, le=1024, description="Calls of each kind that run at the same time."
+    )
+    kvstate_max_pending: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Calls of each kind that may wait; more are dropped."
+    )
+    redis_timeout_s: float = Field(
+        default=0.25, gt=0, le=30, description="How long one call to the session store may take."
+    )
+    redis_circuit_failures: int = Field(
+        default=3, ge=1, le=100, description="Time-outs in a row after which the store is taken for away."
+    )
+    redis_probe_s: float = Field(
+        default=0.25, gt=0, le=60, description="How often a store that is away is asked again."
+    )
+    redis_check_s: float = Field(
+        default=1.0, gt=0, le=60, description="How often a store that answers is checked, for /ready."
+    )
