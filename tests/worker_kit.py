@@ -25,6 +25,7 @@ from shared.messages import (
     FrameBatch,
     GenerateRequest,
     Route,
+    SessionCommitted,
     SessionRecord,
     Tokens,
     Work,
@@ -47,7 +48,7 @@ class DictStore:
             raise SessionNotFound(f"no session {session_id}")
         return record
 
-    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> list[str]:
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
         await asyncio.sleep(0)
         if self.away:
             raise Unavailable("the store is away")
@@ -59,7 +60,7 @@ class DictStore:
                 stale.append(record.session_id)
             else:
                 self.records[key] = record
-        return stale
+        return SessionCommitted(stale=stale)
 
 
 def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048) -> NullEngine:

@@ -14,7 +14,7 @@ import structlog
 
 from services.worker.metrics import Metrics
 from shared.errors import RyzError, SessionNotFound, Unavailable
-from shared.messages import SessionRecord
+from shared.messages import SessionCommitted, SessionRecord
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
@@ -28,8 +28,8 @@ class SessionStore(Protocol):
         """The stored record; raises `SessionNotFound`, or `Unavailable` when nobody answers in time."""
         ...
 
-    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> list[str]:
-        """Stores records; returns the ids whose stored version was newer. Raises `Unavailable`."""
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+        """Stores records; says which ones were not. Raises `Unavailable` when nobody answers in time."""
         ...
 
 
@@ -159,7 +159,7 @@ class Sessions:
             batch[key] = self._pending.pop(key)
         self._in_flight = batch
         try:
-            stale = await self._store.commit(
+            answer = await self._store.commit(
                 [pending.record for pending in batch.values()], timeout_s=self._limits.commit_timeout_s
             )
         except (Unavailable, asyncio.CancelledError) as error:
@@ -169,19 +169,20 @@ class Sessions:
             return False
         except RyzError as error:  # one record that is too large, or a refusal: trying again does not help
             log.warning("session records refused", number=len(batch), error=error.message)
-            self._finish(batch, set(), stored=False)
+            self._finish(batch, dict.fromkeys((key[1] for key in batch), "refused"))
             return True
-        self._finish(batch, set(stale), stored=True)
+        not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
+        self._finish(batch, not_stored)
         return True
 
-    def _finish(self, batch: dict[Key, _Pending], stale: set[str], *, stored: bool) -> None:
+    def _finish(self, batch: dict[Key, _Pending], not_stored: dict[str, str]) -> None:
+        """Settles a batch. not_stored: session ids to why; what the store has is the truth then."""
         self._in_flight = {}
         for key, pending in batch.items():
-            if key[1] in stale:
+            outcome = not_stored.get(key[1])
+            if outcome is not None:
                 self._evict(key)
-                self._settle(pending, "stale", False)
-            else:
-                self._settle(pending, "stored" if stored else "refused", stored)
+            self._settle(pending, outcome or "stored", outcome is None)
 
     def _put_back(self, batch: dict[Key, _Pending]) -> None:
         self._in_flight = {}

@@ -1,0 +1,120 @@
+"""Starts a group's leader: settings, model files, bus connections, engine, and the leader on top of them."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import cast
+
+from services.worker.adapters.model_dir import Model, load_model_dir
+from services.worker.adapters.null_engine import TEXT, NullEngine
+from services.worker.adapters.null_model import null_model
+from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
+from services.worker.adapters.session_store import BusSessionStore
+from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed
+from services.worker.domain.scheduler import Limits
+from services.worker.leader.intake import IntakeLimits
+from services.worker.leader.service import Leader, LeaderOptions
+from services.worker.leader.sessions import SessionLimits
+from services.worker.settings import Settings
+from shared.errors import Internal, Unavailable
+from shared.lifecycle import Service, run
+from shared.settings import load
+
+
+def make_model(settings: Settings) -> Model:
+    """The model's files, or the built-in model of the null engine."""
+    if settings.model:
+        return load_model_dir(Path(settings.model), settings.model_name)
+    return null_model(settings.model_name or "null", settings.null_context_length)
+
+
+def make_engine(settings: Settings, model: Model) -> Engine:
+    """The engine that the settings name."""
+    if settings.engine == "null":
+        return NullEngine(
+            tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
+            num_blocks=max(1, settings.kv_cache_tokens // BLOCK_SIZE),
+            vocab_size=model.tokenizer.vocab_size,
+            context_length=model.context_length,
+            step_delay_s=settings.null_step_delay_ms / 1000,
+        )
+    return RankEngine(
+        RankEngineOptions(
+            model=Path(settings.model),
+            tensor_parallel=settings.tensor_parallel,
+            threads=settings.threads,
+            collectives=settings.collectives,
+            interface=settings.gloo_interface,
+            kv_cache_tokens=settings.kv_cache_tokens,
+            kv_memory_share=settings.kv_memory_share,
+            start_timeout_s=settings.engine_start_timeout_s,
+            step_timeout_s=settings.step_timeout_s,
+        )
+    )
+
+
+def leader_options(settings: Settings) -> LeaderOptions:
+    """What the leader wants to know of the settings."""
+    return LeaderOptions(
+        group=settings.group,
+        instance_id=settings.instance_id,
+        steps=Limits(settings.token_budget, settings.max_running, settings.max_waiting),
+        tensor_parallel=settings.tensor_parallel,
+        weight=settings.weight,
+        heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
+        retention_s=settings.retention_s,
+        retention_bytes=settings.retention_bytes,
+        commit_wait_s=settings.session_done_wait_s,
+        intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
+        sessions=SessionLimits(
+            lookup_timeout_s=settings.session_lookup_timeout_s,
+            commit_timeout_s=settings.session_commit_timeout_s,
+            cache_bytes=settings.session_cache_bytes,
+            max_pending=settings.session_max_pending,
+        ),
+    )
+
+
+async def setup(service: Service, stack: AsyncExitStack) -> None:
+    """Connects everything; the stack closes it in reverse order."""
+    settings = cast(Settings, service.settings)
+    model = make_model(settings)
+    bus = await service.connect_bus(stack)
+    heartbeat_bus = await service.connect_bus(stack, "heartbeats")
+    leader = Leader(
+        leader_options(settings),
+        bus=bus,
+        heartbeat_bus=heartbeat_bus,
+        engine=make_engine(settings, model),
+        model=model,
+        store=BusSessionStore(bus),
+        registry=service.registry,
+    )
+    stack.push_async_callback(leader.stop)
+    service.set_detail(leader.detail)
+    service.add_check("engine", lambda: leader.state == "ready")
+    await service.answer_status(bus)
+    await service.serve_admin(stack)
+    try:
+        await leader.start()
+    except EngineFailed as error:
+        raise Unavailable(f"the engine does not start: {error}", reason="engine_failed") from error
+
+    async def drain() -> None:
+        await leader.drain(settings.drain_timeout_s)
+
+    async def watch() -> None:
+        await leader.crashed.wait()
+        raise Internal("a task of the leader crashed; the log has the trace")
+
+    service.on_drain(drain)
+    service.spawn(watch(), "watch the leader")
+    service.ready()
+
+
+def main() -> None:
+    """The command `python -m services.worker`."""
+    run(load(Settings), "worker", setup)
+
+
+if __name__ == "__main__":
+    main()

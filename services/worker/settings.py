@@ -1,0 +1,126 @@
+"""The settings of a worker group's leader, and of the engine that it starts."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from shared.settings import CommonSettings
+
+
+class Settings(CommonSettings):
+    """See the fields; the variables are called `RYZ_` and the field's name."""
+
+    group: str = Field(
+        default="g0", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The group's name; one leader each."
+    )
+    engine: Literal["torch", "null"] = Field(
+        default="torch", description="`torch` computes a model, `null` answers without weights, to measure."
+    )
+    model: str = Field(
+        default="",
+        validate_default=True,
+        description="Model directory in Hugging Face format; only the null engine goes without.",
+    )
+    model_name: str = Field(
+        default="",
+        pattern=r"^[^\x00-\x20\x7f]{0,128}$",
+        description="The name callers ask for; empty: the directory's name.",
+    )
+    weight: float = Field(default=1.0, gt=0, le=1000, description="The group's share of the sessions.")
+
+    max_running: int = Field(
+        default=128, ge=1, le=4096, description="Sequences computed at once; a request has n of them."
+    )
+    max_waiting: int = Field(
+        default=512,
+        ge=16,
+        le=100_000,
+        description="Sequences that may queue; beyond it requests are refused.",
+    )
+    token_budget: int = Field(
+        default=512,
+        ge=1,
+        le=131_072,
+        validate_default=True,
+        description="Tokens per step, decodes and prefill chunks together; at least max_running.",
+    )
+    kv_cache_tokens: int = Field(
+        default=65_536,
+        ge=0,
+        le=2**31,
+        description="Size of the KV cache in tokens; 0: a share of the memory that is free (torch).",
+    )
+    kv_memory_share: float = Field(
+        default=0.5, gt=0, lt=1, description="That share, when kv_cache_tokens is 0."
+    )
+
+    tensor_parallel: int = Field(default=1, ge=1, le=64, description="Ranks that compute the model together.")
+    threads: int = Field(default=0, ge=0, le=1024, description="Threads of each rank; 0: cores / ranks.")
+    collectives: Literal["auto", "shm", "gloo"] = Field(
+        default="auto", description="How ranks exchange tensors: shared memory on one host, or Gloo."
+    )
+    gloo_interface: str = Field(default="", description="Network interface for Gloo; empty: loopback.")
+    engine_start_timeout_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="How long loading the model may take."
+    )
+    step_timeout_s: float = Field(
+        default=30.0, gt=0, le=3600, description="How long a step may take before the ranks count as hung."
+    )
+    null_step_delay_ms: float = Field(
+        default=0.0, ge=0, le=60_000, description="Time of a null engine's step."
+    )
+    null_context_length: int = Field(
+        default=8192, ge=16, le=2**24, description="Context of the null engine without a model directory."
+    )
+
+    heartbeat_interval_ms: int = Field(
+        default=100, ge=5, le=60_000, description="Time between heartbeats; routers wait for three."
+    )
+    max_request_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="The longest a request may take that has no deadline."
+    )
+    retention_s: float = Field(
+        default=10.0, ge=0, le=3600, description="How long an ended request's frames are kept for resending."
+    )
+    retention_bytes: int = Field(
+        default=64 * 2**20, ge=2**20, le=2**40, description="At most so many bytes of frames are kept."
+    )
+    overload_retry_s: float = Field(
+        default=1.0, gt=0, le=3600, description="When a refused caller is told to try again."
+    )
+
+    session_lookup_timeout_s: float = Field(
+        default=0.1, gt=0, le=30, description="How long a request waits for its session's record."
+    )
+    session_commit_timeout_s: float = Field(
+        default=2.0, gt=0, le=60, description="How long one write of session records may take."
+    )
+    session_done_wait_s: float = Field(
+        default=0.1,
+        ge=0,
+        le=10,
+        description="How long `Done` waits for the record of a session to be stored.",
+    )
+    session_cache_bytes: int = Field(
+        default=64 * 2**20, ge=2**16, le=2**40, description="Records kept in the leader."
+    )
+    session_max_pending: int = Field(
+        default=4096,
+        ge=1,
+        le=1_000_000,
+        description="Records that may wait to be stored; the oldest go first.",
+    )
+
+    @field_validator("model")
+    @classmethod
+    def _needs_model(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("engine") == "torch":
+            raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
+        return value
+
+    @field_validator("token_budget")
+    @classmethod
+    def _covers_running(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("max_running", 0):
+            raise ValueError(f"must be at least RYZ_MAX_RUNNING, {info.data['max_running']}")
+        return value
