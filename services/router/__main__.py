@@ -1,0 +1,56 @@
+"""Runs a router: `python -m services.router`. Wires settings, fleet, policy, handlers and life together.
+
+Any number may run: they share the requests, and agree on where a session belongs without talking about it.
+"""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import cast
+
+from services.router.dispatch import Dispatcher
+from services.router.domain.fleet import Fleet
+from services.router.domain.policies import make_policy
+from services.router.handlers import Handlers
+from services.router.memory import Memory
+from services.router.metrics import FleetCollector, Metrics
+from services.router.parts import Parts
+from services.router.settings import Settings
+from services.router.status import describe
+from shared.lifecycle import Service, run
+from shared.settings import load
+
+
+async def setup(service: Service, stack: AsyncExitStack) -> None:
+    """Connects everything; see `shared.lifecycle.run`."""
+    settings = cast(Settings, service.settings)
+    bus = await service.connect_bus(stack)
+    fleet, memory = Fleet(settings.fleet_limits()), Memory(settings)
+    metrics = Metrics(service.registry, settings.router_policy)
+    service.registry.register(FleetCollector(fleet, memory.balance))
+    policy = make_policy(
+        settings.router_policy,
+        threshold=settings.router_threshold,
+        assumed_tokens_per_s=settings.router_assumed_tokens_per_s,
+    )
+    parts = Parts(bus, fleet, policy, memory, metrics, settings, time.monotonic)
+    handlers = Handlers(parts, Dispatcher(parts))
+    service.set_detail(lambda: describe(fleet, policy.name, time.monotonic()))
+    await service.answer_status(bus)
+    await service.serve_admin(stack)
+    await handlers.listen()
+    service.spawn(handlers.watch(), "watch fleet")
+    # who has heard no heartbeat yet would answer that there is no such model
+    await asyncio.sleep(settings.router_warmup_s)
+    service.on_drain(handlers.leave)
+    await handlers.take()
+    service.ready()
+
+
+def main() -> None:
+    """The command."""
+    run(load(Settings), "router", setup)
+
+
+if __name__ == "__main__":
+    main()

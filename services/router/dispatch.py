@@ -1,0 +1,148 @@
+"""Carries out what the policy decides: hands a request to its group, or tells the caller why not.
+
+Every request that gets here ends in exactly one of the two, unless the broker is gone: then the caller, who
+hears nothing, publishes it again.
+"""
+
+import time
+
+import structlog
+from msgspec.structs import replace
+
+from services.router.domain.decision import Assignment, Decision
+from services.router.incoming import Incoming, Sender
+from services.router.memory import Forward
+from services.router.parts import Parts
+from shared import subjects
+from shared.codec import encode
+from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable, from_code
+from shared.messages import Failed, FrameBatch, Route, Work
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    """Chooses and sends. `inbox`: where the broker reports work that nobody took."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.inbox = parts.bus.new_inbox()
+        self._router_id = parts.settings.instance_id
+        self._max_forwards = parts.settings.router_max_forwards
+        self._bus = parts.bus
+        self._fleet = parts.fleet
+        self._policy = parts.policy
+        self._metrics = parts.metrics
+        self._memory = parts.memory
+
+    async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
+        """Gives the request to a group, the `count`-th that it is offered to, or answers with an error."""
+        if incoming.deadline is not None and incoming.deadline <= now:
+            late = DeadlineExceeded("the request's time was over before it was given to a group")
+            await self.fail(_sender(incoming), late, "late")
+            return
+        incoming = self._with_last_group(incoming, now)
+        started = time.perf_counter()
+        decision = self._decide(incoming, now)
+        if isinstance(decision, Assignment):
+            self._metrics.decided(decision.reason, decision.group, time.perf_counter() - started)
+            await self._send(incoming, decision, now, count)
+        else:
+            error = from_code(decision.code, decision.message, decision.data())
+            await self.fail(_sender(incoming), error, decision.reason)
+
+    async def undelivered(self, forward: Forward, now: float) -> None:
+        """Nobody took the request: its group is lost, and another one is tried."""
+        if self._fleet.mark_lost(forward.group, "no_responders", now):
+            log.warning("group lost", group=forward.group, reason="no_responders")
+            self._metrics.event("group_lost")
+        if forward.count < self._max_forwards:
+            await self.dispatch(forward.incoming, now, forward.count + 1)
+            return
+        error = Unavailable(
+            f"{forward.count} groups were chosen and none took the request; retry in 1 s",
+            reason="no_group",
+            retry_after_s=1.0,
+        )
+        await self.fail(_sender(forward.incoming), error, "no_group")
+
+    async def fail(self, sender: Sender, error: RyzError, reason: str) -> None:
+        """Tells the caller that its request ended here."""
+        self._metrics.refused(error.code, reason)
+        if not sender.reply_to:
+            log.debug("nobody to answer", request_id=sender.request_id, error=error.message)
+            return
+        frame = Failed(
+            request_id=sender.request_id,
+            attempt=sender.attempt,
+            code=error.code,
+            message=error.message,
+            data=error.data,
+        )
+        try:
+            await self._bus.publish(sender.reply_to, encode(FrameBatch(frames=[frame])))
+        except RyzError as problem:
+            log.warning("answer not sent", request_id=sender.request_id, problem=problem.message)
+            self._metrics.event("answer_not_sent")
+
+    def _with_last_group(self, incoming: Incoming, now: float) -> Incoming:
+        """The request with what this router knows of its session, if nobody said more."""
+        facts = incoming.facts
+        if facts.last_group:
+            return incoming
+        known = self._memory.last_groups.get(facts.routing_key, now)
+        return replace(incoming, facts=replace(facts, last_group=known)) if known else incoming
+
+    def _decide(self, incoming: Incoming, now: float) -> Decision:
+        earlier = self._memory.duplicates.group_of(incoming.request_id, incoming.attempt, now)
+        if earlier is not None and self._fleet.is_ready(earlier, now):
+            return Assignment(earlier, "duplicate")
+        return self._policy.choose(incoming.facts, self._fleet.view(incoming.facts.model, now), now)
+
+    async def _send(self, incoming: Incoming, chosen: Assignment, now: float, count: int) -> None:
+        facts, memory = incoming.facts, self._memory
+        route = Route(
+            group=chosen.group,
+            reason=chosen.reason,
+            preferred_group=chosen.preferred_group,
+            last_group=facts.last_group,
+            router_id=self._router_id,
+        )
+        data = encode(Work(request=incoming.data, route=route, reply_to=incoming.reply_to))
+        headers = incoming.headers
+        if incoming.deadline is not None:
+            headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
+        # remembered before it is sent: the broker's "nobody there" may be quick
+        forward = Forward(incoming, chosen.group, count)
+        memory.forwards.put(incoming.request_id, forward, now, len(incoming.data))
+        try:
+            await self._bus.publish(
+                subjects.work(chosen.group),
+                data,
+                reply=f"{self.inbox}.{incoming.request_id}",
+                headers=headers or None,
+            )
+        except RequestTooLarge:
+            memory.forwards.pop(incoming.request_id, now)
+            await self.fail(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
+            return
+        except Unavailable as error:
+            memory.forwards.pop(incoming.request_id, now)
+            await self.fail(_sender(incoming), error, "broker")
+            return
+        memory.duplicates.remember(incoming.request_id, incoming.attempt, chosen.group, now)
+        memory.last_groups.put(facts.routing_key, chosen.group, now)
+        memory.balance.add(chosen.group, now)
+        self._fleet.sent(chosen.group, facts.prompt_tokens, now)
+
+    def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:
+        limit, own = self._bus.max_payload, len(incoming.data)
+        return RequestTooLarge(
+            f"the request has {own} bytes and {size} with its route, the broker takes {limit}; shorten it by "
+            f"at least {max(1, size - limit)} bytes",
+            size=own,
+            limit=limit - (size - own),
+        )
+
+
+def _sender(incoming: Incoming) -> Sender:
+    return Sender(incoming.request_id, incoming.attempt, incoming.reply_to)

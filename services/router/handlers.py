@@ -1,0 +1,156 @@
+"""The router's side of the bus: takes requests, heartbeats and queries, and keeps the fleet's clock.
+
+All handlers but those of `state_server` run one after another and wait for nothing: a decision takes some
+microseconds, and a message that is sent late would have been decided on old news.
+"""
+
+import asyncio
+
+import structlog
+from msgspec.structs import replace
+
+from services.router.dispatch import Dispatcher
+from services.router.incoming import Incoming, read, sender
+from services.router.last_group import LastGroups
+from services.router.parts import Parts
+from shared import subjects
+from shared.bus import Message, Subscription
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
+
+LOOKUPS_AT_ONCE = 256
+log = structlog.get_logger(__name__)
+
+
+class Handlers:
+    """Subscriptions around a `Dispatcher`."""
+
+    def __init__(self, parts: Parts, dispatcher: Dispatcher) -> None:
+        self._bus = parts.bus
+        self._dispatcher = dispatcher
+        self._fleet = parts.fleet
+        self._memory = parts.memory
+        self._metrics = parts.metrics
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._taking: list[Subscription] = []
+        asks = parts.settings.router_policy == "state_server"
+        timeout_s = parts.settings.router_lookup_timeout_s
+        self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
+
+    async def listen(self) -> None:
+        """Learns the fleet from here on, and hears of work that nobody took."""
+        await self._bus.subscribe(subjects.HEARTBEAT_ALL, self.on_heartbeat)
+        await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
+
+    async def take(self) -> None:
+        """Takes requests and queries from here on, as a member of the queue group."""
+        queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
+        at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
+        self._taking = [
+            await self._bus.subscribe(
+                subjects.GENERATE_ALL,
+                self.on_generate,
+                queue=queue,
+                max_concurrent=at_once,
+                max_pending=max_pending,
+            ),
+            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending),
+        ]
+
+    async def leave(self) -> None:
+        """Takes no more requests; those that were forwarded are still tried elsewhere if nobody took them."""
+        for subscription in self._taking:
+            await subscription.unsubscribe()
+        self._taking.clear()
+        # the broker answers in order: behind two flushes nothing of what was sent can be undelivered any more
+        await self._bus.flush()
+        await self._bus.flush()
+
+    async def on_generate(self, message: Message) -> None:
+        """A caller's request."""
+        now = self._clock()
+        try:
+            incoming = read(message, now)
+        except RyzError as error:
+            await self._dispatcher.fail(sender(message), error, "invalid")
+            return
+        if self._last_groups and incoming.session_id:
+            incoming = await self._looked_up(self._last_groups, incoming)
+            now = self._clock()
+        await self._dispatcher.dispatch(incoming, now)
+
+    async def on_undelivered(self, message: Message) -> None:
+        """The broker's word that nobody listens where a request was sent; anything else here is a stray."""
+        request_id, now = message.subject.rpartition(".")[2], self._clock()
+        forward = self._memory.forwards.pop(request_id, now) if message.no_responders else None
+        if forward is None:
+            self._metrics.event("stray_reply")
+            return
+        self._metrics.event("undelivered")
+        await self._dispatcher.undelivered(forward, now)
+
+    async def on_heartbeat(self, message: Message) -> None:
+        """A leader's heartbeat."""
+        try:
+            heartbeat = decode(message.data, Heartbeat)
+            if message.subject != subjects.heartbeat(heartbeat.group):
+                raise InvalidRequest(
+                    f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
+                )
+        except InvalidRequest as error:
+            log.warning("bad heartbeat", subject=message.subject, error=error.message)
+            self._metrics.event("bad_heartbeat")
+            await self._reply_error(message, error)
+            return
+        change = self._fleet.observe(heartbeat, self._clock())
+        if change == "same":
+            return
+        self._metrics.event(f"heartbeat_{change}")
+        if change != "ignored":
+            log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
+                     model=heartbeat.model.name, instance=heartbeat.instance_id)  # fmt: skip
+
+    async def on_models(self, message: Message) -> None:
+        """A query for the models that can be routed to."""
+        try:
+            decode(message.data, ListModels)
+        except InvalidRequest as error:
+            self._metrics.event("bad_query")
+            await self._reply_error(message, error)
+            return
+        if message.reply:
+            await self._bus.publish(
+                message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
+            )
+
+    async def watch(self) -> None:
+        """Looks for silent groups, for ever. Run it as a task; cancel it to end it.
+
+        When this process was held up, or the broker was away, heartbeats wait to be read or were never sent to
+        us: that says nothing of the groups, so nobody is lost until they had the time to be heard again.
+        """
+        tick_s = self._settings.router_tick_s
+        last = trusted_from = self._clock()
+        while True:
+            await asyncio.sleep(tick_s)
+            now = self._clock()
+            if not self._bus.connected:
+                trusted_from = now + self._settings.router_warmup_s
+            elif now - last > 2 * tick_s:
+                trusted_from = max(trusted_from, now + tick_s)
+            last = now
+            self._memory.expire(now)
+            for name in self._fleet.expire(now) if now >= trusted_from else ():
+                log.warning("group lost", group=name, reason="silent")
+                self._metrics.event("group_lost")
+
+    async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
+        last = await last_groups.find(incoming.tenant, incoming.session_id)
+        return replace(incoming, facts=replace(incoming.facts, last_group=last)) if last else incoming
+
+    async def _reply_error(self, message: Message, error: RyzError) -> None:
+        if message.reply:
+            failure = ErrorReply(error=error.code, message=error.message, data=error.data)
+            await self._bus.publish(message.reply, encode(failure))

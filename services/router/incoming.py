@@ -1,0 +1,135 @@
+"""Reads a request off a bus message: checks it, and finds out whom to tell when it cannot be used."""
+
+from collections.abc import Mapping
+from re import compile as regex
+from typing import Any
+
+import msgpack
+import msgspec
+
+from services.router.domain.decision import RequestFacts
+from shared.bus import Message
+from shared.bus.subject import check_subject
+from shared.codec import decode
+from shared.errors import InvalidRequest
+from shared.identity import routing_key
+from shared.messages import GenerateRequest
+from shared.messages.base import REQUEST_ID_PATTERN
+from shared.subjects import HEADER_TIMEOUT, PREFIX
+
+PASSED_HEADERS = ("traceparent", "tracestate")
+MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
+_REQUEST_ID = regex(REQUEST_ID_PATTERN)
+_BYTES_PER_TOKEN = 4  # of English text, about
+_MAX_ATTEMPT = 1000
+
+
+class Incoming(msgspec.Struct, frozen=True, gc=False):
+    """A request that can be routed. `deadline` is in seconds of the monotonic clock; None: there is none."""
+
+    data: bytes
+    request_id: str
+    attempt: int
+    tenant: str
+    session_id: str  # only one that the caller gave
+    reply_to: str
+    facts: RequestFacts
+    deadline: float | None
+    headers: dict[str, str]
+
+
+class Sender(msgspec.Struct, frozen=True, gc=False):
+    """Whom to answer, as far as a broken message shows it."""
+
+    request_id: str
+    attempt: int
+    reply_to: str  # empty: nobody
+
+
+def read(message: Message, now: float) -> Incoming:
+    """The request in a message that arrived `now`.
+
+    Raises:
+        InvalidRequest: it is no `GenerateRequest`, or one that no leader could use.
+    """
+    request = decode(message.data, GenerateRequest)
+    given = [
+        name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
+    ]
+    if len(given) != 1:
+        what = f"got {' and '.join(given)}" if given else "got none"
+        raise InvalidRequest(
+            f"exactly one of messages, prompt and prompt_token_ids is needed, {what}",
+            param=given[1] if given else "messages",
+        )
+    reply_to = request.reply_to or message.reply
+    if not can_answer(reply_to):
+        raise InvalidRequest(
+            f"reply_to: {reply_to[:64]!r} is no subject for answers; name one of your own inbox",
+            param="reply_to",
+        )
+    left_ms = read_timeout_ms(message.headers)
+    session = request.session
+    return Incoming(
+        data=message.data,
+        request_id=request.request_id,
+        attempt=request.attempt,
+        tenant=request.tenant,
+        session_id=session.session_id if session is not None and session.given else "",
+        reply_to=reply_to,
+        facts=RequestFacts(request.model, routing_key(request), len(message.data) // _BYTES_PER_TOKEN),
+        deadline=now + left_ms / 1000 if left_ms is not None else None,
+        headers={name: message.headers[name] for name in PASSED_HEADERS if name in message.headers},
+    )
+
+
+def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
+    """The milliseconds that the caller has left; negative ones are past; None: no limit.
+
+    Raises:
+        InvalidRequest: it is no whole number, or more than a week.
+    """
+    text = headers.get(HEADER_TIMEOUT)
+    if text is None:
+        return None
+    try:
+        left_ms = int(text)
+    except ValueError:
+        left_ms = MAX_TIMEOUT_MS + 1
+    if left_ms > MAX_TIMEOUT_MS:
+        raise InvalidRequest(
+            f"header {HEADER_TIMEOUT}: {text[:32]!r} is no whole number up to {MAX_TIMEOUT_MS}",
+            param=HEADER_TIMEOUT,
+        )
+    return left_ms
+
+
+def can_answer(reply_to: str) -> bool:
+    """Whether answers may go there: a subject, and none of those that services listen on."""
+    if not reply_to or reply_to.startswith(f"{PREFIX}."):
+        return False
+    try:
+        check_subject(reply_to)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def sender(message: Message) -> Sender:
+    """Whom to tell that a message is no use: by what can be read of it, else by its reply subject."""
+    try:
+        raw: Any = msgpack.unpackb(message.data, raw=False, strict_map_key=False)
+    except Exception:  # msgpack raises many kinds; broken bytes tell nothing, the reply subject may
+        raw = None
+    fields: dict[Any, Any] = raw if isinstance(raw, dict) else {}
+    request_id, attempt, reply_to = (fields.get(name) for name in ("request_id", "attempt", "reply_to"))
+    last = message.reply.rpartition(".")[2]
+    candidates = (
+        name for name in (request_id, last) if isinstance(name, str) and _REQUEST_ID.fullmatch(name)
+    )
+    found = reply_to if isinstance(reply_to, str) and can_answer(reply_to) else message.reply
+    return Sender(
+        request_id=next(candidates, "unknown"),
+        attempt=attempt if type(attempt) is int and 0 <= attempt <= _MAX_ATTEMPT else 0,
+        reply_to=found if can_answer(found) else "",
+    )

@@ -1,0 +1,31 @@
+"""Where a session was last served, as the KV state service knows it: what policy `state_server` needs."""
+
+import structlog
+
+from shared import subjects
+from shared.bus import Bus
+from shared.codec import decode_reply, encode
+from shared.errors import RyzError, SessionNotFound
+from shared.messages import SessionFound, SessionGet
+
+log = structlog.get_logger(__name__)
+
+
+class LastGroups:
+    """Asks within a bound, and takes silence for "unknown": trouble there never fails a request."""
+
+    def __init__(self, bus: Bus, timeout_s: float) -> None:
+        self._bus = bus
+        self._timeout_s = timeout_s
+
+    async def find(self, tenant: str, session_id: str) -> str:
+        """The group of the session's last turn; empty when there was none, or nobody knows."""
+        query = encode(SessionGet(tenant=tenant, session_id=session_id))
+        try:
+            reply = await self._bus.request(subjects.SESSION_GET, query, timeout_s=self._timeout_s)
+            return decode_reply(reply.data, SessionFound).record.last_group
+        except SessionNotFound:
+            return ""
+        except RyzError as error:
+            log.warning("session not looked up", session_id=session_id, error=error.message)
+            return ""

@@ -1,0 +1,90 @@
+"""What the router counts and measures, and its view of the fleet at each scrape."""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from services.router.domain.balance import DecayingCounts, imbalance
+from services.router.domain.fleet import Fleet
+
+_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+
+
+class Metrics:
+    """All metrics of one router. Children are kept, because looking them up costs more than counting."""
+
+    def __init__(self, registry: CollectorRegistry, policy: str) -> None:
+        self._policy = policy
+        self._decisions = Counter(
+            "ryz_router_decisions_total",
+            "Requests given to a group, by policy, reason and group.",
+            ["policy", "reason", "group"],
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "ryz_router_refusals_total",
+            "Requests answered with an error, by code and reason.",
+            ["code", "reason"],
+            registry=registry,
+        )
+        self._events = Counter(
+            "ryz_router_events_total",
+            "What else happened: heartbeats ignored or invalid, groups lost, work that nobody took, ...",
+            ["event"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "ryz_router_decision_seconds", "Time to choose a group.", buckets=_SECONDS, registry=registry
+        )
+        self._children: dict[tuple[str, str], Callable[[], None]] = {}
+
+    def decided(self, reason: str, group: str, seconds: float) -> None:
+        """A request goes to a group."""
+        count = self._children.get((reason, group))
+        if count is None:
+            count = self._children[reason, group] = self._decisions.labels(self._policy, reason, group).inc
+        count()
+        self._seconds.observe(seconds)
+
+    def refused(self, code: str, reason: str) -> None:
+        """A request is answered with an error."""
+        self._refusals.labels(code, reason).inc()
+
+    def event(self, name: str) -> None:
+        """Something else happened."""
+        self._events.labels(name).inc()
+
+
+class FleetCollector(Collector):
+    """Groups by state, their estimated load, and the imbalance over all of them."""
+
+    def __init__(self, fleet: Fleet, balance: DecayingCounts) -> None:
+        self._fleet = fleet
+        self._balance = balance
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Called at each scrape."""
+        now = time.monotonic()
+        groups = self._fleet.groups()
+        states = GaugeMetricFamily("ryz_router_groups", "Groups by state.", labels=["state"])
+        for state, count in sorted(Tally(str(group.standing(now)) for group in groups).items()):
+            states.add_metric([state], count)
+        yield states
+        held = GaugeMetricFamily(
+            "ryz_router_group_requests", "Requests of a group, estimated.", labels=["group", "kind"]
+        )
+        for group in groups:
+            view = group.view(now)
+            held.add_metric([group.name, "running"], view.running)
+            held.add_metric([group.name, "waiting"], view.waiting)
+        yield held
+        weights = {group.name: group.heartbeat.weight for group in groups if group.standing(now) == "ready"}
+        yield GaugeMetricFamily(
+            "ryz_router_imbalance",
+            "How much more than its share the busiest ready group got lately; 0.05 is 5 %.",
+            value=imbalance(self._balance.counts(now), weights),
+        )

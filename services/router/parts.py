@@ -1,0 +1,24 @@
+"""What a router is made of, in one value that `__main__.py` fills and the handlers use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.router.domain.fleet import Fleet
+from services.router.domain.policy import Policy
+from services.router.memory import Memory
+from services.router.metrics import Metrics
+from services.router.settings import Settings
+from shared.bus import Bus
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`clock` gives monotonic seconds."""
+
+    bus: Bus
+    fleet: Fleet
+    policy: Policy
+    memory: Memory
+    metrics: Metrics
+    settings: Settings
+    clock: Callable[[], float]

@@ -1,0 +1,107 @@
+"""The settings of the router."""
+
+from pydantic import Field
+
+from services.router.domain.breaker import BreakerLimits
+from services.router.domain.fleet import FleetLimits
+from services.router.domain.group import LoadLimits
+from services.router.domain.policies import PolicyName
+from shared.settings import CommonSettings
+
+
+class Settings(CommonSettings):
+    """See the fields; the variables are called `RYZ_` and the field's name."""
+
+    router_policy: PolicyName = Field(default="hybrid", description="How a group is chosen.")
+    router_threshold: int = Field(
+        default=2, ge=1, le=1_000_000, description="Waiting requests from which on `hybrid` looks elsewhere."
+    )
+    router_max_inflight: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Requests that one group may hold, whatever it says."
+    )
+    router_assumed_service_s: float = Field(
+        default=0.5, gt=0, le=3600, description="Seconds a request takes, until a group has shown its rate."
+    )
+    router_assumed_tokens_per_s: float = Field(
+        default=500.0, gt=0, le=1e9, description="Tokens a second, until a group has shown its rate."
+    )
+    router_missed_heartbeats: int = Field(
+        default=3, ge=1, le=1000, description="Heartbeats without which a group counts as lost."
+    )
+    router_heartbeat_slack_s: float = Field(
+        default=0.1,
+        ge=0,
+        le=60,
+        description="Time on top of them, for delays of the broker and of ourselves.",
+    )
+    router_forget_s: float = Field(
+        default=300.0, ge=1, le=86_400, description="Seconds that the model of a silent group stays known."
+    )
+    router_max_groups: int = Field(
+        default=1024, ge=1, le=100_000, description="Groups that a router keeps in mind."
+    )
+    router_warmup_s: float = Field(
+        default=0.25,
+        ge=0,
+        le=60,
+        description="How long a new router listens before it answers; two heartbeats.",
+    )
+    router_tick_s: float = Field(
+        default=0.025, gt=0, le=1, description="How often a router looks for silent groups."
+    )
+    router_duplicates_s: float = Field(
+        default=30.0, gt=0, le=3600, description="How long the group of a request is remembered, for copies."
+    )
+    router_duplicates_max: int = Field(
+        default=65_536, ge=1, le=10_000_000, description="Requests whose group is remembered."
+    )
+    router_forward_s: float = Field(
+        default=2.0, gt=0, le=60, description="How long a request is kept in case nobody takes it."
+    )
+    router_forward_max_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=1024, description="Memory for requests that are kept so."
+    )
+    router_max_forwards: int = Field(
+        default=3, ge=1, le=100, description="Groups that a request is offered to when nobody takes it."
+    )
+    router_sessions_max: int = Field(
+        default=65_536, ge=1, le=10_000_000, description="Sessions whose last group is remembered."
+    )
+    router_sessions_s: float = Field(
+        default=3600.0, gt=0, le=604_800, description="How long the last group of a session is remembered."
+    )
+    router_lookup_timeout_s: float = Field(
+        default=0.1,
+        gt=0,
+        le=10,
+        description="How long `state_server` waits to hear where a session was last served.",
+    )
+    router_max_pending: int = Field(
+        default=65_536,
+        ge=1,
+        le=1_000_000,
+        description="Requests that may wait in a router; more are dropped.",
+    )
+    router_breaker_failures: int = Field(
+        default=3, ge=1, le=1000, description="Losses of a group within the window that trip its breaker."
+    )
+    router_breaker_window_s: float = Field(default=10.0, gt=0, le=3600, description="That window.")
+    router_breaker_open_s: float = Field(
+        default=0.5, gt=0, le=600, description="How long a breaker stays open at first; doubles up to 10 s."
+    )
+    router_balance_half_life_s: float = Field(
+        default=60.0, gt=0, le=86_400, description="How fast the imbalance metric forgets."
+    )
+
+    def fleet_limits(self) -> FleetLimits:
+        """What the fleet needs of these."""
+        return FleetLimits(
+            missed_heartbeats=self.router_missed_heartbeats,
+            slack_s=self.router_heartbeat_slack_s,
+            forget_s=self.router_forget_s,
+            max_groups=self.router_max_groups,
+            load=LoadLimits(self.router_max_inflight, self.router_assumed_service_s),
+            breaker=BreakerLimits(
+                self.router_breaker_failures, self.router_breaker_window_s, self.router_breaker_open_s
+            ),
+        )

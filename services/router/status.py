@@ -1,0 +1,33 @@
+"""What `ryz status` shows of a router: its fleet as it sees it."""
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from services.router.domain.fleet import Fleet
+from services.router.domain.group import Group
+
+
+def describe(fleet: Fleet, policy: str, now: float) -> dict[str, Any]:
+    """Plain values only. Times are in seconds; `requests` is the estimate as of now."""
+    return {"policy": policy, "groups": [_group(group, now) for group in fleet.groups()]}
+
+
+def _group(group: Group, now: float) -> dict[str, Any]:
+    view, heartbeat = group.view(now), group.heartbeat
+    return {
+        "group": group.name,
+        "state": str(group.standing(now)),
+        "lost": group.lost,
+        "breaker": str(group.breaker.state(now)),
+        "instance_id": heartbeat.instance_id,
+        "model": heartbeat.model.name,
+        "tensor_parallel": heartbeat.tensor_parallel,
+        "weight": heartbeat.weight,
+        "heartbeat_age_s": round(now - group.heard_at, 3),
+        "load": to_builtins(heartbeat.load),
+        "requests": {"running": view.running, "waiting": view.waiting, "capacity": view.capacity},
+        "wait_s": round(view.wait_s, 3),
+        "requests_per_s": round(group.requests_per_s, 1),
+        "sent_total": group.sent_total,
+    }
