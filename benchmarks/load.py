@@ -80,8 +80,6 @@ async def measure(
     for connection in connections:
         connection.open()
     await asyncio.sleep(warmup_s)
-    gc.collect()
-    gc.freeze()
     print(json.dumps({"event": "measuring"}), flush=True)
     recorder.measuring = True
     began, cpu_began = time.perf_counter(), _cpu_s()
