@@ -5,6 +5,7 @@ change. A wrong value ends the start with one line that names the variable, the 
 """
 
 import os
+import re
 import socket
 import sys
 from typing import Literal, NoReturn, TypeVar
@@ -55,7 +56,7 @@ class CommonSettings(BaseSettings):
     )
 
 
-S = TypeVar("S", bound=CommonSettings)
+S = TypeVar("S", bound=BaseSettings)
 
 
 def load(kind: type[S]) -> S:
@@ -63,19 +64,24 @@ def load(kind: type[S]) -> S:
     try:
         return kind()
     except ValidationError as error:
-        _refuse(error)
+        _refuse(error, kind.model_config.get("env_prefix", ENV_PREFIX))
 
 
-def describe(error: ValidationError) -> str:
+def redact(text: str) -> str:
+    """The text without passwords in URLs, for logs and messages."""
+    return re.sub(r"//[^@/\s]+@", "//***@", text)
+
+
+def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:
     """One line for all wrong settings: variable, value, what was expected."""
     parts = []
     for item in error.errors():
         name = "".join(f"_{part}" for part in item["loc"])[1:].upper()
-        value = f"={item['input']!r}" if item["type"] != "missing" else " is not set"
-        parts.append(f"{ENV_PREFIX}{name}{value}: {item['msg']}")
+        value = f"={redact(repr(item['input']))}" if item["type"] != "missing" else " is not set"
+        parts.append(f"{prefix}{name}{value}: {item['msg']}")
     return "; ".join(parts)
 
 
-def _refuse(error: ValidationError) -> NoReturn:
-    print(f"wrong setting: {describe(error)}", file=sys.stderr)
+def _refuse(error: ValidationError, prefix: str) -> NoReturn:
+    print(f"wrong setting: {describe(error, prefix)}", file=sys.stderr)
     raise SystemExit(2)

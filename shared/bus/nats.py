@@ -17,6 +17,7 @@ from shared.bus.delivery import BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject
 from shared.errors import Unavailable
+from shared.settings import redact
 
 CLOSE_WAIT_S = 5.0
 FLUSH_TIMEOUT_S = 5
@@ -75,8 +76,8 @@ class NatsBus:
             last = bus._connection.last_error
             await bus.close()
             raise Unavailable(
-                f"no NATS server answered at {url} within {connect_wait_s:g} s ({last or 'no answer'}); "
-                "start one, or set RYZ_NATS_URL",
+                f"no NATS server answered at {redact(url)} within {connect_wait_s:g} s "
+                f"({last or 'no answer'}); start one, or set RYZ_NATS_URL",
                 reason="broker_unavailable",
             ) from None
         return bus

@@ -92,9 +92,14 @@ AnyFrame = Accepted | Tokens | Done | Failed
 
 
 class FrameBatch(Wire, frozen=True, kw_only=True):
-    """All frames that one step has for one reply subject, whatever requests they belong to."""
+    """All frames that one step has for one reply subject, whatever requests they belong to.
+
+    group: whose leader sent them; empty: a router did. A caller whose request was taken by two groups tells
+        their frames apart by it.
+    """
 
     frames: list[AnyFrame]
+    group: str = ""
 
 
 class Cancel(Wire, frozen=True, kw_only=True):

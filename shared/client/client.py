@@ -1,0 +1,256 @@
+"""Runs generations over a bus: publishes requests, takes frames, and does what `assembly.py` decides.
+
+One subscription and one timer serve all requests of a client. A task is started only when something went
+wrong (publish again, ask again, cancel).
+"""
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from shared import subjects
+from shared.bus import Bus, Message, NoResponders, RequestTimedOut, Subscription
+from shared.client.assembly import AskResend, Assembly, AssemblyStats, Command, Commands, Publish, SendCancel
+from shared.client.results import Completion
+from shared.client.settings import ClientSettings
+from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
+from shared.client.wheel import Wheel
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, Overloaded, RyzError, Unavailable
+from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, Resend, ResendReply
+from shared.telemetry.traces import inject
+
+log = structlog.get_logger(__name__)
+
+
+class InferenceClient:
+    """Generates text through the fleet. Call `start` first and `close` last; any number of requests at once.
+
+    stats: what went wrong with frames so far, for metrics.
+    """
+
+    def __init__(self, bus: Bus, settings: ClientSettings | None = None) -> None:
+        self.stats = AssemblyStats()
+        self._bus = bus
+        self._settings = settings or ClientSettings()
+        self._open: dict[str, GenerationStream] = {}
+        self._inbox = bus.new_inbox()
+        self._reply_to = f"{self._inbox}.f"
+        self._subscription: Subscription | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._wheel: Wheel[GenerationStream] = Wheel(self._settings.tick_s, self._due)
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    async def start(self) -> None:
+        """Subscribes for answers."""
+        self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._arrived)
+
+    async def close(self) -> None:
+        """Cancels what runs and stops listening."""
+        for stream in tuple(self._open.values()):
+            await self.cancel(stream, "the client was closed")
+        self._wheel.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.resend_timeout_s)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+            self._subscription = None
+
+    def submit(
+        self,
+        request: GenerateRequest,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        whole: bool = False,
+    ) -> GenerationStream:
+        """A generation whose tokens arrive as they are made; it starts with `await` or `async with`.
+
+        `timeout_s` is the request's deadline from now. `headers` travel with it; the current trace context is
+        added. `request.reply_to` is set here. With `whole`, the reader is only woken at the end.
+
+        Raises (when it starts):
+            Unavailable: no broker.
+            RequestTooLarge: the prompt does not fit into a message.
+            Overloaded: too many requests are open in this client.
+            InvalidRequest: a request of that id is open.
+        """
+        now = self._loop.time()
+        deadline = now + timeout_s
+        request = msgspec.structs.replace(request, reply_to=self._reply_to)
+        assembly = Assembly(
+            request.request_id,
+            request.attempt,
+            self._settings,
+            now=now,
+            deadline=deadline,
+            max_ready=MAX_WHOLE_FRAMES if whole else self._settings.max_buffered_frames,
+            stats=self.stats,
+        )
+        return GenerationStream(
+            self,
+            request,
+            assembly,
+            data=encode(request),
+            headers=inject(headers),
+            deadline=deadline,
+            whole=whole,
+        )
+
+    async def complete(
+        self, request: GenerateRequest, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Completion:
+        """The whole answer; raises what `submit` and its iteration raise."""
+        async with self.submit(request, timeout_s=timeout_s, headers=headers, whole=True) as stream:
+            return await stream.completion()
+
+    async def open(self, stream: GenerationStream) -> None:
+        """Publishes a stream's request for the first time; called by the stream."""
+        known = self._open.get(stream.request_id)
+        if known is stream:
+            return
+        if known is not None:
+            raise InvalidRequest(f"request {stream.request_id} is running already", param="request_id")
+        if self._subscription is None:
+            raise Unavailable("the client is not started", reason="not_started")
+        if len(self._open) >= self._settings.max_open_requests:
+            raise Overloaded(f"{len(self._open)} requests are open in this client", retry_after_s=1.0)
+        self._open[stream.request_id] = stream
+        try:
+            await self._publish(stream)
+        except BaseException:
+            del self._open[stream.request_id]
+            raise
+        self._schedule(stream)
+
+    def forget(self, stream: GenerationStream) -> None:
+        """The caller has let go of it."""
+        if self._open.get(stream.request_id) is stream:
+            del self._open[stream.request_id]
+
+    async def cancel(self, stream: GenerationStream, reason: str = "") -> None:
+        """Ends a request on the caller's wish; called by the stream."""
+        message = f"request {stream.request_id} was cancelled: {reason or 'the caller asked for it'}"
+        commands = stream.assembly.cancel(message)
+        stream.wake()
+        for command in commands:
+            await self._carry_out(stream, command)
+        self.forget(stream)
+
+    async def _publish(self, stream: GenerationStream) -> None:
+        left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
+        await self._bus.publish(
+            subjects.generate(stream.request.model),
+            stream.data,
+            reply=f"{self._inbox}.{stream.request_id}",
+            headers={**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)},
+        )
+
+    async def _arrived(self, message: Message) -> None:
+        if message.no_responders:
+            stream = self._open.get(message.subject.rpartition(".")[2])
+            if stream is not None:
+                self._settle(stream, stream.assembly.on_no_responders())
+            return
+        try:
+            batch = decode(message.data, FrameBatch)
+        except InvalidRequest as error:
+            self.stats.ignored += 1
+            log.warning("frames that cannot be read", subject=message.subject, error=error.message)
+            return
+        now = self._loop.time()
+        touched: dict[GenerationStream, Commands] = {}
+        for frame in batch.frames:
+            stream = self._open.get(frame.request_id)
+            if stream is None:
+                self.stats.ignored += 1
+                if isinstance(frame, Accepted):  # nobody here waits for it any more
+                    self._spawn(self._tell_cancel(frame.request_id, frame.group, "nobody waits for it"))
+                continue
+            commands = stream.assembly.on_frame(frame, batch.group, now)
+            touched[stream] = touched[stream] + commands if stream in touched else commands
+        for stream, commands in touched.items():
+            self._settle(stream, commands)
+
+    def _settle(self, stream: GenerationStream, commands: Commands) -> None:
+        """Starts what is to be done and wakes the reader."""
+        for command in commands:
+            self._spawn(self._carry_out(stream, command))
+        stream.wake()
+        if stream.assembly.finished:
+            self.forget(stream)
+        elif stream.assembly.has_gap:
+            self._schedule(stream)
+
+    def _schedule(self, stream: GenerationStream) -> None:
+        """Sees to it that the timer comes to the stream in time; what it had before may come too late."""
+        due = stream.assembly.due
+        if due < stream.scheduled:
+            stream.scheduled = due
+            self._wheel.add(stream, due)
+
+    def _due(self, stream: GenerationStream, now: float) -> None:
+        if now < stream.scheduled or stream.assembly.finished:
+            return  # an entry that an earlier one replaced
+        stream.scheduled = math.inf
+        self._settle(stream, stream.assembly.tick(now, connected=self._bus.connected))
+        if not stream.assembly.finished:
+            self._schedule(stream)
+
+    async def _carry_out(self, stream: GenerationStream, command: Command) -> None:
+        if isinstance(command, SendCancel):
+            error = stream.assembly.error
+            reason = error.message if error is not None and not stream.group else "cancelled"
+            await self._tell_cancel(stream.request_id, command.group, reason)
+        elif isinstance(command, Publish):
+            try:
+                await self._publish(stream)
+            except Unavailable as error:
+                log.debug("not published again", request_id=stream.request_id, error=error.message)
+        else:
+            self._settle(stream, await self._ask_resend(stream, command))
+
+    async def _ask_resend(self, stream: GenerationStream, command: AskResend) -> Commands:
+        assembly = stream.assembly
+        request = Resend(
+            request_id=stream.request_id, attempt=stream.request.attempt, from_seq=command.from_seq
+        )
+        try:
+            answer = await self._bus.request(
+                subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
+            )
+            reply = decode(answer.data, ResendReply)
+        except (NoResponders, RequestTimedOut, InvalidRequest) as error:
+            commands = assembly.on_resend_failed(error.message, self._loop.time())
+        except Unavailable:
+            assembly.on_broker_away(self._loop.time())
+            commands = ()
+        else:
+            commands = assembly.on_resend(reply, self._loop.time())
+        if not assembly.finished:
+            self._schedule(stream)
+        return commands
+
+    async def _tell_cancel(self, request_id: str, group: str, reason: str) -> None:
+        subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
+        try:
+            await self._bus.publish(subject, encode(Cancel(request_id=request_id, reason=reason)))
+        except RyzError as error:  # without a broker nobody can be told; the deadline ends it there
+            log.debug("not cancelled", request_id=request_id, error=error.message)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,16 @@
+"""Asks the routers what they serve."""
+
+from shared import subjects
+from shared.bus import Bus
+from shared.codec import decode_reply, encode
+from shared.messages import ListModels, ModelCard, ModelList
+
+
+async def list_models(bus: Bus, *, timeout_s: float = 2.0) -> list[ModelCard]:
+    """The models that a router can route to now.
+
+    Raises:
+        Unavailable: no router runs, or none answered in time.
+    """
+    answer = await bus.request(subjects.MODELS, encode(ListModels()), timeout_s=timeout_s)
+    return decode_reply(answer.data, ModelList).models

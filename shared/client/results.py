@@ -1,0 +1,57 @@
+"""A whole answer, put together from its frames."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shared.codec import unpack_tokens
+from shared.errors import Internal
+from shared.messages import FinishReason, TokenLogprob, Tokens, Usage
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of the `n` answers. `packed_tokens` as on the wire; `token_ids` unpacks them."""
+
+    index: int
+    text: str = ""
+    packed_tokens: bytes = b""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The generated tokens."""
+        return unpack_tokens(self.packed_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The whole answer to a request."""
+
+    request_id: str
+    session_id: str
+    group: str
+    choices: list[Choice]
+    usage: Usage
+
+
+def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:
+    """The choices, each with all of its text and tokens; `Internal` for one that was not asked for."""
+    choices = [Choice(index) for index in range(num_choices)]
+    texts: list[list[str]] = [[] for _ in choices]
+    tokens: list[list[bytes]] = [[] for _ in choices]
+    for frame in frames:
+        for delta in frame.deltas:
+            if delta.choice >= num_choices:
+                raise Internal(f"the group sent choice {delta.choice} of {num_choices}")
+            choice = choices[delta.choice]
+            texts[delta.choice].append(delta.text)
+            tokens[delta.choice].append(delta.token_ids)
+            if delta.logprobs:
+                choice.logprobs += delta.logprobs
+            if delta.finish_reason is not None:
+                choice.finish_reason = delta.finish_reason
+    for choice in choices:
+        choice.text = "".join(texts[choice.index])
+        choice.packed_tokens = b"".join(tokens[choice.index])
+    return choices

@@ -1,0 +1,33 @@
+"""The patience and the bounds of an `InferenceClient`."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ClientSettings(BaseSettings):
+    """Read from `RYZ_CLIENT_...`; the defaults suit a gateway as well as a batch job."""
+
+    model_config = SettingsConfigDict(env_prefix="RYZ_CLIENT_", frozen=True, extra="ignore")
+
+    accept_timeout_s: float = Field(
+        default=0.2, gt=0, le=60, description="Published again when no group took it; doubles each time."
+    )
+    max_publishes: int = Field(
+        default=5, ge=1, le=20, description="How often a request is published at most."
+    )
+    probe_interval_s: float = Field(
+        default=1.0, gt=0, le=60, description="A stream that was silent for so long is asked after."
+    )
+    resend_timeout_s: float = Field(
+        default=0.5, gt=0, le=60, description="How long a leader may take to resend."
+    )
+    resend_attempts: int = Field(
+        default=3, ge=1, le=100, description="So many resends in a row without progress lose the group."
+    )
+    max_buffered_frames: int = Field(
+        default=1024, ge=1, description="Frames that wait for a slow reader before its request is cancelled."
+    )
+    max_open_requests: int = Field(default=16_384, ge=1, description="Requests at the same time.")
+    tick_s: float = Field(
+        default=0.01, gt=0, le=1, description="How exactly deadlines and timeouts are kept."
+    )

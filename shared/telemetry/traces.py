@@ -1,0 +1,94 @@
+"""Trace context in message headers, and spans for those who want them.
+
+The context (`traceparent`, `tracestate`) is passed on always, also when nothing is recorded. Spans cost
+something, so their share is a setting and is zero by default.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+from opentelemetry import trace
+from opentelemetry.context import Context, get_current
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    ConsoleSpanExporter,
+    SimpleSpanProcessor,
+    SpanExporter,
+)
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from shared.errors import Unavailable
+from shared.settings import CommonSettings
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A copy of the headers with the current trace context, unless they carry one already."""
+    result = dict(headers) if headers else {}
+    if "traceparent" not in result and get_current():
+        _PROPAGATOR.inject(result)
+    return result
+
+
+def carry(headers: Mapping[str, str]) -> dict[str, str]:
+    """Only the trace context of a message that came in, for the messages that it leads to."""
+    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
+
+
+def extract(headers: Mapping[str, str]) -> Context:
+    """The trace context of a message; an empty one if it has none."""
+    return _PROPAGATOR.extract(headers) if "traceparent" in headers else Context()
+
+
+def trace_id(headers: Mapping[str, str]) -> str:
+    """The trace id in the headers, for log lines; empty if there is none."""
+    parts = headers.get("traceparent", "").split("-")
+    return parts[1] if len(parts) == 4 else ""
+
+
+def tracer_provider(settings: CommonSettings, service: str) -> TracerProvider | None:
+    """What records spans, or None when nothing is to be recorded; shut it down at the end.
+
+    Raises:
+        Unavailable: the OTLP exporter is asked for and not installed.
+    """
+    if settings.trace_ratio == 0 or settings.trace_export == "none":
+        return None
+    resource = Resource.create({"service.name": service, "service.instance.id": settings.instance_id})
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(settings.trace_ratio)),
+        resource=resource,
+        shutdown_on_exit=False,
+    )
+    if settings.trace_export == "console":
+        exporter = ConsoleSpanExporter(
+            out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n"
+        )
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+    else:
+        provider.add_span_processor(BatchSpanProcessor(_otlp_exporter(settings.otlp_endpoint)))
+    return provider
+
+
+def tracer(provider: TracerProvider | None, name: str) -> trace.Tracer:
+    """A tracer; without a provider it makes spans that only pass the context on."""
+    return provider.get_tracer(name) if provider else trace.NoOpTracer()
+
+
+def _otlp_exporter(endpoint: str) -> SpanExporter:
+    try:
+        module = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ImportError as error:
+        raise Unavailable(
+            "RYZ_TRACE_EXPORT=otlp needs the package opentelemetry-exporter-otlp-proto-http: install it, or "
+            "set RYZ_TRACE_EXPORT=console",
+            reason="exporter_missing",
+        ) from error
+    exporter: SpanExporter = module.OTLPSpanExporter(endpoint=endpoint or None)
+    return exporter
