@@ -122,23 +122,12 @@ class Assembly:
             # the first group that answers has it; another one, or one that comes too late, is to stop
             self._stats.ignored += 1
             return (SendCancel(group),) if accepted and group != self.group else NOTHING
-        seq = frame.seq
-        if isinstance(frame, Failed) and seq == 0 and self.group and not group:
+        if isinstance(frame, Failed) and frame.seq == 0 and self.group and not group:
             self._stats.ignored += 1  # a router refuses a second copy of what a group has taken
             return NOTHING
         self.group = self.group or group
         self._last_heard = now
-        if seq == self.next_seq or (isinstance(frame, Failed) and not self.group):
-            return self._take_all(frame)
-        if seq < self.next_seq or seq in self._held:
-            self._stats.duplicates += 1
-            return NOTHING
-        if len(self._held) < self._settings.max_buffered_frames:
-            self._held[seq] = frame
-        if not self.group or self._asking or now < self._retry_at:
-            return NOTHING
-        self._stats.gaps += 1
-        return self._ask()
+        return self._place(frame, now)
 
     def on_no_responders(self) -> Commands:
         """No router listens. For the first publish that is the answer; later on one may come back."""
@@ -198,6 +187,20 @@ class Assembly:
         if not connected:
             self._retry_at = now + self._settings.resend_timeout_s / 2
             return NOTHING
+        return self._ask()
+
+    def _place(self, frame: AnyFrame, now: float) -> Commands:
+        seq = frame.seq
+        if seq == self.next_seq or (isinstance(frame, Failed) and not self.group):
+            return self._take_all(frame)
+        if seq < self.next_seq or seq in self._held:
+            self._stats.duplicates += 1
+            return NOTHING
+        if len(self._held) < self._settings.max_buffered_frames:
+            self._held[seq] = frame
+        if not self.group or self._asking or now < self._retry_at:
+            return NOTHING
+        self._stats.gaps += 1
         return self._ask()
 
     def _take_resent(self, reply: ResendReply, now: float) -> Commands:

@@ -1,0 +1,154 @@
+"""A service process from start to end: readiness, status, drain, signals, wrong settings."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from shared import subjects
+from shared.bus.memory import MemoryBus
+from shared.codec import decode, encode
+from shared.lifecycle import Service
+from shared.messages import ServiceStatus, StatusQuery
+from shared.settings import CommonSettings
+
+PROGRAM = """
+import asyncio, sys
+from contextlib import AsyncExitStack
+from shared.lifecycle import Service, run
+from shared.settings import CommonSettings, load
+
+async def setup(service: Service, stack: AsyncExitStack) -> None:
+    bus = await service.connect_bus(stack)
+    await service.answer_status(bus)
+    stack.callback(lambda: print("closed", flush=True))
+    async def drain() -> None:
+        print("draining", flush=True)
+        await asyncio.sleep(DRAIN)
+        print("drained", flush=True)
+    service.on_drain(drain)
+    port = await service.serve_admin(stack)
+    service.ready()
+    print("port", port, flush=True)
+
+run(load(CommonSettings), "demo", setup)
+"""
+
+
+def start(drain_s: float = 0.0, **env: str) -> subprocess.Popen[str]:
+    program = textwrap.dedent(PROGRAM).replace("DRAIN", str(drain_s))
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_serves_its_admin_endpoints_drains_and_ends(nats_url: str, signum: signal.Signals) -> None:
+    process = start(RYZ_NATS_URL=nats_url)
+    assert process.stdout is not None
+    port = int(process.stdout.readline().split()[1])
+    base = f"http://127.0.0.1:{port}"
+    assert httpx.get(f"{base}/live").status_code == 200
+    ready = httpx.get(f"{base}/ready")
+    assert (ready.status_code, ready.json()["checks"]) == (200, {"broker": True})
+    metrics = httpx.get(f"{base}/metrics").text
+    assert 'ryz_bus_published_total{connection="main"}' in metrics
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 0, err
+    assert out.split() == ["draining", "drained", "closed"]
+
+
+def test_a_second_signal_cuts_the_drain_short(nats_url: str) -> None:
+    process = start(30, RYZ_NATS_URL=nats_url, RYZ_DRAIN_TIMEOUT_S="30")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.stdout.readline() == "draining\n"
+    process.terminate()
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "closed\n")
+
+
+def test_a_wrong_setting_ends_the_start_with_one_line() -> None:
+    process = start(RYZ_NATS_URL="http://x", RYZ_ADMIN_PORT="many")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert len(err.splitlines()) == 1
+    assert "RYZ_NATS_URL='http://x'" in err
+    assert "RYZ_ADMIN_PORT='many'" in err
+
+
+def test_no_broker_ends_the_start_with_one_sentence() -> None:
+    process = start(RYZ_NATS_URL="nats://127.0.0.1:9", RYZ_NATS_CONNECT_WAIT_S="0.3", RYZ_LOG_LEVEL="error")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert err.startswith("demo cannot start: no NATS server answered at nats://127.0.0.1:9 within 0.3 s")
+
+
+async def test_status_is_answered_and_follows_the_state(memory_bus: MemoryBus) -> None:
+    service = Service(CommonSettings(), "demo")
+    service.set_detail(lambda: {"queue": 3})
+    await service.answer_status(memory_bus)
+    await memory_bus.publish(subjects.STATUS, b"\xc1 garbage and no reply subject")
+
+    async def ask() -> ServiceStatus:
+        answer = await memory_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=1)
+        return decode(answer.data, ServiceStatus)
+
+    status = await ask()
+    assert (status.service, status.state, status.detail) == ("demo", "starting", {"queue": 3})
+    assert status.pid == os.getpid()
+    service.ready()
+    assert (await ask()).state == "ready"
+    await service.drain()
+    assert (await ask()).state == "draining"
+    assert not service.is_ready
+
+
+async def test_ready_needs_every_check(memory_bus: MemoryBus) -> None:
+    service = Service(CommonSettings(), "demo")
+    service.add_check("broker", lambda: memory_bus.connected)
+    assert not service.is_ready
+    service.ready()
+    assert service.readiness() == {"status": "ready", "state": "ready", "checks": {"broker": True}}
+    memory_bus.broker.stop()
+    assert service.readiness() == {"status": "not ready", "state": "ready", "checks": {"broker": False}}
+
+
+async def test_a_failed_background_task_ends_the_service() -> None:
+    service = Service(CommonSettings(), "demo")
+
+    async def break_down() -> None:
+        raise RuntimeError("broken")
+
+    service.spawn(break_down(), "breaker")
+    await asyncio.wait_for(service.wait_stopping(), 1)
+    assert service.exit_code == 1
+
+
+async def test_background_tasks_end_with_the_service() -> None:
+    service = Service(CommonSettings(), "demo")
+    task = service.spawn(asyncio.Event().wait(), "waiter")  # type: ignore[arg-type]
+    await service.finish()
+    assert task.cancelled()
+    assert service.exit_code == 0
+
+
+async def test_the_admin_port_may_be_chosen_and_two_may_not_have_it() -> None:
+    service = Service(CommonSettings(), "demo")
+    async with AsyncExitStack() as stack:
+        port = await service.serve_admin(stack)
+        other = Service(CommonSettings(admin_port=port), "other")
+        with pytest.raises(Exception, match=f"cannot listen on 127.0.0.1:{port}"):
+            await other.serve_admin(stack)
