@@ -65,6 +65,8 @@ class RankLink:
             data = self.rank.sock.recv(_READ_BYTES)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            data = b""  # it ended with something of ours unread
         except OSError as error:
             self._end(f"its socket broke: {error}")
             return

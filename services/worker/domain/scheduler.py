@@ -153,14 +153,14 @@ class Scheduler:
             start = sequence.computed
             if len(sequence.tokens) - start != 1:
                 prefilling.append(sequence)
-            elif start < sequence.capacity:
+            elif start < sequence.capacity and not sequence.new_blocks:
                 slices.append(
                     Slice(seq_id=sequence.seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
                 )
                 in_flight.append((sequence, sequence.seq_id, 1))
             else:
-                if not self._grow(sequence):  # it gave up its own blocks
-                    break
+                if start >= sequence.capacity and not self._grow(sequence):
+                    break  # it gave up its own blocks, and is the last one
                 self._plan_slice(slices, sequence, 1)
             index += 1
         return [s for s in prefilling if s.phase is Phase.RUNNING]

@@ -1,0 +1,177 @@
+"""Sessions in the leader: history, versions, the store's absence, and what waits for what."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.worker.leader.sessions import SessionLimits, Sessions, record_bytes
+from services.worker.metrics import Metrics
+from shared import codec
+from shared.bus.memory import MemoryBus
+from shared.errors import Unavailable
+from shared.messages import Accepted, ChatMessage, Done, Failed, SessionCommit, SessionRecord
+from tests.worker_kit import DictStore, Kit, chat, text_of
+
+
+@pytest.fixture
+async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
+    async with Kit(memory_bus) as kit:
+        yield kit
+        await kit.all_free()
+
+
+def given(session_id: str = "s", **fields: Any) -> dict[str, Any]:
+    return {"session": {"session_id": session_id, **fields}}
+
+
+async def test_the_second_turn_has_the_first_one_s_context(kit: Kit) -> None:
+    first = await kit.run(chat("a", "one", **given()))
+    assert isinstance(first[0], Accepted)
+    assert (first[0].session_id, first[0].session_turns) == ("s", 0)
+    second = await kit.run(chat("b", "two", **given()))
+    assert isinstance(second[0], Accepted)
+    assert isinstance(second[-1], Done)
+    assert second[0].session_turns == 1
+    prompt = f"user: one\nassistant: {text_of(first)}\nuser: two\nassistant: "
+    assert second[-1].usage.prompt_tokens == len(prompt)
+    record = kit.store.records["default", "s"]
+    assert [m.content for m in record.messages] == ["one", text_of(first), "two", text_of(second)]
+    assert (record.version, record.turns, record.last_group, record.model) == (2, 2, "g0", "demo")
+    assert codec.unpack_tokens(record.token_ids) == list((prompt + text_of(second)).encode())
+
+
+async def test_a_whole_conversation_replaces_the_stored_one(kit: Kit) -> None:
+    await kit.run(chat("a", "one", **given()))
+    said = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y"},
+        {"role": "user", "content": "z"},
+    ]
+    await kit.run(chat("b", messages=said, **given()))
+    assert [m.content for m in kit.store.records["default", "s"].messages[:3]] == ["x", "y", "z"]
+
+
+async def test_done_waits_for_the_record_of_a_given_session_only(kit: Kit) -> None:
+    frames = await kit.run(chat("a", **given()))
+    assert isinstance(frames[-1], Done)
+    assert ("default", "s") in kit.store.records
+    kit.store.away = True
+    await kit.run(chat("made", **given("m", given=False)))
+    assert ("default", "m") not in kit.store.records
+    started = time.monotonic()
+    said = [{"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]
+    assert isinstance((await kit.run(chat("c", messages=said, **given())))[-1], Done)
+    assert 0.09 < time.monotonic() - started < 1
+    kit.store.away = False
+    await kit.until(lambda: ("default", "m") in kit.store.records)
+    assert kit.store.records["default", "s"].version == 2
+
+
+async def test_what_is_not_stored_yet_is_known_here(kit: Kit) -> None:
+    kit.store.away = True
+    first = await kit.run(chat("a", "one", **given("m", given=False)))
+    second = await kit.run(chat("b", "two", **given("m")))
+    assert isinstance(second[0], Accepted)
+    assert second[0].session_turns == 1
+    kit.store.away = False
+    await kit.until(lambda: ("default", "m") in kit.store.records)
+    await kit.until(lambda: kit.store.records["default", "m"].version == 2)
+    assert kit.store.records["default", "m"].messages[1].content == text_of(first)
+
+
+async def test_without_the_store_only_what_depends_on_it_fails(kit: Kit) -> None:
+    kit.store.away = True
+    last = (await kit.run(chat("a", **given("unknown"))))[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, last.data["reason"]) == ("unavailable", "session_store")
+    said = [{"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]
+    assert isinstance((await kit.run(chat("b", messages=said, **given("unknown"))))[-1], Done)
+    assert isinstance((await kit.run(chat("c")))[-1], Done)
+    assert kit.metric("session_lookups_total", outcome="unavailable") == 2
+    kit.store.away = False
+    assert kit.leader.detail()["sessions_pending"] == 0
+
+
+async def test_a_session_deleted_in_the_store_is_not_brought_back(kit: Kit) -> None:
+    await kit.run(chat("a", **given()))
+    kit.store.records.clear()
+    frames = await kit.run(chat("b", **given()))
+    assert isinstance(frames[0], Accepted)
+    assert frames[0].session_turns == 0
+    assert kit.store.records["default", "s"].version == 1
+
+
+async def test_a_later_turn_of_another_group_wins(kit: Kit) -> None:
+    await kit.run(chat("a", "one", **given()))
+    other = SessionRecord(
+        session_id="s",
+        tenant="default",
+        model="demo",
+        version=7,
+        turns=5,
+        messages=[ChatMessage(role="user", content="elsewhere")],
+    )
+    kit.store.records["default", "s"] = other
+    frames = await kit.run(chat("b", "two", **given()))
+    assert isinstance(frames[0], Accepted)
+    assert frames[0].session_turns == 5
+    assert kit.store.records["default", "s"].messages[0].content == "elsewhere"
+    assert kit.store.records["default", "s"].version == 8
+
+
+def record(session_id: str, version: int = 1, text: str = "x") -> SessionRecord:
+    said = [ChatMessage(role="user", content=text)]
+    return SessionRecord(session_id=session_id, tenant="t", model="m", version=version, messages=said)
+
+
+async def test_bounds_hold_while_the_store_is_away() -> None:
+    store, metrics = DictStore(), Metrics(CollectorRegistry())
+    store.away = True
+    sessions = Sessions(store, SessionLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000)
+    waiting = [sessions.commit(record(f"s{number}", text="y" * 200)) for number in range(30)]
+    assert sessions.num_pending == 10
+    assert 5 < sessions.num_cached < 20
+    assert [future.done() for future in waiting] == [True] * 20 + [False] * 10
+    with pytest.raises(Unavailable):
+        await sessions.lookup("t", "s0")
+    assert await sessions.flush(0.1) is False
+    store.away = False
+    assert await sessions.flush(1.0)
+    assert [future.result() for future in waiting] == [False] * 20 + [True] * 10
+    assert store.commits == 10  # one record per message of at most 4000 / 2 bytes
+    stale = sessions.commit(record("s29", version=1))
+    await sessions.flush(1.0)
+    assert stale.result() is False
+    assert (await sessions.lookup("t", "s29")) == store.records["t", "s29"]
+
+
+async def test_commits_of_one_session_are_joined() -> None:
+    store = DictStore()
+    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    run = asyncio.create_task(sessions.run())
+    futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
+    assert all(await asyncio.gather(*futures))
+    assert store.records["t", "s"].version == 5
+    assert store.commits == 1
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+def test_record_sizes_are_not_underestimated() -> None:
+    big = SessionRecord(
+        session_id="s" * 128,
+        tenant="t" * 64,
+        model="m" * 64,
+        version=2**40,
+        messages=[ChatMessage(role="assistant", content="😀" * 100, name="é" * 9)] * 20,
+        token_ids=b"1234" * 100,
+        last_group="g" * 64,
+        turns=10**6,
+        created_ms=2**45,
+        updated_ms=2**45,
+    )
+    assert record_bytes(big) >= len(codec.encode(SessionCommit(records=[big])))
