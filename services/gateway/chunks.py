@@ -4,13 +4,14 @@ One writer holds what never changes in a stream already encoded and puts only th
 connection; `stream.py` sends what it makes.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from services.gateway.errors import ErrorAnswer
 from services.gateway.respond import Envelope, chat_logprobs, completion_logprobs, usage_of
-from shared.messages import Delta, Tokens, Usage
+from shared.messages import Delta, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -28,7 +29,7 @@ class ChunkWriter(Protocol):
         """The events before the first text; may be empty."""
         ...
 
-    def tokens(self, tokens: Tokens, prompt: int = 0) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
         """The events for new text of a prompt's choices."""
         ...
 
@@ -78,10 +79,10 @@ class ChatWriter(_Writer):
             for index in range(self._n)
         )
 
-    def tokens(self, tokens: Tokens, prompt: int = 0) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
         """A chunk for each choice's text, and one for its end."""
         parts: list[bytes] = []
-        for delta in tokens.deltas:
+        for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
             if delta.text or delta.logprobs:
                 parts += (start, b',"delta":{"content":', _encode(delta.text), self._end(delta))
@@ -115,10 +116,10 @@ class CompletionWriter(_Writer):
         """Nothing: this shape has no role."""
         return b""
 
-    def tokens(self, tokens: Tokens, prompt: int = 0) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
         parts: list[bytes] = []
-        for delta in tokens.deltas:
+        for delta in deltas:
             index = prompt * self._n + delta.choice
             if not delta.text and not delta.logprobs and delta.finish_reason is None:
                 continue

@@ -1,7 +1,6 @@
 """Answers in OpenAI's shapes that are sent in one piece. Streamed ones are in `chunks.py`.
 
-Gathers the deltas of one or more generations (several prompts of one call) and encodes the result; it
-neither waits nor sends.
+Encodes one or more whole completions (several prompts of one call) as one answer; it neither waits nor sends.
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from shared.messages import FinishReason, ModelCard, TokenLogprob, Tokens, Usage
+from shared.client import Choice, Completion
+from shared.messages import ModelCard, TokenLogprob, Usage
 
 LOWEST_LOGPROB = -9999.0  # what OpenAI sends for "impossible"; JSON has no infinity
 
@@ -27,37 +27,6 @@ class Envelope:
     def head(self, kind: str) -> dict[str, Any]:
         """The first fields of an answer of that kind."""
         return {"id": self.answer_id, "object": kind, "created": self.created_s, "model": self.model}
-
-
-class Choice:
-    """One choice while its parts arrive."""
-
-    __slots__ = ("finish_reason", "logprobs", "texts")
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.logprobs: list[TokenLogprob] = []
-        self.finish_reason: FinishReason | None = None
-
-
-class Gathered:
-    """All choices of one answer: `n` for each prompt, in the order of the prompts."""
-
-    def __init__(self, *, prompts: int, n: int) -> None:
-        self._n = n
-        self.choices = [Choice() for _ in range(prompts * n)]
-        self.usages: list[Usage] = []
-
-    def add(self, tokens: Tokens, prompt: int = 0) -> None:
-        """Takes in new text of a prompt's choices."""
-        for delta in tokens.deltas:
-            choice = self.choices[prompt * self._n + delta.choice]
-            if delta.text:
-                choice.texts.append(delta.text)
-            if delta.logprobs:
-                choice.logprobs.extend(delta.logprobs)
-            if delta.finish_reason is not None:
-                choice.finish_reason = delta.finish_reason
 
 
 def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
@@ -106,38 +75,43 @@ def completion_logprobs(entries: Sequence[TokenLogprob], offset: int = 0) -> dic
     }
 
 
-def chat_body(envelope: Envelope, gathered: Gathered, *, logprobs: bool) -> bytes:
-    """A `chat.completion`."""
+def chat_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool) -> bytes:
+    """A `chat.completion`; there is one part."""
     body = envelope.head("chat.completion")
     body["choices"] = [
         {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.texts), "refusal": None},
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
             "logprobs": chat_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
         }
-        for index, choice in enumerate(gathered.choices)
+        for index, choice in enumerate(_choices(parts))
     ]
-    return _finish(body, envelope, gathered)
+    return _finish(body, envelope, parts)
 
 
-def completion_body(envelope: Envelope, gathered: Gathered, *, logprobs: bool) -> bytes:
-    """A `text_completion`."""
+def completion_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool) -> bytes:
+    """A `text_completion`; one part for each prompt, their choices numbered through."""
     body = envelope.head("text_completion")
     body["choices"] = [
         {
             "index": index,
-            "text": "".join(choice.texts),
+            "text": choice.text,
             "logprobs": completion_logprobs(choice.logprobs) if logprobs else None,
             "finish_reason": choice.finish_reason,
         }
-        for index, choice in enumerate(gathered.choices)
+        for index, choice in enumerate(_choices(parts))
     ]
-    return _finish(body, envelope, gathered)
+    return _finish(body, envelope, parts)
 
 
-def _finish(body: dict[str, Any], envelope: Envelope, gathered: Gathered) -> bytes:
-    body["usage"] = usage_of(gathered.usages)
+def _choices(parts: Sequence[Completion]) -> list[Choice]:
+    """The choices of all prompts, in the order of the prompts."""
+    return parts[0].choices if len(parts) == 1 else [choice for part in parts for choice in part.choices]
+
+
+def _finish(body: dict[str, Any], envelope: Envelope, parts: Sequence[Completion]) -> bytes:
+    body["usage"] = usage_of([part.usage for part in parts])
     if envelope.session_id:
         body["session_id"] = envelope.session_id
     return msgspec.json.encode(body)

@@ -13,6 +13,7 @@ from shared.messages import SessionRef
 from shared.messages.base import NAME_PATTERN, REQUEST_ID_PATTERN
 
 _SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
+_ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
 _REQUEST_ID = re.compile(REQUEST_ID_PATTERN.removesuffix("$") + r"\Z")
 _MODES: dict[bytes, Literal["auto", "append", "replace"]] = {
@@ -76,7 +77,7 @@ def request_ids(headers: RawHeaders, made: str) -> tuple[str, str]:
     given = _text(raw)
     if not _REQUEST_ID.match(given):
         return made, made
-    return given, f"{given[: 64 - 1 - len(made)]}-{made}"
+    return given, f"{given[: 64 - 1 - len(made) - _ROOM_FOR_PLACE]}-{made}"
 
 
 def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float, max_s: float) -> float:

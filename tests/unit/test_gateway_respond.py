@@ -88,8 +88,8 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
     writer = ChatWriter(CHAT, n=2, usage=True, logprobs=False)
     raw = (
         writer.opening()
-        + writer.tokens(tokens(Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")))
-        + writer.tokens(tokens(Delta(finish_reason="stop")))
+        + writer.deltas((Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")))
+        + writer.deltas((Delta(finish_reason="stop")))
         + writer.closing([USAGE])
     )
     *chunks, done = events(raw)
@@ -118,7 +118,7 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
 
 def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text() -> None:
     writer = ChatWriter(CHAT, n=1, usage=False, logprobs=True)
-    raw = writer.tokens(tokens(Delta(text="ét", logprobs=LOGPROBS)))
+    raw = writer.deltas((Delta(text="ét", logprobs=LOGPROBS)))
     (chunk,) = events(raw)
     assert "usage" not in chunk
     parsed = ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -133,9 +133,9 @@ def test_text_chunks_keep_their_offsets_and_skip_empty_deltas() -> None:
     envelope = Envelope(answer_id="cmpl-r1", created_s=1, model="demo", session_id="s-2")
     writer = CompletionWriter(envelope, prompts=2, n=1, usage=False, logprobs=True)
     assert writer.opening() == b""
-    raw = writer.tokens(tokens(Delta(text="ét", logprobs=LOGPROBS)), prompt=1)
-    raw += writer.tokens(tokens(Delta(text="", token_ids=b"\1\0\0\0")), prompt=1)
-    raw += writer.tokens(tokens(Delta(text="t", logprobs=LOGPROBS[1:], finish_reason="stop")), prompt=1)
+    raw = writer.deltas((Delta(text="ét", logprobs=LOGPROBS)), prompt=1)
+    raw += writer.deltas((Delta(text="", token_ids=b"\1\0\0\0")), prompt=1)
+    raw += writer.deltas((Delta(text="t", logprobs=LOGPROBS[1:], finish_reason="stop")), prompt=1)
     first, second = events(raw)
     assert (first["session_id"], first["choices"][0]["index"]) == ("s-2", 1)
     assert "session_id" not in second

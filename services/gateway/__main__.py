@@ -1,0 +1,110 @@
+"""Starts a gateway: settings, broker, client, HTTP server; drains it at the end."""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+
+from services.gateway.app import create_app
+from services.gateway.auth import Keyring, parse_keys
+from services.gateway.completions import Context
+from services.gateway.limits import Places, RateLimiter
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.settings import GatewaySettings
+from shared.admin import http_server
+from shared.bus import Bus
+from shared.client import InferenceClient, list_models
+from shared.errors import Unavailable
+from shared.lifecycle import Service, run
+from shared.messages import ModelCard
+from shared.settings import load
+
+log = structlog.get_logger(__name__)
+
+_DRAIN_POLL_S = 0.02
+
+
+async def start(
+    service: Service, stack: AsyncExitStack, settings: GatewaySettings, keys: dict[str, str], bus: Bus
+) -> int:
+    """Connects the parts and serves until the stack closes; returns the port."""
+    client = InferenceClient(bus)
+    await client.start()
+    stack.push_async_callback(client.close)
+    context = Context(
+        settings=settings,
+        client=client,
+        keyring=Keyring(keys),
+        rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
+        places=Places(settings.max_concurrent),
+        metrics=GatewayMetrics(service.registry),
+        accepting=lambda: service.is_ready,
+    )
+
+    async def models() -> list[ModelCard]:
+        return await list_models(bus, timeout_s=settings.models_timeout_s)
+
+    def readiness() -> tuple[bool, dict[str, Any]]:
+        return service.is_ready, service.readiness()
+
+    app = create_app(
+        context,
+        list_models=models,
+        readiness=readiness,
+        registry=service.registry,
+        version=version("ryzanstein"),
+    )
+
+    async def drain() -> None:
+        while context.places.taken:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    def end_running() -> None:
+        for running in tuple(context.running):
+            running.abort(
+                Unavailable("the gateway stops; send the request again", reason="draining", retry_after_s=1.0)
+            )
+
+    service.on_drain(drain)
+    service.set_detail(lambda: {"running": context.places.taken, "max_concurrent": context.places.limit})
+    port = await stack.enter_async_context(
+        http_server(
+            app,
+            settings.http_host,
+            settings.http_port,
+            http="httptools",
+            ws="none",
+            timeout_keep_alive=settings.keep_alive_s,
+            limit_concurrency=settings.max_connections,
+            server_header=False,
+            date_header=False,
+        )
+    )
+    stack.callback(end_running)
+    log.info("serving", host=settings.http_host, port=port, keys=len(keys))
+    return port
+
+
+def main() -> None:
+    """The entry point of the process."""
+    settings = load(GatewaySettings)
+    try:
+        keys = parse_keys(settings.api_keys.get_secret_value())
+    except ValueError as error:
+        print(f"wrong setting: RYZ_API_KEYS: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+    async def setup(service: Service, stack: AsyncExitStack) -> None:
+        bus = await service.connect_bus(stack)
+        await service.answer_status(bus)
+        await start(service, stack, settings, keys, bus)
+        service.ready()
+
+    run(settings, "gateway", setup)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""The FastAPI application: which paths there are, and how they are documented.
+
+The completion routes are plain ASGI applications behind documented routes (`completions.py`), because they
+are the serving path; everything else is ordinary FastAPI.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from services.gateway.completions import CompletionRoute, Context
+from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for
+from services.gateway.respond import model_object
+from services.gateway.schema import ChatCompletionRequest, CompletionRequest
+from shared.errors import ModelNotFound, RyzError
+from shared.messages import ModelCard
+
+log = structlog.get_logger(__name__)
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text}
+    for status, text in {
+        400: "The body is wrong; `error.param` names the field.",
+        401: "No valid API key.",
+        404: "No group serves that model.",
+        413: "The body is too large.",
+        429: "The tenant is over its limit; `Retry-After` says for how long.",
+        503: "Overloaded, draining, or a part is missing; `X-Ryz-Reason` says which.",
+        504: "The deadline passed.",
+    }.items()
+}
+_REF = "#/components/schemas/{model}"
+
+
+class DirectRoute(APIRoute):
+    """A documented route whose requests go straight to an ASGI application."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *, direct: ASGIApp, **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = direct
+
+
+def create_app(
+    context: Context,
+    *,
+    list_models: Callable[[], Awaitable[list[ModelCard]]],
+    readiness: Callable[[], tuple[bool, dict[str, Any]]],
+    registry: CollectorRegistry,
+    version: str,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        context: what the completion routes share.
+        list_models: the models on offer; raises an error of the family when nobody knows.
+        readiness: whether requests are welcome, and the body of /ready.
+        registry: what /metrics shows.
+        version: the distribution's.
+    """
+    app = FastAPI(title="Ryzanstein", version=version, summary="An OpenAI-compatible gateway.")
+    _add_completions(app, context)
+    _add_models(app, context, list_models)
+    _add_probes(app, readiness, registry)
+    _add_errors(app, context)
+    _add_schemas(app)
+    return app
+
+
+def _add_completions(app: FastAPI, context: Context) -> None:
+    async def chat_completions() -> None:
+        """Continues a conversation; with `stream` as server-sent events."""
+
+    async def completions() -> None:
+        """Continues one text or several; with `stream` as server-sent events."""
+
+    for endpoint, path, kind, model in (
+        (chat_completions, "/v1/chat/completions", "chat", ChatCompletionRequest),
+        (completions, "/v1/completions", "completion", CompletionRequest),
+    ):
+        schema = {"$ref": _REF.format(model=model.__name__)}
+        app.router.routes.append(
+            DirectRoute(
+                path,
+                endpoint,
+                direct=CompletionRoute("chat" if kind == "chat" else "completion", context),
+                methods=["POST"],
+                responses=_ERRORS,
+                openapi_extra={
+                    "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
+                },
+            )
+        )
+
+
+def _add_models(
+    app: FastAPI, context: Context, list_models: Callable[[], Awaitable[list[ModelCard]]]
+) -> None:
+    def authorize(request: Request) -> None:
+        context.keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The models that a group serves now."""
+        authorize(request)
+        cards = await list_models()
+        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards]})
+
+    @app.get("/v1/models/{model:path}")
+    async def model(request: Request, model: str) -> Response:
+        """One model."""
+        authorize(request)
+        for card in await list_models():
+            if card.name == model:
+                return JSONResponse(model_object(card))
+        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+
+
+def _add_probes(
+    app: FastAPI, readiness: Callable[[], tuple[bool, dict[str, Any]]], registry: CollectorRegistry
+) -> None:
+    @app.get("/live")
+    async def live() -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "live"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """200 when requests are welcome, else 503 and why."""
+        good, body = readiness()
+        return JSONResponse(body, status_code=200 if good else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_errors(app: FastAPI, context: Context) -> None:
+    def respond(answer: ErrorAnswer) -> Response:
+        context.metrics.ended("other", answer.status, 0.0)
+        response = Response(answer.body, status_code=answer.status, media_type="application/json")
+        for name, value in answer.headers:
+            response.headers[name.decode()] = value.decode("latin-1")
+        return response
+
+    async def refused(_: Request, error: Exception) -> Response:
+        return respond(answer_for(error))
+
+    async def no_route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path[:200]}"
+        if error.status_code == 405:
+            refusal = HttpRefusal(405, "method_not_allowed", f"{where}: this path takes another method")
+        elif error.status_code == 404:
+            refusal = HttpRefusal(404, "unknown_url", f"{where}: there is no such path; see /docs")
+        else:
+            refusal = HttpRefusal(error.status_code, "http_error", f"{where}: {error.detail}")
+        refusal.headers = [
+            (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
+        ]
+        return respond(answer_for(refusal))
+
+    async def bug(request: Request, error: Exception) -> Response:
+        log.error("request failed", route=request.url.path[:200], exc_info=error)
+        return respond(answer_for(error))
+
+    app.add_exception_handler(RyzError, refused)
+    app.add_exception_handler(HttpRefusal, refused)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, bug)
+
+
+def _add_schemas(app: FastAPI) -> None:
+    """Puts the two bodies into the OpenAPI document, since no endpoint declares them."""
+    bodies: list[type[BaseModel]] = [ChatCompletionRequest, CompletionRequest]
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        fresh = app.openapi_schema is None
+        document = made()
+        if fresh:
+            _, schemas = models_json_schema(
+                [(body, "validation") for body in bodies], ref_template=_REF, by_alias=True
+            )
+            document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,64 @@
+"""From the bytes of a body to a checked model of it.
+
+Two readers: a strict and fast one, and a lenient one that only runs after the first failed, to find the
+field that holds a NaN.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+
+from services.gateway.errors import HttpRefusal, invalid_body
+from services.gateway.schema import SamplingBody
+from shared.errors import InvalidRequest
+
+B = TypeVar("B", bound=SamplingBody)
+
+
+def check_content_type(headers: Mapping[bytes, bytes]) -> None:
+    """Raises a 415 `HttpRefusal` unless the body is plain JSON, or says nothing about itself."""
+    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise HttpRefusal(
+            415,
+            "unsupported_media_type",
+            f"set the header Content-Type: application/json, not {kind.decode('latin-1')[:64]!r}",
+        )
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if encoding != b"identity":
+        raise HttpRefusal(
+            415,
+            "unsupported_media_type",
+            f"bodies are taken as they are, not with Content-Encoding {encoding.decode('latin-1')[:64]!r}",
+        )
+
+
+def parse(raw: bytes, kind: type[B]) -> B:
+    """The body as a model; raises `InvalidRequest` that names the field, or where the JSON breaks."""
+    try:
+        value = msgspec.json.decode(raw)
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        _explain_non_finite(raw, kind)
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    return _validate(value, kind)
+
+
+def _validate(value: Any, kind: type[B]) -> B:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise invalid_body(error) from None
+
+
+def _explain_non_finite(raw: bytes, kind: type[B]) -> None:
+    """Raises `InvalidRequest` when the only trouble is a NaN or an infinity in a field that we know."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return
+    _validate(value, kind)

@@ -1,0 +1,83 @@
+"""One call of a completion route: its generations, and what its answer has to look like.
+
+Joins body and headers; the rules for each are in `translate.py` and `sessions.py`.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+
+from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
+from services.gateway.sessions import RawHeaders, given_session, session_mode
+from services.gateway.translate import Origin, chat_request, completion_requests, refuse_unsupported
+from shared.identity import new_session_id, request_root
+from shared.messages import GenerateRequest, SessionRef
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What was asked for.
+
+    session_id: empty when there is no session.
+    timeout_s: the body's wish; None: it says nothing.
+    """
+
+    request_id: str
+    model: str
+    requests: list[GenerateRequest]
+    n: int
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    session_id: str
+    timeout_s: float | None
+    unknown_fields: int
+
+
+def chat_call(body: ChatCompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str) -> Call:
+    """A chat completion; without a session of the caller's it gets a new one, named after its root.
+
+    Raises `InvalidRequest` that names the field or header.
+    """
+    unknown = refuse_unsupported(body)
+    session = given_session(headers, body.session_id)
+    request = chat_request(body, Origin(request_id, tenant, _random_seed(), session))
+    if session is None:
+        session_id = new_session_id(request_root(request))
+        session = SessionRef(session_id=session_id, given=False, mode=session_mode(headers))
+        request = msgspec.structs.replace(request, session=session)
+    return _call(body, request_id, [request], session.session_id, unknown)
+
+
+def completion_call(body: CompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str) -> Call:
+    """A completion; it belongs to a session only if the caller says so. Raises like `chat_call`."""
+    unknown = refuse_unsupported(body)
+    session = given_session(headers, body.session_id)
+    count = len(body.prompt)
+    request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
+    requests = completion_requests(body, Origin(request_id, tenant, _random_seed(), session), request_ids)
+    return _call(body, request_id, requests, session.session_id if session else "", unknown)
+
+
+def _random_seed() -> int:
+    return secrets.randbits(63)
+
+
+def _call(
+    body: SamplingBody, request_id: str, requests: list[GenerateRequest], session_id: str, unknown: int
+) -> Call:
+    sampling = requests[0].sampling
+    options = body.stream_options
+    return Call(
+        request_id=request_id,
+        model=body.model,
+        requests=requests,
+        n=sampling.n,
+        stream=bool(body.stream),
+        include_usage=options is not None and bool(options.include_usage),
+        logprobs=sampling.logprobs >= 0,
+        session_id=session_id,
+        timeout_s=body.timeout,
+        unknown_fields=unknown,
+    )

@@ -1,0 +1,125 @@
+"""One HTTP request while it is answered: what was sent so far, and who may end it early.
+
+The caller leaving and the gateway stopping both end a request by cancelling the task that answers it,
+wherever it waits, and turn up there as an ordinary exception with the reason.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from starlette.types import Receive, Send
+
+from services.gateway.errors import Headers
+from services.gateway.limits import ClientDisconnected
+from shared.errors import DeadlineExceeded
+from shared.messages import Usage
+
+_JSON = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a call went, for metrics and the log."""
+
+    group: str = ""
+    usages: list[Usage] = field(default_factory=list)
+    first_text_s: float = 0.0  # on the loop's clock; 0: none came
+
+
+class Reply:
+    """The answer to one request, in one piece or in many."""
+
+    __slots__ = ("_send", "bytes_sent", "headers", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.headers: Headers = []  # of every answer, also of a refusal
+        self.status = 0
+        self.bytes_sent = 0
+
+    @property
+    def started(self) -> bool:
+        """The status is on its way and cannot be changed."""
+        return self.status != 0
+
+    async def whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
+        """A JSON answer. With `more`, the connection waits for `end`."""
+        self.status = status
+        length = (b"content-length", b"%d" % len(body))
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [_JSON, length, *self.headers, *headers],
+            }
+        )
+        await self.part(body, more=more)
+
+    async def start(self, headers: Headers) -> None:
+        """The beginning of a 200 that comes in parts."""
+        self.status = 200
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers]})
+
+    async def part(self, data: bytes, *, more: bool = True) -> None:
+        """The next part; waits while the caller does not read."""
+        self.bytes_sent += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def end(self) -> None:
+        """Nothing more comes."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Running:
+    """The part of a request in which it may be ended early, as an asynchronous context manager.
+
+    receive: where the caller's leaving is heard; the body has been read.
+    all_running: has this object as long as it may be aborted from outside.
+    limit_s: ends the block at the latest; the generations' own deadlines come before.
+    """
+
+    __slots__ = ("_all", "_limit_s", "_reason", "_receive", "_task", "_timer", "_watcher")
+
+    def __init__(self, receive: Receive, all_running: "set[Running]", limit_s: float) -> None:
+        self._receive = receive
+        self._all = all_running
+        self._limit_s = limit_s
+        self._reason: Exception | None = None
+
+    def abort(self, reason: Exception) -> None:
+        """Raises `reason` in the task that is inside the block; the first reason counts."""
+        if self._reason is None:
+            self._reason = reason
+            self._task.cancel()
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[object] = task
+        self._watcher = asyncio.create_task(self._watch())
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire)
+        self._all.add(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._all.discard(self)
+        self._watcher.cancel()
+        self._timer.cancel()
+        if self._reason is None:
+            return
+        if self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise self._reason
+
+    def _expire(self) -> None:
+        self.abort(DeadlineExceeded("the caller did not read the answer in the time it gave the request"))
+
+    async def _watch(self) -> None:
+        while (await self._receive())[
+            "type"
+        ] != "http.disconnect":  # the body was read before: nothing else comes
+            pass
+        self.abort(ClientDisconnected())

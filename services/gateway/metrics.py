@@ -1,0 +1,81 @@
+"""What the gateway counts, under `ryz_gateway_...`.
+
+Label values come from short fixed lists (our routes, HTTP statuses), so the number of series is bounded. The
+children are looked up once, because `labels()` costs more than counting.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class GatewayMetrics:
+    """The counters of one gateway."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "ryz_gateway_requests",
+            "HTTP requests by route and status.",
+            ["route", "status"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "ryz_gateway_request_seconds",
+            "From the first byte of a request to the last of its answer.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "ryz_gateway_time_to_first_token_seconds",
+            "From a request to its first text, streamed answers only.",
+            ["route"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.open_streams = Gauge(
+            "ryz_gateway_open_streams", "Streamed answers under way.", registry=registry
+        )
+        self.cancelled = Counter(
+            "ryz_gateway_cancelled", "Requests whose caller left before the end.", registry=registry
+        )
+        self._failed_streams = Counter(
+            "ryz_gateway_failed_streams",
+            "Streams that ended with an error event.",
+            ["code"],
+            registry=registry,
+        )
+        self.request_bytes = Counter("ryz_gateway_request_bytes", "Bytes of bodies read.", registry=registry)
+        self.response_bytes = Counter(
+            "ryz_gateway_response_bytes", "Bytes of bodies sent.", registry=registry
+        )
+        self.unknown_fields = Counter(
+            "ryz_gateway_unknown_fields",
+            "Fields of bodies that were accepted and not used.",
+            registry=registry,
+        )
+        self._request_children: dict[tuple[str, int], Counter] = {}
+        self._second_children: dict[str, Histogram] = {}
+        self._token_children: dict[str, Histogram] = {}
+
+    def ended(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        counter = self._request_children.get((route, status))
+        if counter is None:
+            counter = self._request_children[route, status] = self._requests.labels(route, str(status))
+        counter.inc()
+        histogram = self._second_children.get(route)
+        if histogram is None:
+            histogram = self._second_children[route] = self._seconds.labels(route)
+        histogram.observe(seconds)
+
+    def failed_stream(self, code: str) -> None:
+        """A stream ended with an error event; codes are those of the error family."""
+        self._failed_streams.labels(code).inc()
+
+    def first_token(self, route: str, seconds: float) -> None:
+        """A stream showed its first text."""
+        histogram = self._token_children.get(route)
+        if histogram is None:
+            histogram = self._token_children[route] = self._first_token.labels(route)
+        histogram.observe(seconds)

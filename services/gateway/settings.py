@@ -1,0 +1,56 @@
+"""The gateway's settings, read from `RYZ_...` once at the start."""
+
+from pydantic import Field, SecretStr
+
+from shared.settings import CommonSettings
+
+
+class GatewaySettings(CommonSettings):
+    """Where it listens, who may ask, and the limits of every request."""
+
+    http_host: str = Field(default="127.0.0.1", description="Where the API is served.")
+    http_port: int = Field(default=8000, ge=0, le=65535, description="Its port; 0 takes a free one.")
+    api_keys: SecretStr = Field(
+        default=SecretStr(""), description="`key:tenant,key:tenant`; empty: open to everybody, as `default`."
+    )
+    max_body_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1024, le=2**30, description="The largest body of a request."
+    )
+    body_timeout_s: float = Field(
+        default=30.0, gt=0, le=3600, description="How long a body may take to arrive."
+    )
+    max_concurrent: int = Field(
+        default=1024, ge=1, le=1_000_000, description="Generations that may run at the same time."
+    )
+    max_prompts: int = Field(default=64, ge=1, le=999, description="Prompts in one completion call.")
+    max_connections: int = Field(
+        default=16_384, ge=1, le=1_000_000, description="Open HTTP connections, idle ones included."
+    )
+    keep_alive_s: int = Field(
+        default=75, ge=1, le=3600, description="How long an idle connection stays open."
+    )
+    default_timeout_s: float = Field(
+        default=300.0, gt=0, le=86_400, description="Time for a request that does not say."
+    )
+    max_timeout_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="The most a request may ask for."
+    )
+    models_timeout_s: float = Field(
+        default=2.0, gt=0, le=60, description="How long a list of models may take to arrive."
+    )
+    header_wait_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=600,
+        description="How long a stream's status waits for the first text or a failure.",
+    )
+    rate_limit_rps: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="Requests a second of one tenant, in the long run; 0: no limit.",
+    )
+    rate_limit_burst: int = Field(
+        default=20, ge=1, le=1_000_000, description="Requests of one tenant at once."
+    )
+    request_log: bool = Field(default=False, description="One line for every request, at level info.")
