@@ -64,6 +64,8 @@ class Handlers:
         for subscription in self._taking:
             await subscription.unsubscribe()
         self._taking.clear()
+        if not self._bus.connected:
+            return
         # the broker answers in order: behind two flushes nothing of what was sent can be undelivered any more
         await self._bus.flush()
         await self._bus.flush()
@@ -128,8 +130,8 @@ class Handlers:
     async def watch(self) -> None:
         """Looks for silent groups, for ever. Run it as a task; cancel it to end it.
 
-        When this process was held up, or the broker was away, heartbeats wait to be read or were never sent to
-        us: that says nothing of the groups, so nobody is lost until they had the time to be heard again.
+        When this process was held up, or the broker was away, heartbeats wait to be read or never came: that
+        says nothing of the groups, so nobody is lost until they had the time to be heard again.
         """
         tick_s = self._settings.router_tick_s
         last = trusted_from = self._clock()

@@ -16,8 +16,8 @@ from shared.identity import routing_key
 from shared.messages import GenerateRequest
 from shared.messages.base import REQUEST_ID_PATTERN
 from shared.subjects import HEADER_TIMEOUT, PREFIX
+from shared.telemetry.traces import carry
 
-PASSED_HEADERS = ("traceparent", "tracestate")
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 _REQUEST_ID = regex(REQUEST_ID_PATTERN)
 _BYTES_PER_TOKEN = 4  # of English text, about
@@ -79,7 +79,7 @@ def read(message: Message, now: float) -> Incoming:
         reply_to=reply_to,
         facts=RequestFacts(request.model, routing_key(request), len(message.data) // _BYTES_PER_TOKEN),
         deadline=now + left_ms / 1000 if left_ms is not None else None,
-        headers={name: message.headers[name] for name in PASSED_HEADERS if name in message.headers},
+        headers=carry(message.headers),
     )
 
 

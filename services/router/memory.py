@@ -1,4 +1,4 @@
-"""What a router remembers of requests for a short time. Losing it in a restart costs a little work, no more."""
+"""What a router remembers of requests for a short time. To lose it costs a little work, no more."""
 
 from dataclasses import dataclass
 

@@ -51,8 +51,8 @@ def held(fleet: Fleet, now: float) -> int:
 
 def test_load_is_the_heartbeat_plus_what_was_sent_since() -> None:
     fleet = new_fleet()
-    fleet.observe(beat(1, running=7, accepted=7), 0.0)
-    for _ in range(4):
+    fleet.observe(beat(1, running=8, accepted=8), 0.0)
+    for _ in range(3):
         fleet.sent("g0", 10, 0.01)
     view = fleet.view("m", 0.02).ready[0]
     assert (view.running, view.waiting, view.capacity) == (8, 3, 16)
@@ -91,6 +91,18 @@ def test_a_fast_group_is_not_taken_for_full_between_heartbeats() -> None:
                 fullest = max(fullest, held(fleet, now))
         fleet.observe(beat(interval + 1, running=1, accepted=sent), interval * 0.1)
     assert fullest < 16
+
+
+def test_a_group_with_places_left_is_not_full_before_it_beats_again() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1), 0.0)
+    for _ in range(63):
+        fleet.sent("g0", 1, 0.01)
+    assert not fleet.view("m", 0.02).ready[0].full
+    fleet.sent("g0", 1, 0.01)
+    assert fleet.view("m", 0.02).ready[0].full
+    fleet.observe(beat(2, running=8, waiting=8, accepted=64), 0.1)  # it held 16 of them and refused the rest
+    assert fleet.view("m", 0.1).ready[0].full
 
 
 def test_a_group_that_finishes_nothing_fills_up() -> None:

@@ -14,6 +14,9 @@ from services.router.domain.decision import GroupView
 from shared.messages import Heartbeat
 
 Standing = Literal["starting", "ready", "draining", "failed", "stopped", "lost", "tripped"]
+_BENEFIT_OF_DOUBT = (
+    4  # a group with places left may be sent so many times what it holds, until it beats again
+)
 _SMOOTHING = 0.5  # weight of the newest interval in the measured rate
 
 
@@ -97,10 +100,13 @@ class Group:
         held = max(0, ceil(load.running + load.waiting + self._pending - finished))
         waiting = min(held, max(0, held - load.max_running, ceil(load.waiting - finished)))
         max_running = max(1, load.max_running)
-        capacity = load.max_running + load.max_waiting
+        capacity = load.max_running + load.max_waiting or self._limits.max_inflight
+        at_its_limit = load.waiting > 0 or load.running >= load.max_running > 0
+        if not at_its_limit:  # how fast it is did not show yet: what was sent since may be done long ago
+            capacity *= _BENEFIT_OF_DOUBT
         queued_tokens = max(0.0, load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed)
         rate = self.requests_per_s
-        if not rate or not load.waiting:  # below saturation the measured rate is that of the callers
+        if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
             rate = max(rate, max_running / self._limits.assumed_service_s)
         prefill_s = queued_tokens / load.tokens_per_s if load.tokens_per_s else 0.0
         return GroupView(
@@ -109,7 +115,7 @@ class Group:
             running=held - waiting,
             waiting=waiting,
             max_running=max_running,
-            capacity=min(capacity, self._limits.max_inflight) if capacity else self._limits.max_inflight,
+            capacity=min(capacity, self._limits.max_inflight),
             wait_s=max(waiting / rate, prefill_s),  # for a place and for prompts: the two overlap
             tokens_per_s=load.tokens_per_s,
         )
