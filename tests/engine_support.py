@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Slice, StepPlan
+from services.worker.domain.plan import BLOCK_SIZE, Engine, NewSequence, Slice, StepPlan
 from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config import read_config
@@ -143,9 +143,11 @@ def plan_logits(directory: Path, world: int, plans: list[StepPlan], num_blocks: 
     return run_threads(world, work)[0]
 
 
-def new_sequence(seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any) -> NewSequence:
+def new_sequence(
+    seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any
+) -> NewSequence:
     """A sequence whose tokens are all prompt."""
-    options = {"prompt_len": len(token_ids), "sampling": sampling} | fields
+    options: dict[str, Any] = {"prompt_len": len(token_ids), "sampling": sampling} | fields
     return NewSequence(seq_id=seq_id, token_ids=token_ids, **options)
 
 
@@ -163,3 +165,35 @@ class Blocks:
         new = [self._free.pop() for _ in range(max(0, needed))]
         self._held[seq_id] = self._held.get(seq_id, 0) + len(new)
         return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
+
+
+async def generate(
+    engine: Engine, prompts: list[list[int]], count: int, samplings: list[Sampling], first_id: int = 1
+) -> list[list[int]]:
+    """Generates for all prompts in one batch, prompts in chunks of 50 tokens; then releases them."""
+    blocks = Blocks(512)
+    ids = range(first_id, first_id + len(prompts))
+    made: dict[int, list[int]] = {seq_id: [] for seq_id in ids}
+    step_id = 0
+    admit = [new_sequence(i, p, s) for i, p, s in zip(ids, prompts, samplings, strict=True)]
+    for begin in range(0, max(map(len, prompts)), 50):
+        slices = [
+            blocks.slice(i, begin, p[begin : begin + 50], sample=begin + 50 >= len(p))
+            for i, p in zip(ids, prompts, strict=True)
+            if begin < len(p)
+        ]
+        result = await engine.step(StepPlan(step_id=step_id, admit=admit, slices=slices))
+        admit, step_id = [], step_id + 1
+        for sampled in result.sampled:
+            made[sampled.seq_id].append(sampled.token_id)
+    while unfinished := [i for i in ids if len(made[i]) < count]:
+        slices = [
+            blocks.slice(i, len(prompts[i - first_id]) + len(made[i]) - 1, made[i][-1:]) for i in unfinished
+        ]
+        result = await engine.step(StepPlan(step_id=step_id, slices=slices))
+        step_id += 1
+        assert [sampled.seq_id for sampled in result.sampled] == unfinished
+        for sampled in result.sampled:
+            made[sampled.seq_id].append(sampled.token_id)
+    await engine.step(StepPlan(step_id=step_id, release=list(ids)))
+    return [made[i] for i in ids]

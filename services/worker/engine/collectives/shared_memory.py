@@ -22,8 +22,8 @@ from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.config import ModelError
 
 _SPINS = 2000  # polls of a flag (about 60 ns each) before the core is offered to others
-_YIELD_S = 0.002  # after this long with sched_yield, sleep
-_SLEEP_S = 0.0001
+_YIELD_S = 0.0001  # after this long with sched_yield, sleep
+_SLEEP_S = 0.00002
 
 Floats = NDArray[np.float32]
 
@@ -48,16 +48,15 @@ class SharedMemoryCollectives:
         self.world = world
         self.timeout_s = timeout_s
         self.seconds = 0.0
-        self._map = mmap.mmap(shared_fd, shared_bytes(world))
-        self._bytes = memoryview(self._map)
-        self._flags = self._bytes[: CACHE_LINE * world].cast("q")
+        shared = mmap.mmap(shared_fd, shared_bytes(world))
+        self._flags = memoryview(shared)[: CACHE_LINE * world].cast("q")
         self._mine = rank * CACHE_LINE // 8
         self._others = [other * CACHE_LINE // 8 for other in range(world) if other != rank]
         # slots[parity][rank]: floats of one rank in operations of that parity
         self._slots: list[list[Floats]] = [
             [
                 np.frombuffer(
-                    self._map,
+                    shared,
                     np.float32,
                     SLOT_BYTES // 4,
                     CACHE_LINE * world + (parity * world + other) * SLOT_BYTES,
@@ -111,11 +110,8 @@ class SharedMemoryCollectives:
         self._await(self._count)
 
     def close(self) -> None:
-        """Unmaps the shared file."""
+        """Lets go of the shared memory; it is unmapped with the last view, which a traceback may hold."""
         self._slots = []
-        self._flags.release()
-        self._bytes.release()
-        self._map.close()
 
     def _gather(self, tensor: Tensor, wanted: bool) -> Tensor | None:
         began = time.perf_counter()

@@ -1,0 +1,153 @@
+"""Model directories that cannot be served are refused in one sentence that names what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.config import ModelError, read_config
+from services.worker.engine.fingerprint import fingerprint
+from services.worker.engine.model import Decoder
+from services.worker.engine.weights import open_checkpoint
+from tests.engine_support import make_llama
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def model(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
+
+
+def _edit(model: Path, **changes: Any) -> None:
+    raw = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(raw | changes))
+
+
+def _load(model: Path) -> Decoder:
+    with open_checkpoint(model) as checkpoint:
+        return Decoder(checkpoint, read_config(model), SingleRank())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"architectures": None}, "architectures"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"head_dim": 15}, "head_dim"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "llama3"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, "linear"),
+        ({"rope_parameters": [1]}, "rope_parameters"),
+    ],
+)
+def test_a_wrong_config_names_its_field(model: Path, changes: dict[str, Any], named: str) -> None:
+    _edit(model, **changes)
+    with pytest.raises(ModelError, match=named) as refusal:
+        read_config(model)
+    assert str(model / "config.json") in str(refusal.value)
+
+
+def test_old_and_new_spelling_of_theta(model: Path) -> None:
+    _edit(model, rope_parameters=None, rope_theta=5e5)
+    assert read_config(model).rope_theta == 5e5
+    _edit(model, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    assert read_config(model).rope_theta == 1e6
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe"])
+def test_a_config_that_is_no_json_object(model: Path, content: bytes) -> None:
+    (model / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        read_config(model)
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        read_config(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("world", [0, 3, 8, 16])
+def test_a_split_that_does_not_fit(good: Path, world: int) -> None:
+    with pytest.raises(ModelError, match=f"tensor_parallel={world} .*1, 2, 4$"):
+        read_config(good).check_split(world)
+
+
+def test_missing_tensor(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, model / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is in none"):
+        _load(model)
+
+
+def test_misshapen_tensor(model: Path) -> None:
+    _edit(model, intermediate_size=128)
+    with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight has shape \(112, 64\).*\(128, 64\)"):
+        _load(model)
+
+
+def test_unsupported_type(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.float64)
+    save_file(tensors, model / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.norm\.weight has type F64"):
+        _load(model)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 500, 100_000])
+def test_truncated_file(model: Path, keep: int) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ModelError, match=r"model\.safetensors is no complete safetensors file"):
+        _load(model)
+
+
+def test_no_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"neither model\.safetensors nor"):
+        _load(model)
+
+
+@pytest.mark.parametrize(
+    ("index", "named"),
+    [
+        ({}, "weight_map"),
+        ({"weight_map": {"a": "gone.safetensors"}}, "gone.safetensors"),
+        ({"weight_map": {"a": "../model/model.safetensors"}}, "no file beside it"),
+    ],
+)
+def test_a_wrong_index(model: Path, index: dict[str, Any], named: str) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=named):
+        _load(model)
+
+
+def test_fingerprint_names_content_not_files(model: Path, tmp_path: Path) -> None:
+    config = read_config(model)
+    first = fingerprint(model, config)
+    assert len(first) == 32
+    split = make_llama(tmp_path / "split", max_shard_size="60KB")
+    assert len(list(split.glob("*.safetensors"))) > 1
+    assert fingerprint(split, read_config(split)) == first
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.norm.weight"][-1] += 1e-3
+    save_file(tensors, model / "model.safetensors")
+    changed = fingerprint(model, config)
+    assert changed != first
+    _edit(model, rms_norm_eps=1e-3)
+    assert fingerprint(model, read_config(model)) not in {first, changed}
