@@ -42,6 +42,17 @@ class Backoff:
         self._attempt = 0
 
 
+def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
+    """The headers of a message, and the broker's status code; that one is empty for messages of clients."""
+    first, *lines = raw.decode("utf-8", "replace").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip()] = value.strip()
+    return headers, first.removeprefix("NATS/1.0").strip()[:3]
+
+
 class OnDown(Protocol):
     """Called when the connection broke; `final` when nats-py will not restore it by itself."""
 
@@ -107,9 +118,8 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         if not headers:
             sink(Message(subject.decode(), data, reply.decode()))
             return
-        parsed = await self._process_headers(headers) or {}
-        no_responders = not data and parsed.get("Status") == NO_RESPONDERS
-        sink(Message(subject.decode(), data, reply.decode(), parsed, no_responders))
+        parsed, status = parse_headers(headers)
+        sink(Message(subject.decode(), data, reply.decode(), parsed, not data and status == NO_RESPONDERS))
 
     async def _process_pong(self) -> None:
         # the answer to a flush that was cancelled or timed out must not end the read loop

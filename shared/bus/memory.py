@@ -68,7 +68,7 @@ class MemoryBroker:
         for members in queues.values():
             random.choice(members).delivery.offer(message)
         if not found and message.reply:
-            self.route(Message(message.reply, b"", headers={"Status": "503"}, no_responders=True))
+            self.route(Message(message.reply, b"", no_responders=True))
 
 
 class MemorySubscription:

@@ -191,7 +191,7 @@ class Assembly:
 
     def _place(self, frame: AnyFrame, now: float) -> Commands:
         seq = frame.seq
-        if seq == self.next_seq or (isinstance(frame, Failed) and not self.group):
+        if seq == self.next_seq:
             return self._take_all(frame)
         if seq < self.next_seq or seq in self._held:
             self._stats.duplicates += 1

@@ -146,6 +146,15 @@ async def test_no_responders_answers_a_publish_with_reply(bus: Bus) -> None:
     assert got.messages[0].subject == f"{inbox}.request-1"
 
 
+async def test_a_header_that_looks_like_a_status_is_only_a_header(bus: Bus) -> None:
+    subject, got = bus.new_inbox(), Collector()
+    await bus.subscribe(subject, got)
+    await bus.publish(subject, b"", headers={"Status": "503", "traceparent": "00-ä-01"})
+    await got.wait_for(1)
+    assert got.messages[0].headers == {"Status": "503", "traceparent": "00-ä-01"}
+    assert not got.messages[0].no_responders
+
+
 async def test_no_responders_fails_a_request_at_once(bus: Bus) -> None:
     started = asyncio.get_running_loop().time()
     with pytest.raises(NoResponders) as caught:
