@@ -1,0 +1,70 @@
+"""The `ryz` command: names the subcommands and turns failures into one line and an exit code.
+
+Each command lives in a file of its own and imports what it needs only when it runs: `--help` is quick.
+"""
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli.chat import chat
+from cli.console import CommandError, err, out
+from cli.status import status
+from cli.train_demo import train_demo
+from cli.up import down, up
+
+
+class LazyGroup(TyperGroup):
+    """Loads `bench`, whose own commands are heavy to import, only when it is asked for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click."""
+        if args and args[0] == "bench":
+            from cli.bench import app as bench  # noqa: PLC0415
+
+            return "bench", typer.main.get_command(bench), args[1:]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="ryz",
+    cls=LazyGroup,
+    help="Serves language models over a message bus: start a stack, talk to it, look into it, measure it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (up, down, chat, status, train_demo):
+    app.command(name=command.__name__.replace("_", "-"))(command)
+
+
+@app.command("bench")
+def _bench() -> None:
+    """Measure the serving path, the engine and the whole stack."""
+
+
+@app.command("version")
+def _version() -> None:
+    """Print the version."""
+    from importlib.metadata import version  # noqa: PLC0415
+
+    out.print(f"ryzanstein {version('ryzanstein')}", markup=False)
+
+
+def main() -> None:
+    """Runs the command line; the entry point of `ryz`."""
+    try:
+        app()
+    except CommandError as error:
+        err.print(str(error), style="red", markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The HTTP API as `ryz chat` uses it.
+
+Finds the stack, streams one answer, and says in one sentence what went wrong. The conversation is
+kept elsewhere.
+"""
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from cli.console import fail
+from cli.supervisor.state import StateDir
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def find_url(given: str, state_dir: Path) -> str:
+    """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default."""
+    if given:
+        return given.rstrip("/")
+    state = StateDir(state_dir).read()
+    return state.url if state else os.environ.get("RYZ_URL", DEFAULT_URL).rstrip("/")
+
+
+class ChatApi:
+    """One gateway. Methods raise `CommandError` with a sentence for a person."""
+
+    def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def first_model(self) -> str:
+        """The model to talk to when the person named none."""
+        try:
+            answer = self._http.get("/v1/models")
+        except httpx.TransportError as error:
+            self._unreachable(error)
+        _check(answer)
+        models = answer.json().get("data", [])
+        if not models:
+            fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
+        return str(models[0]["id"])
+
+    def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
+        """The answer's text, piece by piece. Closing the generator early cancels the generation."""
+        headers = {"X-Session-Id": session_id}
+        try:
+            with self._http.stream(
+                "POST", "/v1/chat/completions", json=body | {"stream": True}, headers=headers
+            ) as answer:
+                if answer.is_error:
+                    answer.read()
+                    _check(answer)
+                yield from _texts(answer.iter_lines())
+        except httpx.TransportError as error:
+            self._unreachable(error)
+
+    def _unreachable(self, error: Exception) -> None:
+        fail(
+            f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
+            "`ryz up` starts one, `--url` names another."
+        )
+
+
+def _texts(lines: Iterator[str]) -> Iterator[str]:
+    """The text of a stream of server-sent events; fails on an `error` event and without the last event."""
+    for line in lines:
+        field, _, value = line.partition(":")
+        if field != "data":
+            continue
+        if value.strip() == "[DONE]":
+            return
+        event = json.loads(value)
+        if "error" in event:
+            fail(f"The answer broke off: {event['error'].get('message', event['error'])}")
+        for choice in event.get("choices", []):
+            if text := choice.get("delta", {}).get("content"):
+                yield text
+    fail("The answer broke off: the connection ended before the answer did.")
+
+
+def _check(answer: httpx.Response) -> None:
+    if not answer.is_error:
+        return
+    try:
+        message = answer.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = answer.reason_phrase
+    retry = answer.headers.get("Retry-After")
+    fail(f"{message} (HTTP {answer.status_code}{f', try again in {retry} s' if retry else ''})")

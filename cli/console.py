@@ -1,0 +1,109 @@
+"""What the terminal shows: the two consoles, one way to fail, and the report of a starting stack.
+
+A terminal gets a live table, a pipe or a log gets one plain line per event. What happens, and when, is
+decided by the callers.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class CommandError(Exception):
+    """Ends the command: the text goes to stderr, `exit_code` to the shell."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def fail(message: str, exit_code: int = 1) -> NoReturn:
+    """Raises `CommandError`; the text says what is wrong and what to do."""
+    raise CommandError(message, exit_code)
+
+
+class Report(Protocol):
+    """Who is told how a start goes on."""
+
+    def waiting(self, name: str) -> None:
+        """That service was started."""
+        ...
+
+    def ready(self, name: str) -> None:
+        """That service is ready. Called once for each."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+        ...
+
+
+class PlainReport:
+    """One line per event."""
+
+    def __init__(self, console: Console = out) -> None:
+        self._console = console
+        self._began = time.monotonic()
+
+    def waiting(self, name: str) -> None:
+        """Says nothing: the line comes when the service is ready."""
+
+    def ready(self, name: str) -> None:
+        """Prints the name and the seconds since the start."""
+        self._console.print(
+            f"{name} ready after {time.monotonic() - self._began:.1f} s", markup=False, soft_wrap=True
+        )
+
+    def note(self, text: str) -> None:
+        """Prints the text."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+class LiveReport:
+    """A table that is redrawn while the services come up, one row each."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._began = time.monotonic()
+        self._rows: dict[str, float | None] = {}
+
+    def waiting(self, name: str) -> None:
+        """Shows the service with a spinner."""
+        self._rows[name] = None
+        self._live.update(self._table())
+
+    def ready(self, name: str) -> None:
+        """Shows the service with the seconds it took."""
+        self._rows[name] = time.monotonic() - self._began
+        self._live.update(self._table())
+
+    def note(self, text: str) -> None:
+        """Prints the text above the table."""
+        self._live.console.print(text, markup=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for name, took in self._rows.items():
+            mark = Spinner("dots", style="cyan") if took is None else Text("✓", style="green")
+            table.add_row(mark, name, "starting" if took is None else f"{took:.1f} s")
+        return table
+
+
+@contextmanager
+def start_report() -> Iterator[Report]:
+    """The report that fits the terminal; the table disappears at the end."""
+    if not out.is_terminal:
+        yield PlainReport()
+        return
+    with Live(console=out, transient=True, refresh_per_second=10) as live:
+        yield LiveReport(live)

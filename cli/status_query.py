@@ -1,0 +1,115 @@
+"""Gathers what `ryz status` knows: the answers of all services, and the supervisor's own state."""
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from cli.supervisor.state import StackState, StateDir
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, encode
+from shared.errors import RyzError
+from shared.messages import ServiceStatus, StatusQuery
+
+GATHER_S = 0.3
+CONNECT_S = 1.0
+DEFAULT_NATS = "nats://127.0.0.1:4222"
+
+
+@dataclass(slots=True)
+class Report:
+    """`problem` says why `services` is empty."""
+
+    nats_url: str
+    supervisor: StackState | None
+    services: list[ServiceStatus] = field(default_factory=list)
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. `groups` and `sessions` are taken out of the services' own details."""
+        return {
+            "nats_url": self.nats_url,
+            "supervisor": asdict(self.supervisor) if self.supervisor else None,
+            "services": [as_builtins(one) for one in self.services],
+            "groups": self.groups(),
+            "sessions": self.sessions(),
+            "problem": self.problem or None,
+        }
+
+    def of_kind(self, service: str) -> list[ServiceStatus]:
+        """All instances of a service."""
+        return [one for one in self.services if one.service == service]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Each group as its leader describes it, with the leader's pid and state."""
+        return [
+            {**one.detail, "state": one.detail.get("state", one.state), "leader_pid": one.pid}
+            for one in self.of_kind("worker")
+        ]
+
+    def sessions(self) -> int | None:
+        """How many session records the store has; None: nobody knows."""
+        counts = [one.detail.get("sessions") for one in self.of_kind("kvstate")]
+        return next((count for count in counts if isinstance(count, int)), None)
+
+
+def as_builtins(status: ServiceStatus) -> dict[str, Any]:
+    """A status as plain values, defaults included."""
+    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__}
+
+
+def find_broker(given: str, place: StateDir) -> str:
+    """The given broker, else that of the stack that is up here, else `RYZ_NATS_URL`, else the default."""
+    if given:
+        return given
+    state = place.read()
+    return state.nats_url if state else os.environ.get("RYZ_NATS_URL", DEFAULT_NATS)
+
+
+async def query(nats_url: str, place: StateDir) -> Report:
+    """Asks and waits `GATHER_S` for answers; never raises for a stack that is not there."""
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    report = Report(nats_url, place.read())
+    try:
+        bus = await NatsBus.connect(nats_url, name="ryz status", connect_wait_s=CONNECT_S)
+    except RyzError:
+        report.problem = (
+            f"No broker answers at {nats_url}. `ryz up` starts a stack; "
+            "`--nats-url` or RYZ_NATS_URL names another."
+        )
+        return report
+    try:
+        await _gather(bus, report)
+    finally:
+        await bus.close()
+    report.services.sort(key=lambda one: (one.service, str(one.detail.get("group", "")), one.instance_id))
+    if not report.services:
+        report.problem = f"The broker at {nats_url} is up, but no service answers. `ryz up` starts them."
+    return report
+
+
+async def _gather(bus: NatsBus, report: Report) -> None:
+    nobody = asyncio.Event()
+
+    async def collect(message: Message) -> None:
+        if message.no_responders:
+            nobody.set()
+            return
+        report.services.append(decode(message.data, ServiceStatus))
+
+    inbox = bus.new_inbox()
+    await bus.subscribe(inbox, collect, max_pending=4096)
+    await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+    try:
+        async with asyncio.timeout(GATHER_S):
+            await nobody.wait()
+    except TimeoutError:
+        return  # the usual end: how many will answer is not known

@@ -1,0 +1,114 @@
+"""Which processes a stack consists of: commands, environment, how each says that it is ready, who ends first.
+
+Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from cli.supervisor.options import UpOptions, threads_per_rank
+from cli.supervisor.ports import pick_ports, require_free
+from cli.supervisor.probes import Probes
+from cli.supervisor.process import ServiceSpec
+from cli.supervisor.servers import (
+    find_nats,
+    find_redis,
+    nats_answers,
+    nats_command,
+    redis_answers,
+    redis_command,
+)
+
+# Phases and seconds of the end: at most nine in all. What a service is given to drain is a little less than
+# what the supervisor waits before it kills.
+GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
+GRACE_S = {GATEWAY: 3.5, ROUTER: 1.0, WORKERS: 2.5, KVSTATE: 1.0, SERVERS: 1.0}
+DRAIN_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The processes, and where the stack is reached."""
+
+    specs: list[ServiceSpec]
+    url: str
+    nats_url: str
+    redis_url: str
+
+
+def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
+    """Decides ports and processes. Fails when a wanted port is taken or a server cannot be found."""
+    _check_ports(options)
+    names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
+    # one call, so that all are different: the admin ports, then what was asked for as 0
+    free = pick_ports(len(names) + 3)
+    http_port = options.port or free.pop()
+    nats_port = options.nats_port or free.pop()
+    redis_port = options.redis_port or free.pop()
+    nats_url = options.nats_url or f"nats://127.0.0.1:{nats_port}"
+    redis_url = options.redis_url or f"redis://127.0.0.1:{redis_port}/0"
+    specs = []
+    if not options.nats_url:
+        command = nats_command(find_nats(), nats_port)
+        specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port)))
+    if not options.redis_url:
+        command = redis_command(find_redis(), redis_port, options.redis_dir)
+        specs.append(_server("redis", command, lambda: redis_answers("127.0.0.1", redis_port)))
+    common = {"RYZ_NATS_URL": nats_url, "RYZ_LOG_LEVEL": options.log_level}
+    for name, port in zip(names, free, strict=False):
+        own = {"RYZ_ADMIN_PORT": str(port), "RYZ_ADMIN_HOST": "127.0.0.1"}
+        specs.append(
+            _service(name, common | own | _own_settings(name, options, redis_url), probes.admin(port))
+        )
+    url = f"http://{_reachable(options.host)}:{http_port}"
+    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
+    model = options.model_name
+    specs.append(
+        _service("gateway", common | api, probes.gateway(url, model, environ.get("RYZ_API_KEYS", "")))
+    )
+    return Plan(specs, url, nats_url, redis_url)
+
+
+def _own_settings(name: str, options: UpOptions, redis_url: str) -> dict[str, str]:
+    if name == "kvstate":
+        return {"RYZ_REDIS_URL": redis_url}
+    if name == "router":
+        return {"RYZ_ROUTER_POLICY": options.policy}
+    own = {
+        "RYZ_GROUP": name.removeprefix("worker-"),
+        "RYZ_ENGINE": options.engine,
+        "RYZ_MODEL_NAME": options.model_name,
+        "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
+        "RYZ_THREADS": str(threads_per_rank(options.groups, options.tensor_parallel)),
+    }
+    return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
+
+
+def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:
+    kind = name.partition("-")[0]
+    phase = {"gateway": GATEWAY, "router": ROUTER, "worker": WORKERS, "kvstate": KVSTATE}[kind]
+    drain = {"RYZ_DRAIN_TIMEOUT_S": f"{GRACE_S[phase] * DRAIN_SHARE:.2f}"}
+    command = [sys.executable, "-m", f"services.{kind}"]
+    return ServiceSpec(name, command, probe, phase, GRACE_S[phase], env | drain)
+
+
+def _server(name: str, command: list[str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:
+    return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS])
+
+
+def _check_ports(options: UpOptions) -> None:
+    wanted = [
+        (options.host, options.port, "--port"),
+        ("127.0.0.1", 0 if options.nats_url else options.nats_port, "--nats-port"),
+        ("127.0.0.1", 0 if options.redis_url else options.redis_port, "--redis-port"),
+    ]
+    for host, port, option in wanted:
+        if port:
+            require_free(host, port, option)
+
+
+def _reachable(host: str) -> str:
+    """An address that a client on this machine can use for what listens on `host`."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{shown}]" if ":" in shown else shown

@@ -1,0 +1,50 @@
+"""Asks services over HTTP whether they are ready, on connections that are kept."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+Probe = Callable[[], Awaitable[bool]]
+
+
+class Probes:
+    """Makes the probes of a stack. One event loop only; close it at the end."""
+
+    def __init__(self, timeout_s: float = 2.0) -> None:
+        # no proxy of the environment may come between the supervisor and its own services
+        self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+    def admin(self, port: int) -> Probe:
+        """Ready when the service's admin endpoint says so."""
+        return lambda: self._is_ok(f"http://127.0.0.1:{port}/ready")
+
+    def gateway(self, url: str, model: str, api_keys: str) -> Probe:
+        """Ready when the gateway says so and lists the model: then the whole path is there.
+
+        api_keys: the gateway's own setting; the list is behind a key when there is one.
+        """
+        key = api_keys.partition(",")[0].strip().rpartition(":")[0]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+        async def probe() -> bool:
+            return await self._is_ok(f"{url}/ready") and await self._lists(f"{url}/v1/models", model, headers)
+
+        return probe
+
+    async def _is_ok(self, url: str) -> bool:
+        try:
+            return (await self._client.get(url)).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    async def _lists(self, url: str, model: str, headers: dict[str, str]) -> bool:
+        try:
+            answer = await self._client.get(url, headers=headers)
+            listed = answer.json()["data"] if answer.is_success else []
+        except (httpx.TransportError, ValueError, KeyError):
+            return False
+        return any(entry.get("id") == model for entry in listed)

@@ -1,0 +1,28 @@
+"""Decides whether a service that died is started again, and when. Pure: the time is an argument."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+MISCONFIGURED = 2  # the exit code of a service that refuses its settings: the same again would end the same
+
+
+@dataclass(slots=True)
+class RestartPolicy:
+    """At most `max_restarts` in `window_s`; the pause doubles from `first_pause_s` up to `max_pause_s`."""
+
+    max_restarts: int = 5
+    window_s: float = 60.0
+    first_pause_s: float = 0.2
+    max_pause_s: float = 5.0
+    _deaths: deque[float] = field(default_factory=deque)
+
+    def pause_after(self, exit_code: int, now: float) -> float | None:
+        """Seconds to wait before the next start; None: give up."""
+        if exit_code == MISCONFIGURED:
+            return None
+        while self._deaths and now - self._deaths[0] > self.window_s:
+            self._deaths.popleft()
+        if len(self._deaths) >= self.max_restarts:
+            return None
+        self._deaths.append(now)
+        return float(min(self.first_pause_s * 2 ** (len(self._deaths) - 1), self.max_pause_s))

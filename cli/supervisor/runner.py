@@ -1,0 +1,150 @@
+"""Runs a stack in this process, or in one that outlives the command, and says where it is reached."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+from cli.console import CommandError, PlainReport, fail, out, start_report
+from cli.supervisor.options import UpOptions
+from cli.supervisor.plan import make_plan
+from cli.supervisor.probes import Probes
+from cli.supervisor.stack import Stack
+from cli.supervisor.state import StackState, StateDir, log_tail, start_time
+
+POLL_S = 0.05
+SUPERVISOR_LOG = "supervisor"
+
+
+def run_here(options: UpOptions) -> None:
+    """Runs the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
+    place = StateDir(options.state_dir)
+    if not _is_up(place):
+        asyncio.run(_run(options, place))
+
+
+def run_detached(options: UpOptions) -> None:
+    """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
+    place = StateDir(options.state_dir)
+    if _is_up(place):
+        return
+    place.logs.mkdir(parents=True, exist_ok=True)
+    log = place.log(SUPERVISOR_LOG)
+    log.unlink(missing_ok=True)
+    out.file.flush()
+    pid = os.fork()  # nothing of this process runs in threads yet
+    if pid == 0:
+        _leave_terminal(str(log))
+        asyncio.run(_run(options, place))
+        return
+    state = _await_ready(place, pid)
+    if state is None:
+        fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
+    _announce(options, state)
+    out.print("`ryz down` ends it.", markup=False)
+
+
+async def _run(options: UpOptions, place: StateDir) -> None:
+    if not place.acquire():
+        fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
+    probes = Probes()
+    try:
+        plan = make_plan(options, probes, os.environ)
+        own_pid = os.getpid()
+        state = StackState(
+            pid=own_pid,
+            started_at=start_time(own_pid) or 0.0,
+            url=plan.url,
+            nats_url=plan.nats_url,
+            redis_url=plan.redis_url,
+            model=options.model_name,
+        )
+        stack = Stack(plan.specs, place, state, PlainReport())
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, stack.request_stop)
+        try:
+            with start_report() as report:
+                stack.follow_with(report)
+                ready = await stack.start(options.start_timeout_s)
+            stack.follow_with(PlainReport())
+            if ready:
+                _announce(options, state)
+                await stack.supervise()
+            out.print("Ending: running requests may finish; Ctrl-C again ends it at once.", markup=False)
+        finally:
+            await stack.close()
+    finally:
+        await probes.close()
+        place.release()
+    out.print("All services have ended.", markup=False)
+
+
+def _is_up(place: StateDir) -> bool:
+    state = place.read()
+    if state is None:
+        return False
+    now = "is up" if state.ready else "is starting"
+    out.print(
+        f"A stack {now} already: {state.url} (pid {state.pid}, state in {place.path}). `ryz down` ends it; "
+        "`--state-dir` makes room for a second one.",
+        markup=False,
+        soft_wrap=True,
+    )
+    return True
+
+
+def _leave_terminal(log: str) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for source, target in ((null, 0), (file, 1), (file, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(file)
+
+
+def _await_ready(place: StateDir, pid: int) -> StackState | None:
+    """The state of the stack that is ready; None: the supervisor ended before. Ctrl-C ends the supervisor."""
+    seen: set[str] = set()
+    try:
+        with start_report() as report:
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                state = place.read()
+                for service in state.services if state else []:
+                    if service.name not in seen and not service.ready:
+                        report.waiting(service.name)
+                    elif service.name not in seen:
+                        seen.add(service.name)
+                        report.ready(service.name)
+                if state is not None and state.ready:
+                    return state
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise CommandError("Interrupted; nothing is left running.", 130) from None
+    return None
+
+
+def _announce(options: UpOptions, state: StackState) -> None:
+    body = (
+        f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    )
+    key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
+    lines = [
+        "",
+        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of "
+        f"{options.tensor_parallel} ranks, broker {state.nats_url}, logs in {options.state_dir / 'logs'})",
+        "",
+        f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
+        "",
+        f"Or talk to it with `ryz chat`. {'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
+    ]
+    for line in lines[:-1] if not _foreground(state) else lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _foreground(state: StackState) -> bool:
+    return state.pid == os.getpid()

@@ -1,0 +1,183 @@
+"""Starts all services at once, keeps them running, and ends them in order within a bounded time.
+
+What runs is decided in `plan.py`, whether a dead service is started again in `restarts.py`.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from cli.console import CommandError, Report
+from cli.supervisor.process import Child, ServiceSpec, explain_exit
+from cli.supervisor.restarts import RestartPolicy
+from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail
+
+PROBE_INTERVAL_S = 0.1
+HOUSEKEEPING_S = 30.0
+STOP_DEADLINE_S = 9.0
+
+
+class Stack:
+    """The processes of one stack. `run` may be called once."""
+
+    def __init__(
+        self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: Report
+    ) -> None:
+        self._dir = state_dir
+        self._state = state
+        self._report = report
+        self._children = [Child(spec, state_dir.log(spec.name)) for spec in specs]
+        self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
+        self._ready = {spec.name: asyncio.Event() for spec in specs}
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        state.services = list(self._entries.values())
+
+    def request_stop(self) -> None:
+        """Ends `run`: the first call drains, the second kills at once."""
+        (self._kill if self._stop.is_set() else self._stop).set()
+
+    def follow_with(self, report: Report) -> None:
+        """Tells another from now on."""
+        self._report = report
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was requested."""
+        return self._stop.is_set()
+
+    async def start(self, timeout_s: float) -> bool:
+        """Starts everything; True when all services are ready, False when a stop was requested meanwhile.
+
+        Raises:
+            CommandError: a service keeps dying, refuses its settings, or is not ready in time.
+        """
+        self._dir.write(self._state)
+        for child in self._children:
+            child.log.unlink(missing_ok=True)
+            self._report.waiting(child.spec.name)
+            self._tasks.append(asyncio.create_task(self._keep(child), name=child.spec.name))
+        self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until(self._all_ready())
+        except TimeoutError:
+            late = [child for child in self._children if not self._ready[child.spec.name].is_set()]
+            names = ", ".join(child.spec.name for child in late)
+            raise CommandError(
+                f"Not ready within {timeout_s:g} s: {names}. Give it more time with `--start-timeout`, or "
+                f"see {late[0].log}, which ends with:\n{log_tail(late[0].log)}"
+            ) from None
+        if self._stop.is_set():
+            return False
+        self._state.ready = True
+        self._dir.write(self._state)
+        return True
+
+    async def supervise(self) -> None:
+        """Returns when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
+        await self._until(self._stop.wait())
+
+    async def close(self) -> None:
+        """Drains in order, then kills what is left. Takes at most about ten seconds."""
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        deadline = time.monotonic() + STOP_DEADLINE_S
+        for phase in sorted({child.spec.stop_phase for child in self._children}):
+            batch = [child for child in self._children if child.spec.stop_phase == phase and child.running]
+            for child in batch:
+                child.terminate()
+            await asyncio.gather(*(self._await_end(child, deadline) for child in batch))
+        if not self._failure.done():
+            self._failure.cancel()
+
+    async def _await_end(self, child: Child, deadline: float) -> None:
+        ended = asyncio.create_task(child.wait())
+        at_once = asyncio.create_task(self._kill.wait())
+        grace = max(0.0, min(child.spec.grace_s, deadline - time.monotonic()))
+        await asyncio.wait({ended, at_once}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if not ended.done():
+            why = "at once" if self._kill.is_set() else f"after {grace:.1f} s"
+            self._report.note(f"{child.spec.name} did not end by itself; killed {why}")
+            child.kill()
+        await ended
+
+    async def _until(self, awaited: Coroutine[Any, Any, object]) -> None:
+        """Waits for that, for a requested stop, or for the failure (which is raised)."""
+        work = asyncio.create_task(awaited)
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            events: set[asyncio.Future[Any]] = {work, stop, self._failure}
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    async def _all_ready(self) -> None:
+        for event in self._ready.values():
+            await event.wait()
+
+    async def _keep(self, child: Child) -> None:
+        """Starts a child again and again, until the policy gives up."""
+        policy, entry = RestartPolicy(), self._entries[child.spec.name]
+        while True:
+            await child.start()
+            entry.pid = child.pid
+            self._dir.write(self._state)
+            probing = asyncio.create_task(self._probe(child))
+            try:
+                code = await child.wait()
+            finally:
+                probing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await probing
+            entry.ready = False
+            pause = policy.pause_after(code, time.monotonic())
+            if pause is None:
+                self._give_up(child, code, entry.restarts)
+                return
+            entry.restarts += 1
+            self._report.note(
+                f"{child.spec.name} died ({explain_exit(code)}); starting it again in {pause:g} s"
+            )
+            await asyncio.sleep(pause)
+
+    def _give_up(self, child: Child, code: int, restarts: int) -> None:
+        if self._failure.done():
+            return
+        after = f" and was started again {restarts} times before" if restarts else ""
+        self._failure.set_exception(
+            CommandError(
+                f"{child.spec.name} ended ({explain_exit(code)}){after}. Its log, {child.log}, ends with:\n"
+                f"{log_tail(child.log)}"
+            )
+        )
+
+    async def _probe(self, child: Child) -> None:
+        while not await child.spec.probe():  # noqa: ASYNC110 (another process has no event)
+            await asyncio.sleep(PROBE_INTERVAL_S)
+        entry = self._entries[child.spec.name]
+        entry.ready = True
+        self._dir.write(self._state)
+        if self._ready[child.spec.name].is_set():
+            self._report.note(f"{child.spec.name} is ready again")
+        else:
+            self._ready[child.spec.name].set()
+            self._report.ready(child.spec.name)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            for child in self._children:
+                await asyncio.to_thread(child.trim_log)

@@ -1,0 +1,110 @@
+"""What other commands may know of a running stack: one JSON file in the state directory.
+
+The file lives as long as the stack. A pid alone proves nothing (numbers are used again), so the file also has
+the supervisor's start time. A lock on the directory keeps two supervisors apart and dies with its holder.
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+DEFAULT_DIR = Path(".ryz")
+CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
+
+
+@dataclass(slots=True)
+class ServiceState:
+    """One process of the stack."""
+
+    name: str
+    pid: int = 0
+    ready: bool = False
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class StackState:
+    """A stack as its supervisor sees it."""
+
+    pid: int
+    started_at: float
+    url: str
+    nats_url: str
+    redis_url: str
+    model: str
+    ready: bool = False
+    services: list[ServiceState] = field(default_factory=list)
+
+
+class StateDir:
+    """The directory of one stack: `up.json` while it runs, `logs/` also afterwards."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.logs = self.path / "logs"
+        self._file = self.path / "up.json"
+        self._lock: int | None = None
+
+    def log(self, name: str) -> Path:
+        """The log file of a service."""
+        return self.logs / f"{name}.log"
+
+    def acquire(self) -> bool:
+        """Makes the directory and takes it for this process; False when another supervisor has it."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    def write(self, state: StackState) -> None:
+        """Replaces the file in one step, so that a reader never sees half of it."""
+        draft = self.path / f"up.json.{os.getpid()}"
+        draft.write_text(json.dumps(asdict(state), indent=1) + "\n")
+        draft.replace(self._file)
+
+    def release(self) -> None:
+        """Removes the file and gives the directory back."""
+        if self._lock is None:
+            return
+        self._file.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+    def read(self) -> StackState | None:
+        """The stack that runs now, if any; a file that a killed supervisor left does not count."""
+        try:
+            raw = json.loads(self._file.read_text())
+            state = StackState(**{**raw, "services": [ServiceState(**one) for one in raw["services"]]})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        began = start_time(state.pid)
+        return state if began is not None and abs(began - state.started_at) < CLOCK_SLACK_S else None
+
+
+def start_time(pid: int) -> float | None:
+    """When that process began, in seconds since the epoch; None when it does not run (a zombie does not)."""
+    import psutil  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def log_tail(path: Path, lines: int = 15, max_bytes: int = 16_384) -> str:
+    """The last lines of a log file; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""

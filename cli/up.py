@@ -1,0 +1,149 @@
+"""`ryz up` and `ryz down`: options in, a supervised stack, a person who knows where it is.
+
+What runs is decided in `supervisor/plan.py`, how it is kept running in `supervisor/stack.py`.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.console import fail
+from cli.supervisor.options import UpOptions, find_model
+from cli.supervisor.state import DEFAULT_DIR
+
+StateDirOption = Annotated[Path, typer.Option(help="Where the stack keeps its state and logs.")]
+
+
+class Engine(StrEnum):
+    """Who computes tokens."""
+
+    torch = "torch"
+    null = "null"
+
+
+class Policy(StrEnum):
+    """How the router chooses a group."""
+
+    round_robin = "round_robin"
+    weighted = "weighted"
+    least_loaded = "least_loaded"
+    sticky = "sticky"
+    state_server = "state_server"
+    hybrid = "hybrid"
+
+
+class LogLevel(StrEnum):
+    """The least that services log."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def up(  # noqa: PLR0917 (each is an option)
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A Hugging Face model directory.  [default: the demo model]", envvar="RYZ_MODEL"),
+    ] = None,
+    model_name: Annotated[
+        str,
+        typer.Option(
+            help="The name clients use.  [default: the directory's name]",
+            envvar="RYZ_MODEL_NAME",
+            show_default=False,
+        ),
+    ] = "",
+    groups: Annotated[
+        int, typer.Option(min=1, max=64, help="Worker groups; each holds the whole model.")
+    ] = 2,
+    tensor_parallel: Annotated[
+        int, typer.Option(min=1, max=64, help="Ranks that share one group's model.")
+    ] = 2,
+    engine: Annotated[
+        Engine, typer.Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE")
+    ] = Engine.torch,
+    host: Annotated[str, typer.Option(help="Where the API listens.", envvar="RYZ_HTTP_HOST")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Its port; 0 finds a free one.", envvar="RYZ_HTTP_PORT")
+    ] = 8000,
+    policy: Annotated[
+        Policy, typer.Option(help="How the router chooses a group.", envvar="RYZ_ROUTER_POLICY")
+    ] = Policy.hybrid,
+    nats_url: Annotated[
+        str, typer.Option(help="A broker that runs already.", envvar="RYZ_NATS_URL", show_default=False)
+    ] = "",
+    redis_url: Annotated[
+        str, typer.Option(help="A Redis that runs already.", envvar="RYZ_REDIS_URL", show_default=False)
+    ] = "",
+    nats_port: Annotated[int, typer.Option(min=0, max=65535, help="For our own broker; 0 finds one.")] = 0,
+    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="For our own Redis; 0 finds one.")] = 0,
+    redis_dir: Annotated[
+        Path | None,
+        typer.Option(help="Keep sessions on disk, here.  [default: in memory only]", file_okay=False),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is ready; see `down`.")
+    ] = False,
+    state_dir: StateDirOption = DEFAULT_DIR,
+    log_level: Annotated[LogLevel, typer.Option(envvar="RYZ_LOG_LEVEL")] = LogLevel.info,
+    start_timeout: Annotated[float, typer.Option(min=1, help="Seconds until all has to be ready.")] = 300.0,
+) -> None:
+    """Start the whole stack on this machine and keep it running.
+
+    Broker, session store, router, worker groups and gateway run as processes of this command; one that dies
+    is started again. Ctrl-C lets running requests finish and ends everything; a second one ends it at once.
+
+    Each service's log is in STATE_DIR/logs. What has no option here is a RYZ_ variable: see docs/settings.md.
+    """
+    from cli.supervisor import runner  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    directory = find_model(model, engine)
+    if redis_dir is not None:
+        redis_dir.mkdir(parents=True, exist_ok=True)
+    options = UpOptions(
+        state_dir=state_dir.resolve(),
+        model=directory,
+        model_name=model_name or (directory.name if directory else "demo"),
+        engine=engine.value,
+        groups=groups,
+        tensor_parallel=tensor_parallel,
+        host=host,
+        port=port,
+        policy=policy.value,
+        nats_url=nats_url,
+        redis_url=redis_url,
+        nats_port=nats_port,
+        redis_port=redis_port,
+        redis_dir=redis_dir.resolve() if redis_dir else None,
+        log_level=log_level.value,
+        start_timeout_s=start_timeout,
+    )
+    runner.run_detached(options) if detach else runner.run_here(options)
+
+
+def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
+    """End a stack that `ryz up` started, letting running requests finish."""
+    import os  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+    import time  # noqa: PLC0415
+
+    from cli.console import out  # noqa: PLC0415
+    from cli.supervisor.state import StateDir  # noqa: PLC0415
+
+    place = StateDir(state_dir)
+    state = place.read()
+    if state is None:
+        fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
+    began = time.monotonic()
+    os.kill(state.pid, signal.SIGTERM)
+    while place.read() is not None:
+        if time.monotonic() - began > DOWN_TIMEOUT_S:
+            fail(f"The supervisor (pid {state.pid}) has not ended within {DOWN_TIMEOUT_S:g} s; kill it.")
+        time.sleep(0.05)
+    out.print(f"The stack at {state.url} is down ({time.monotonic() - began:.1f} s).", soft_wrap=True)
+
+
+DOWN_TIMEOUT_S = 15.0
