@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_SHORT_ROW = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,22 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attend over `hidden` ([batch, tokens, hidden]); `cos` and `sin` are [tokens, head_dim]."""
+        """Attend over `hidden` ([batch, tokens, hidden]); angles are [batch or 1, 1, tokens, head_dim]."""
         batch, tokens, _ = hidden.shape
         c = self.config
         query = self.q_proj(hidden).view(batch, tokens, c.num_heads, c.head_dim).transpose(1, 2)
         key = self.k_proj(hidden).view(batch, tokens, c.num_kv_heads, c.head_dim).transpose(1, 2)
         value = self.v_proj(hidden).view(batch, tokens, c.num_kv_heads, c.head_dim).transpose(1, 2)
         repeats = c.num_heads // c.num_kv_heads
-        mixed = F.scaled_dot_product_attention(
-            _rotate(query, cos, sin),
-            _rotate(key, cos, sin).repeat_interleave(repeats, dim=1),
-            value.repeat_interleave(repeats, dim=1),
-            is_causal=True,
-        )
+        # The math backend is quicker than the flash one on a CPU for short rows, backwards above all.
+        backend = SDPBackend.MATH if tokens <= _SHORT_ROW else SDPBackend.FLASH_ATTENTION
+        with sdpa_kernel(backend):
+            mixed = F.scaled_dot_product_attention(
+                _rotate(query, cos, sin),
+                _rotate(key, cos, sin).repeat_interleave(repeats, dim=1),
+                value.repeat_interleave(repeats, dim=1),
+                is_causal=True,
+            )
         output: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, tokens, -1))
         return output
 
@@ -132,16 +138,19 @@ class DemoModel(nn.Module):
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(parameter)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """Give the final hidden states.
 
         Args:
             tokens: Token ids, [batch, tokens].
+            positions: Their places for the rotary angles, [batch, tokens]; `None` counts from zero.
 
         Returns:
             Normalised hidden states, [batch, tokens, hidden].
         """
-        cos, sin = rotary_table(tokens.shape[1], self.config)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1])[None]
+        cos, sin = rotary_table(positions, self.config)
         hidden = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
             hidden = layer(hidden, cos, sin)
@@ -153,10 +162,10 @@ class DemoModel(nn.Module):
         return F.linear(hidden, self.model.embed_tokens.weight)
 
 
-def rotary_table(tokens: int, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary angles (Su et al., 2021), each [tokens, head_dim]."""
+def rotary_table(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles (Su et al., 2021) of `positions` ([batch, tokens])."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    angles = torch.outer(torch.arange(tokens, dtype=torch.float32), config.rope_theta**-half)
+    angles = positions[:, None, :, None] * config.rope_theta**-half
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 
