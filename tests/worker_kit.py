@@ -39,8 +39,10 @@ class DictStore:
         self.records: dict[tuple[str, str], SessionRecord] = {}
         self.away = False
         self.commits = 0
+        self.delay_s = 0.0
 
     async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+        await asyncio.sleep(self.delay_s)
         if self.away:
             raise Unavailable("the store is away")
         record = self.records.get((tenant, session_id))
@@ -115,6 +117,7 @@ class Kit:
 
     async def _on_frames(self, message: Message) -> None:
         batch = codec.decode(message.data, FrameBatch)
+        assert batch.group == self.group
         self.batches.append(len(batch.frames))
         for frame in batch.frames:
             frames = self.frames[frame.request_id]

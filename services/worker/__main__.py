@@ -8,13 +8,13 @@ from services.worker.adapters.model_dir import Model, load_model_dir
 from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
-from services.worker.adapters.session_store import BusSessionStore
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed
 from services.worker.domain.scheduler import Limits
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.service import Leader, LeaderOptions
 from services.worker.leader.sessions import SessionLimits
 from services.worker.settings import Settings
+from shared.client.sessions import SessionsClient
 from shared.errors import Internal, Unavailable
 from shared.lifecycle import Service, run
 from shared.settings import load
@@ -86,7 +86,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         heartbeat_bus=heartbeat_bus,
         engine=make_engine(settings, model),
         model=model,
-        store=BusSessionStore(bus),
+        store=SessionsClient(bus),
         registry=service.registry,
     )
     stack.push_async_callback(leader.stop)

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from services.worker.adapters.null_engine import TEXT
+from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.domain.plan import EngineFailed, StepPlan, StepResult
 from services.worker.domain.scheduler import Limits
 from services.worker.leader import loop as engine_loop
@@ -109,6 +109,19 @@ async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:
     frames = await kit.run(chat("r", prompt="x" * 45, sampling={"stop": ["brown"], "max_tokens": 99}))
     assert text_of(frames) == "The quick "
     assert finish_of(frames) == "stop"
+
+
+async def test_characters_are_whole_in_every_delta(memory_bus: MemoryBus) -> None:
+    text = "é😀✓ "
+    engine = NullEngine(tokens=list(text.encode()), num_blocks=64, vocab_size=257, context_length=2048)
+    async with Kit(memory_bus, engine) as kit:
+        size = len(text.encode())
+        frames = await kit.run(chat("r", prompt="x" * size, sampling={"max_tokens": 3 * size}))
+        deltas = [delta.text for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+        assert "".join(deltas) == text * 3
+        assert set(deltas) == {"", *text}
+        cut = await kit.run(chat("cut", prompt="x" * size, sampling={"max_tokens": 4}))
+        assert text_of(cut) == "é\ufffd"
 
 
 async def test_several_choices_are_numbered_and_end_together(kit: Kit) -> None:

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from services.worker.leader.sessions import SessionLimits, Sessions, record_bytes
 from services.worker.metrics import Metrics
-from shared import codec
+from shared import codec, subjects
 from shared.bus.memory import MemoryBus
 from shared.errors import Unavailable
-from shared.messages import Accepted, ChatMessage, Done, Failed, SessionCommit, SessionRecord
+from shared.messages import Accepted, Cancel, ChatMessage, Done, Failed, SessionCommit, SessionRecord
 from tests.worker_kit import DictStore, Kit, chat, text_of
 
 
@@ -94,6 +94,22 @@ async def test_without_the_store_only_what_depends_on_it_fails(kit: Kit) -> None
     assert kit.metric("session_lookups_total", outcome="unavailable") == 2
     kit.store.away = False
     assert kit.leader.detail()["sessions_pending"] == 0
+
+
+async def test_a_slow_store_does_not_hold_up_accepted_or_a_cancel(kit: Kit) -> None:
+    kit.store.delay_s = 0.2
+    started = time.monotonic()
+    await kit.ask(chat("a", **given()))
+    await kit.ask(chat("b", **given("other")))
+    await kit.until(lambda: len(kit.frames["a"]) == 1)
+    assert isinstance(kit.frames["a"][0], Accepted)
+    assert time.monotonic() - started < 0.1
+    assert kit.leader.load().waiting == 2
+    await kit.bus.publish(subjects.CANCEL_ALL, codec.encode(Cancel(request_id="b")))
+    last = (await kit.end_of("b", timeout_s=0.1))[-1]
+    assert isinstance(last, Failed)
+    assert last.code == "cancelled"
+    assert isinstance((await kit.end_of("a"))[-1], Done)
 
 
 async def test_a_session_deleted_in_the_store_is_not_brought_back(kit: Kit) -> None:

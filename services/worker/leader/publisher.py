@@ -5,6 +5,7 @@ outbox first, so a broker that is away loses nothing that a caller could not ask
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import structlog
@@ -22,7 +23,10 @@ log = structlog.get_logger(__name__)
 class Publisher:
     """One bucket of frames per reply subject. Run `run` as a task; frames of a subject keep their order."""
 
-    def __init__(self, bus: Bus, outbox: Outbox, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, group: str, *, bus: Bus, outbox: Outbox, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
+        self._group = group
         self._bus = bus
         self._outbox = outbox
         self._metrics = metrics
@@ -31,6 +35,7 @@ class Publisher:
         self._due: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = math.inf
 
     def send(self, reply_to: str, frame: AnyFrame, *, within_s: float = 0.0) -> None:
         """Keeps the frame of an open request for resending, and sends it within that time."""
@@ -68,7 +73,7 @@ class Publisher:
             due = self._due[reply_to] = min(self._due[reply_to], now + within_s)
         if due <= now:
             self._wake.set()
-        elif self._timer is None:
+        elif due < self._armed_for:
             self._arm()
 
     def _arm(self) -> None:
@@ -76,8 +81,9 @@ class Publisher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._armed_for = min(self._due.values(), default=math.inf)
         if self._due:
-            delay = max(0.0, min(self._due.values()) - self._clock())
+            delay = max(0.0, self._armed_for - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay, self._wake.set)
 
     async def _send_due(self, now: float) -> None:
@@ -86,7 +92,7 @@ class Publisher:
             await self._send(reply_to, self._buckets.pop(reply_to))
 
     async def _send(self, reply_to: str, frames: list[AnyFrame]) -> None:
-        data = codec.encode(FrameBatch(frames=frames))
+        data = codec.encode(FrameBatch(frames=frames, group=self._group))
         if len(data) > self._bus.max_payload and len(frames) > 1:
             middle = len(frames) // 2
             await self._send(reply_to, frames[:middle])

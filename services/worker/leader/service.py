@@ -84,7 +84,7 @@ class Leader:
         metrics = Metrics(registry)
         registry.register(LoadCollector(self))
         outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
-        self._publisher = Publisher(bus, outbox, metrics, clock)
+        self._publisher = Publisher(options.group, bus=bus, outbox=outbox, metrics=metrics, clock=clock)
         self._generations = Generations(outbox, self._publisher, metrics, clock)
         self._heartbeats = Heartbeats(heartbeat_bus, options.heartbeat_interval_s, self._heartbeat)
         self._loop = EngineLoop(
@@ -130,8 +130,6 @@ class Leader:
         """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
         self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run())
         await self._heartbeats.beat()
-        await self._loop.start()
-        self._spawn(self._loop.run(), self._keep_house())
         group, bus = self._options.group, self._bus
         for subject, handler in (
             (subjects.work(group), self._intake.on_work),
@@ -140,6 +138,8 @@ class Leader:
             (subjects.resend(group), self._control.on_resend),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handler))
+        await self._loop.start()  # heartbeats say "ready" from here on, so everything else is
+        self._spawn(self._loop.run(), self._keep_house())
         await self._heartbeats.beat()
 
     async def drain(self, timeout_s: float) -> None:
