@@ -3,14 +3,15 @@
 import json
 from typing import Any
 
-from openai.types import Completion
+from openai.types import Completion as Completed
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.chunks import DONE, ChatWriter, CompletionWriter, error_event
 from services.gateway.errors import answer_for
-from services.gateway.respond import Envelope, Gathered, chat_body, completion_body
+from services.gateway.respond import Envelope, chat_body, completion_body
+from shared.client import Choice, Completion
 from shared.errors import GroupLost
-from shared.messages import Delta, TokenLogprob, Tokens, TopLogprob, Usage
+from shared.messages import Delta, TokenLogprob, TopLogprob, Usage
 
 CHAT = Envelope(answer_id="chatcmpl-r1", created_s=1_700_000_000, model="demo", session_id="s-1")
 TEXT = Envelope(answer_id="cmpl-r1", created_s=1_700_000_000, model="demo")
@@ -29,10 +30,6 @@ LOGPROBS = [
 ]
 
 
-def tokens(*deltas: Delta) -> Tokens:
-    return Tokens(request_id="r1", seq=1, deltas=list(deltas))
-
-
 def events(raw: bytes) -> list[Any]:
     parts = raw.decode().split("\n\n")
     assert parts.pop() == ""
@@ -40,17 +37,13 @@ def events(raw: bytes) -> list[Any]:
     return [part[6:] if part == "data: [DONE]" else json.loads(part[6:]) for part in parts]
 
 
-def gathered(n: int = 1, prompts: int = 1) -> Gathered:
-    result = Gathered(prompts=prompts, n=n)
-    result.usages.append(USAGE)
-    return result
+def part(*choices: Choice) -> Completion:
+    return Completion(request_id="r1", session_id="", group="g0", choices=list(choices), usage=USAGE)
 
 
 def test_a_chat_answer() -> None:
-    answer = gathered(n=2)
-    answer.add(tokens(Delta(text="Hel"), Delta(choice=1, text="Bye", finish_reason="length")))
-    answer.add(tokens(Delta(text='lo "you"', finish_reason="stop", logprobs=LOGPROBS)))
-    raw = chat_body(CHAT, answer, logprobs=True)
+    hello = Choice(0, text='Hello "you"', finish_reason="stop", logprobs=LOGPROBS)
+    raw = chat_body(CHAT, [part(hello, Choice(1, text="Bye", finish_reason="length"))], logprobs=True)
     parsed = ChatCompletion.model_validate_json(raw, strict=True)
     assert [(c.message.content, c.finish_reason) for c in parsed.choices] == [
         ('Hello "you"', "stop"),
@@ -66,14 +59,15 @@ def test_a_chat_answer() -> None:
 
 
 def test_a_text_answer_numbers_choices_over_the_prompts_and_sums_the_usage() -> None:
-    answer = gathered(n=2, prompts=2)
-    answer.usages.append(USAGE)
-    for prompt in range(2):
-        for choice in range(2):
-            answer.add(tokens(Delta(choice=choice, text=f"{prompt}{choice}", finish_reason="stop")), prompt)
-    answer.add(tokens(Delta(logprobs=LOGPROBS)))
-    raw = completion_body(TEXT, answer, logprobs=True)
-    parsed = Completion.model_validate_json(raw, strict=True)
+    parts = [
+        part(
+            Choice(0, text=f"{prompt}0", finish_reason="stop", logprobs=LOGPROBS),
+            Choice(1, text=f"{prompt}1", finish_reason="stop"),
+        )
+        for prompt in range(2)
+    ]
+    raw = completion_body(TEXT, parts, logprobs=True)
+    parsed = Completed.model_validate_json(raw, strict=True)
     assert [choice.text for choice in parsed.choices] == ["00", "01", "10", "11"]
     logprobs = parsed.choices[0].logprobs
     assert logprobs is not None
@@ -88,8 +82,8 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
     writer = ChatWriter(CHAT, n=2, usage=True, logprobs=False)
     raw = (
         writer.opening()
-        + writer.deltas((Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")))
-        + writer.deltas((Delta(finish_reason="stop")))
+        + writer.deltas([Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")])
+        + writer.deltas([Delta(finish_reason="stop")])
         + writer.closing([USAGE])
     )
     *chunks, done = events(raw)
@@ -118,7 +112,7 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
 
 def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text() -> None:
     writer = ChatWriter(CHAT, n=1, usage=False, logprobs=True)
-    raw = writer.deltas((Delta(text="ét", logprobs=LOGPROBS)))
+    raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)])
     (chunk,) = events(raw)
     assert "usage" not in chunk
     parsed = ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -133,14 +127,14 @@ def test_text_chunks_keep_their_offsets_and_skip_empty_deltas() -> None:
     envelope = Envelope(answer_id="cmpl-r1", created_s=1, model="demo", session_id="s-2")
     writer = CompletionWriter(envelope, prompts=2, n=1, usage=False, logprobs=True)
     assert writer.opening() == b""
-    raw = writer.deltas((Delta(text="ét", logprobs=LOGPROBS)), prompt=1)
-    raw += writer.deltas((Delta(text="", token_ids=b"\1\0\0\0")), prompt=1)
-    raw += writer.deltas((Delta(text="t", logprobs=LOGPROBS[1:], finish_reason="stop")), prompt=1)
+    raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)], prompt=1)
+    raw += writer.deltas([Delta(text="", token_ids=b"\1\0\0\0")], prompt=1)
+    raw += writer.deltas([Delta(text="t", logprobs=LOGPROBS[1:], finish_reason="stop")], prompt=1)
     first, second = events(raw)
     assert (first["session_id"], first["choices"][0]["index"]) == ("s-2", 1)
     assert "session_id" not in second
     assert second["choices"][0]["logprobs"]["text_offset"] == [2]
-    Completion.model_validate(second, strict=True)
+    Completed.model_validate(second, strict=True)
     assert second["choices"][0]["finish_reason"] == "stop"
 
 
