@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.worker.adapters.model_dir import Model
 from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.domain.plan import Engine
@@ -78,7 +79,14 @@ def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048)
 class Kit:
     """Use as `async with Kit(bus) as kit`; at the end nothing may have crashed or logged an error."""
 
-    def __init__(self, bus: Bus, engine: Engine | None = None, group: str = "g0", **options: Any) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        engine: Engine | None = None,
+        group: str = "g0",
+        model: Model | None = None,
+        **options: Any,
+    ) -> None:
         self.bus = bus
         self.group = group
         self.engine = engine or null_engine()
@@ -90,7 +98,7 @@ class Kit:
             bus=bus,
             heartbeat_bus=bus,
             engine=self.engine,
-            model=null_model("demo", 2048),
+            model=model or null_model("demo", 2048),
             store=self.store,
             registry=self.registry,
         )
