@@ -1,0 +1,182 @@
+"""The stack in containers: builds the images, brings all up, talks to it, breaks a part, takes it down.
+
+Run by `make test-compose`. Needs a Docker engine and Compose (`docker compose` or `docker-compose`), and
+fails without them. The base images of the two files are used as the engine has them, or pulled.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cli.supervisor.ports import pick_ports
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
+ROOT = Path(__file__).parents[2]
+SERVICES = ("nats", "redis", "kvstate", "router", "worker-g0", "worker-g1", "gateway")
+OURS = SERVICES[2:]
+BUILD_TIMEOUT_S = 1800.0
+UP_TIMEOUT_S = 300.0
+
+
+def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, (
+        f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    )
+    return done.stdout.strip()
+
+
+def compose_command() -> list[str]:
+    """Compose of this machine; fails with what is missing."""
+    if not shutil.which("docker"):
+        pytest.fail("There is no `docker` on PATH: this test needs a Docker engine with Compose.")
+    engine = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=30, check=False)
+    if engine.returncode:
+        pytest.fail(f"No Docker engine answers; start one (`dockerd`). `docker info` says: {engine.stderr}")
+    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
+    if plugin.returncode == 0:
+        return ["docker", "compose"]
+    if found := shutil.which("docker-compose"):
+        return [found]
+    return pytest.fail("The Docker engine has no Compose: neither `docker compose` nor `docker-compose`.")
+
+
+@dataclass(slots=True)
+class ComposeStack:
+    """One project of Compose, with a name and a port of its own."""
+
+    command: list[str]
+    port: int = field(default_factory=lambda: pick_ports(1)[0])
+    project: str = field(default_factory=lambda: f"ryz-test-{secrets.token_hex(4)}")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def compose(self, *arguments: str, timeout_s: float = 60.0) -> str:
+        env = {"RYZ_BUILD_NETWORK": "host", **os.environ, "RYZ_HTTP_PORT": str(self.port)}
+        return run(*self.command, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "-q", service)
+
+    def inside(self, service: str, *command: str) -> str:
+        return run("docker", "exec", self.container(service), *command)
+
+    def state(self, service: str, template: str) -> str:
+        return run("docker", "inspect", "-f", template, self.container(service))
+
+    def wait(self, service: str, template: str, expected: str, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (value := self.state(service, template)) != expected:
+            assert time.monotonic() < deadline, f"{service}: {template} is {value}, not {expected}"
+            time.sleep(0.25)
+
+    def chat(self, content: str, session: str = "", **more: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": content}]
+        body = {"model": "demo", "messages": messages, "max_tokens": 24, "temperature": 0, **more}
+        headers = {"X-Session-Id": session} if session else {}
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[ComposeStack]:
+    running = ComposeStack(compose_command())
+    try:
+        running.compose("build", timeout_s=BUILD_TIMEOUT_S)
+        running.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
+        yield running
+    finally:
+        with suppress(AssertionError):
+            print(running.compose("logs", "--tail", "15"))  # shown when a test fails
+        running.compose("down", "--volumes", "--remove-orphans", timeout_s=120)
+
+
+def text(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_service_becomes_healthy(stack: ComposeStack, service: str) -> None:
+    stack.wait(service, "{{.State.Health.Status}}", "healthy")
+
+
+def test_it_answers_and_streams(stack: ComposeStack) -> None:
+    stack.wait("gateway", "{{.State.Health.Status}}", "healthy")
+    models = httpx.get(f"{stack.url}/v1/models", timeout=10).json()
+    assert [model["id"] for model in models["data"]] == ["demo"]
+    assert text(stack.chat("What is Python?"))
+    streamed = stack.chat("What is Python?", stream=True)
+    lines = [line for line in streamed.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    parts = [json.loads(line[6:])["choices"] for line in lines[:-1]]
+    assert "".join(part[0]["delta"].get("content") or "" for part in parts if part)
+
+
+def test_a_session_keeps_its_context(stack: ComposeStack) -> None:
+    if stack.state("worker-g0", "{{.Config.Env}}").find("RYZ_ENGINE=torch") < 0:
+        pytest.skip("RYZ_ENGINE is not torch: there is no model that could remember")
+    session = f"compose-{secrets.token_hex(6)}"
+    text(stack.chat("My name is Ada.", session))
+    assert "Ada" in text(stack.chat("What is my name?", session))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nothing_runs_as_root_or_writes_to_its_image(stack: ComposeStack, service: str) -> None:
+    assert stack.inside(service, "id", "-u") == "10001"
+    assert stack.state(service, "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.CapDrop}}") == "true [ALL]"
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_only_workers_have_torch(stack: ComposeStack, service: str) -> None:
+    probe = "import importlib.util as u; print(bool(u.find_spec('torch')))"
+    assert stack.inside(service, "python", "-c", probe) == str(service.startswith("worker"))
+
+
+@pytest.mark.parametrize("service", ["worker-g0", "router", "kvstate", "gateway"])
+def test_a_service_that_dies_comes_back(stack: ComposeStack, service: str) -> None:
+    # the child of the container's init, which then ends with it
+    kill = (
+        "import os, pathlib\n"
+        "for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
+        "    if stat.read_text().rpartition(')')[2].split()[1] == '1':\n"
+        "        os.kill(int(stat.parent.name), 9)\n"
+    )
+    with suppress(AssertionError):  # the shell goes down with the container
+        stack.inside(service, "python", "-c", kill)
+    stack.wait(service, "{{.RestartCount}}", "1")
+    if service == "worker-g0":
+        assert text(stack.chat("What is Python?"))  # the other group
+    stack.wait(service, "{{.State.Health.Status}}", "healthy")
+    deadline = time.monotonic() + 30
+    while stack.chat("What is Python?").status_code != 200:
+        assert time.monotonic() < deadline, stack.chat("What is Python?").text
+        time.sleep(0.5)
+
+
+def test_it_stops_in_order_and_leaves_nothing(stack: ComposeStack) -> None:
+    containers = [stack.container(service) for service in SERVICES]
+    began = time.monotonic()
+    stack.compose("stop", timeout_s=60)
+    assert time.monotonic() - began < 25, "a service was killed after its grace period"
+    codes = [run("docker", "inspect", "-f", "{{.State.ExitCode}}", one) for one in containers]
+    assert dict(zip(SERVICES, codes, strict=True)) == dict.fromkeys(SERVICES, "0")
+    stack.compose("down", "--volumes", timeout_s=60)
+    label = f"label=com.docker.compose.project={stack.project}"
+    assert run("docker", "ps", "-aq", "--filter", label) == ""
+    assert run("docker", "network", "ls", "-q", "--filter", label) == ""
+    assert run("docker", "volume", "ls", "-q", "--filter", label) == ""
