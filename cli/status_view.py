@@ -35,7 +35,12 @@ def _services(report: Report) -> Table:
     for one in report.services:
         restarts = str(started[one.pid]) if one.pid in started else "-"
         table.add_row(
-            one.service, _state(one.state), str(one.pid), duration(one.uptime_s), restarts, one.instance_id
+            " ".join(filter(None, (one.service, one.detail.get("group")))),
+            _state(one.state),
+            str(one.pid),
+            duration(one.uptime_s),
+            restarts,
+            one.instance_id,
         )
     return table
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from cli.console import CommandError, PlainReport, fail, out, start_report
 from cli.supervisor.options import UpOptions
@@ -19,16 +20,12 @@ SUPERVISOR_LOG = "supervisor"
 
 def run_here(options: UpOptions) -> None:
     """Runs the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
-    place = StateDir(options.state_dir)
-    if not _is_up(place):
-        asyncio.run(_run(options, place))
+    asyncio.run(_run(options, StateDir(options.state_dir)))
 
 
 def run_detached(options: UpOptions) -> None:
     """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
     place = StateDir(options.state_dir)
-    if _is_up(place):
-        return
     place.logs.mkdir(parents=True, exist_ok=True)
     log = place.log(SUPERVISOR_LOG)
     log.unlink(missing_ok=True)
@@ -81,7 +78,9 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     out.print("All services have ended.", markup=False)
 
 
-def _is_up(place: StateDir) -> bool:
+def say_if_up(state_dir: Path) -> bool:
+    """Whether a stack runs with that state directory already; if so, says where."""
+    place = StateDir(state_dir)
     state = place.read()
     if state is None:
         return False
@@ -133,10 +132,11 @@ def _announce(options: UpOptions, state: StackState) -> None:
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
+    engine = "the null engine" if options.engine == "null" else f"{options.tensor_parallel} ranks"
     lines = [
         "",
-        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of "
-        f"{options.tensor_parallel} ranks, broker {state.nats_url}, logs in {options.state_dir / 'logs'})",
+        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of {engine}, broker {state.nats_url}, "
+        f"logs in {options.state_dir / 'logs'})",
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "",

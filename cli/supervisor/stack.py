@@ -129,7 +129,7 @@ class Stack:
             await event.wait()
 
     async def _keep(self, child: Child) -> None:
-        """Starts a child again and again, until the policy gives up."""
+        """Starts a child again and again, until the policy gives up; one that was never ready gets two tries."""
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
             await child.start()
@@ -144,7 +144,8 @@ class Stack:
                     await probing
             entry.ready = False
             pause = policy.pause_after(code, time.monotonic())
-            if pause is None:
+            hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
+            if pause is None or hopeless:
                 self._give_up(child, code, entry.restarts)
                 return
             entry.restarts += 1

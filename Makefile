@@ -1,0 +1,63 @@
+# `make help` lists what there is. Everything happens in .venv, which `make install` makes.
+
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+COVERAGE_FLOOR ?= 80
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev serve test test-compose check format docs bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## make .venv and install what serving needs (at once when nothing changed)
+
+dev: $(VENV)/.installed-dev ## the same with the tools for tests and checks
+
+serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
+	@exec $(BIN)/ryz up $(ARGS)
+
+test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS: options for pytest)
+	$(BIN)/python -m pytest -m "not compose and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) $(ARGS)
+
+test-compose: dev ## the tests of the containers; needs a Docker engine
+	$(BIN)/python -m pytest -m compose $(ARGS)
+
+check: dev ## format, lint, types, import rules, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m shared.protocol_doc --check
+	$(BIN)/python -m cli.settings_doc --check
+
+format: dev ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: dev ## write the generated pages anew
+	$(BIN)/python -m shared.protocol_doc
+	$(BIN)/python -m cli.settings_doc
+
+bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
+	$(BIN)/ryz bench serving $(ARGS)
+
+clean: ## remove .venv, caches and the state of stacks
+	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or newer, or call make with PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) --version), and 3.11 or newer is needed: install it, or call make with PYTHON=/path/to/python3.11."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(INPUTS) | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[worker,local]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[worker,local,dev]'
+	@touch $@
