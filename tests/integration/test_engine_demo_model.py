@@ -1,5 +1,6 @@
 """The model that ships: the same greedy tokens at any split, and transformers' logits."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,37 +17,38 @@ PROMPT = "My name is Ada and I like to write programs. A class in Python is"
 COUNT = 256
 
 
-@pytest.fixture(scope="module")
-def prompt() -> list[int]:
+@cache
+def prompt_ids() -> list[int]:
     token_ids: list[int] = Tokenizer.from_file(str(DEMO / "tokenizer.json")).encode(PROMPT).ids
     return token_ids
 
 
-@pytest.fixture(scope="module")
-def greedy(prompt: list[int]) -> dict[int, list[int]]:
-    """256 tokens for each degree of tensor parallelism."""
+@cache
+def greedy(world: int) -> list[int]:
+    """The 256 likeliest tokens, computed by that many rank processes."""
 
-    async def run(world: int) -> list[int]:
+    async def run() -> list[int]:
         engine = RankEngine(RankEngineOptions(model=DEMO, tensor_parallel=world, kv_cache_tokens=8192))
         try:
             await engine.start()
-            return (await generate(engine, [prompt], COUNT, [GREEDY]))[0]
+            return (await generate(engine, [prompt_ids()], COUNT, [GREEDY]))[0]
         finally:
             await engine.stop()
 
-    return {world: uvloop.run(run(world)) for world in (1, 2, 4)}
-
-
-def test_greedy_tokens_are_identical(greedy: dict[int, list[int]]) -> None:
-    assert len(greedy[1]) == COUNT
-    assert greedy[2] == greedy[1]
-    assert greedy[4] == greedy[1]
+    return uvloop.run(run())
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_logits_equal_transformers(prompt: list[int], greedy: dict[int, list[int]], world: int) -> None:
+def test_greedy_tokens_are_identical(world: int) -> None:
+    assert len(greedy(world)) == COUNT
+    assert greedy(world) == greedy(1)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_logits_equal_transformers(world: int) -> None:
     """Prefill whole and in chunks, then every decode of the greedy text."""
-    text = [*prompt, *greedy[1]]
+    prompt = prompt_ids()
+    text = [*prompt, *greedy(1)]
     expected = transformers_logits(DEMO, text)
     blocks, cut = Blocks(64), len(prompt) // 2
     plans = [

@@ -68,7 +68,7 @@ def _tokens(count: int, seed: int) -> list[int]:
 
 
 def test_greedy_tokens_do_not_depend_on_the_split(model: Path) -> None:
-    prompt, count = _tokens(120, 1), 256
+    prompt, count = _tokens(120, 1), 64
 
     async def run(world: int, count: int = count, **changes: Any) -> tuple[list[int], EngineInfo]:
         async with running(model, world, **changes) as (engine, info):

@@ -19,7 +19,7 @@ from services.worker.engine.layers import (
     VocabParallelEmbedding,
     VocabParallelHead,
 )
-from services.worker.engine.rope import RotaryTable, rotate
+from services.worker.engine.rope import RotaryEmbedding, rotate
 from services.worker.engine.weights import Checkpoint
 
 Rotation = tuple[Tensor, Tensor]
@@ -119,7 +119,7 @@ class Decoder:
             if config.tied_embeddings
             else VocabParallelHead.load(source, "lm_head", table)
         )
-        self.rotary = RotaryTable(config.head_dim, config.context_length, config.rope_theta)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor | None:
         """Logits [sampling slices, vocab] on rank 0; None on the others, and when nothing is sampled."""

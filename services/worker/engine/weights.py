@@ -79,7 +79,8 @@ class Checkpoint:
         except SafetensorError as error:
             raise ModelError(f"{path}: tensor {name} cannot be read: {error}") from error
         self.loaded_bytes += stored.numel() * stored.element_size()
-        return stored.to(torch.float32)
+        # a copy, so that nothing refers to the mapped file once it is closed
+        return stored.to(torch.float32, copy=True)
 
 
 @contextmanager
