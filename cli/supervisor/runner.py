@@ -135,8 +135,8 @@ def _announce(options: UpOptions, state: StackState) -> None:
     engine = "the null engine" if options.engine == "null" else f"{options.tensor_parallel} ranks"
     lines = [
         "",
-        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of {engine}, broker {state.nats_url}, "
-        f"logs in {options.state_dir / 'logs'})",
+        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of {engine}, "
+        f"broker {state.nats_url}, logs in {options.state_dir / 'logs'})",
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "",

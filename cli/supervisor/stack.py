@@ -129,7 +129,7 @@ class Stack:
             await event.wait()
 
     async def _keep(self, child: Child) -> None:
-        """Starts a child again and again, until the policy gives up; one that was never ready gets two tries."""
+        """Starts a child until the policy gives up; one that was never ready gets two tries."""
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
             await child.start()
