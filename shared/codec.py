@@ -4,6 +4,7 @@ Decoding checks every field and names the one that is wrong. Encoding is determi
 gives the same bytes, which the golden tests rely on.
 """
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import TypeVar
@@ -15,6 +16,7 @@ from shared.errors import InvalidRequest, from_code
 from shared.messages import ErrorReply, Wire
 
 M = TypeVar("M", bound=Wire)
+_OWN_FIELD = re.compile(r"(?:Object missing required field )?`(\w+)`")
 
 
 def encode(message: Wire) -> bytes:
@@ -30,24 +32,19 @@ def decode(data: bytes, kind: type[M]) -> M:
         InvalidRequest: the bytes are no MessagePack map, or a field is missing, of the wrong type or out of
             its bounds; `data["param"]` is its path.
     """
-    try:
-        # bounded by the payload: msgpack never allocates more items than there are bytes
-        raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except Exception as error:  # msgpack raises many kinds, all of them mean the same
-        raise InvalidRequest(
-            f"the message is not valid MessagePack: {error or type(error).__name__}"
-        ) from error
-    return convert(raw, kind)
+    return convert(_unpack(data), kind)
 
 
 def convert(raw: object, kind: type[M]) -> M:
     """The message of that kind from plain dicts and lists; raises like `decode`."""
     try:
-        return msgspec.convert(raw, kind)
+        return msgspec.convert(raw, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        text = str(error)
-        problem, _, path = text.partition(" - at `")
-        param = path.rstrip("`").removeprefix("$").removeprefix(".")
+        problem, _, place = str(error).partition(" - at `")
+        # the place reads `$.field`, or `key` in `$.field`; some problems start with a field of that place
+        path = place.rstrip("`").rpartition("$")[2]
+        own = _OWN_FIELD.match(problem)
+        param = (f"{path}.{own[1]}" if own else path).removeprefix(".")
         where = f"{param}: " if param else ""
         raise InvalidRequest(f"{kind.__name__}: {where}{problem}", param=param or None) from error
 
@@ -66,8 +63,17 @@ def unpack_tokens(data: bytes) -> list[int]:
 
 def decode_reply(data: bytes, kind: type[M]) -> M:
     """The answer of a request/reply call; raises the error that it carries instead."""
-    raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    raw = _unpack(data)
     if isinstance(raw, dict) and "error" in raw:
         failure = convert(raw, ErrorReply)
         raise from_code(failure.error, failure.message, failure.data)
     return convert(raw, kind)
+
+
+def _unpack(data: bytes) -> object:
+    try:
+        # bounded by the payload: msgpack never allocates more items than there are bytes
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds, all of them mean the same
+        reason = str(error) or type(error).__name__
+        raise InvalidRequest(f"the message is not valid MessagePack: {reason}") from error

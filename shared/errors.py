@@ -14,7 +14,7 @@ class RyzError(Exception):
 
     code = "internal"
 
-    def __init__(self, message: str, **data: Any) -> None:
+    def __init__(self, message: str, /, **data: Any) -> None:
         super().__init__(message)
         self.message = message
         self.data: dict[str, Any] = {key: value for key, value in data.items() if value is not None}

@@ -31,5 +31,23 @@ TokenIds = Annotated[
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, description="Milliseconds.")]
 
 
+MAX_DEPTH = 16
+
+
+def check_depth(value: object) -> None:
+    """Raises `ValueError` when plain data is nested too deeply to be passed on as JSON or MessagePack."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message, or a part of one, as a MessagePack map with string keys; defaults are left out."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, Milliseconds, ModelName, Wire
+from shared.messages.base import GroupName, Milliseconds, ModelName, Wire, check_depth
 
 State = Literal["starting", "ready", "draining", "failed", "stopped"]
 
@@ -80,3 +80,6 @@ class ServiceStatus(Wire, frozen=True, kw_only=True):
     uptime_s: float
     pid: int
     detail: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        check_depth(self.detail)

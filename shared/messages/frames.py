@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, RequestId, TokenIds, Wire
+from shared.messages.base import GroupName, RequestId, TokenIds, Wire, check_depth
 
 FinishReason = Literal["stop", "length"]
 
@@ -86,6 +86,9 @@ class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
     code: str
     message: str
     data: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        check_depth(self.data)
 
 
 AnyFrame = Accepted | Tokens | Done | Failed

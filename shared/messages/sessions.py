@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from shared.messages.base import SessionId, TokenIds, Wire
+from shared.messages.base import SessionId, TokenIds, Wire, check_depth
 from shared.messages.generate import ChatMessage
 
 Tenant = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -112,3 +112,6 @@ class ErrorReply(Wire, frozen=True, kw_only=True):
     error: str
     message: str
     data: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        check_depth(self.data)

@@ -1,0 +1,112 @@
+"""One filled example of every message; `golden.json` holds their bytes.
+
+A change of the bytes of an existing message breaks running peers. For a new message or a new field, write the
+file anew with `python -m tests.contract.golden_messages` and look at what changed: lines may only be added,
+unless a new field was filled in here.
+"""
+
+import json
+from pathlib import Path
+
+from shared import messages as m
+from shared.codec import encode, pack_tokens
+
+GOLDEN_FILE = Path(__file__).with_name("golden.json")
+
+TOP = m.TopLogprob(token_id=7, token=" Ada", logprob=-0.5)
+LOGPROB = m.TokenLogprob(token_id=7, token=" Ada", logprob=-0.5, top=[TOP])
+DELTA = m.Delta(
+    choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop"
+)
+USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8)
+ACCEPTED = m.Accepted(
+    request_id="r-1", attempt=1, seq=0, group="g0", reason="sticky", session_id="s1", session_turns=2
+)
+TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
+DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE)
+FAILED = m.Failed(
+    request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5}
+)
+MESSAGE = m.ChatMessage(role="user", content="My name is Ada.", name="ada")
+SAMPLING = m.Sampling(
+    temperature=0.5, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.25,
+    frequency_penalty=-0.25, logit_bias={7: -100.0}, seed=2**63 - 1, n=2, max_tokens=16, stop=["\n"],
+    ignore_eos=True, logprobs=5,
+)  # fmt: skip
+SESSION = m.SessionRef(session_id="s1", given=False, mode="append")
+RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5)
+REQUEST = m.GenerateRequest(
+    request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
+    priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME,
+)  # fmt: skip
+ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
+LOAD = m.Load(
+    running=3, waiting=1, max_running=32, max_waiting=64, free_blocks=100, total_blocks=128,
+    queued_tokens=500, tokens_per_s=1234.5,
+)  # fmt: skip
+CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
+RECORD = m.SessionRecord(
+    session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
+    token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
+    created_ms=1_700_000_000_000, updated_ms=1_700_000_000_001,
+)  # fmt: skip
+SUMMARY = m.SessionSummary(
+    session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
+    last_group="g0", created_ms=1, updated_ms=2, ttl_s=3600,
+)  # fmt: skip
+
+EXAMPLES: list[m.Wire] = [
+    TOP,
+    LOGPROB,
+    DELTA,
+    USAGE,
+    ACCEPTED,
+    TOKENS,
+    DONE,
+    FAILED,
+    m.FrameBatch(frames=[ACCEPTED, TOKENS, DONE, FAILED], group="g0"),
+    m.Cancel(request_id="r-1", reason="the caller left"),
+    m.Resend(request_id="r-1", attempt=1, from_seq=4),
+    m.ResendReply(known=True, next_seq=3, frames=[TOKENS, DONE]),
+    MESSAGE,
+    SAMPLING,
+    SESSION,
+    RESUME,
+    REQUEST,
+    ROUTE,
+    m.Work(request=encode(REQUEST), route=ROUTE, reply_to="_INBOX.a.f"),
+    LOAD,
+    CARD,
+    m.Heartbeat(
+        group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
+        tensor_parallel=2, weight=0.5, accepted_total=77,
+    ),
+    m.ListModels(),
+    m.ModelList(models=[CARD]),
+    m.StatusQuery(),
+    m.ServiceStatus(
+        service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,
+        detail={"groups": ["g0"]},
+    ),
+    RECORD,
+    SUMMARY,
+    m.SessionGet(tenant="acme", session_id="s1"),
+    m.SessionCommit(records=[RECORD]),
+    m.SessionList(tenant="acme", limit=10, cursor="c"),
+    m.SessionDelete(tenant="acme", session_id="s1"),
+    m.SessionFound(record=RECORD),
+    m.SessionCommitted(stale=["s1"], too_large=["s2"]),
+    m.SessionPage(sessions=[SUMMARY], cursor="c"),
+    m.SessionDeleted(session_id="s1"),
+    m.ErrorReply(error="session_not_found", message="no session s1", data={"param": "session_id"}),
+]  # fmt: skip
+
+
+def main() -> None:
+    """Writes `golden.json`."""
+    golden = {type(example).__name__: encode(example).hex() for example in EXAMPLES}
+    GOLDEN_FILE.write_text(json.dumps(golden, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
