@@ -4,6 +4,7 @@ Knows slots and blocks, not sequences: which block holds what is the leader's de
 writes is worked out in `batch.py`.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,10 @@ class LayerCache:
     """
 
     def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int) -> None:
-        self.keys = torch.zeros(num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
-        self.values = torch.zeros(num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
+        shape = (num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
+        # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
+        self.keys = torch.from_numpy(np.zeros(shape, np.float32))
+        self.values = torch.from_numpy(np.zeros(shape, np.float32))
         # the same memory, a row per block
         self._key_blocks = self.keys.view(num_blocks, -1)
         self._value_blocks = self.values.view(num_blocks, -1)
