@@ -1,6 +1,7 @@
 """Starts a gateway: settings, broker, client, HTTP server; drains it at the end."""
 
 import asyncio
+import gc
 import sys
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -79,6 +80,7 @@ async def start(
             ws="none",
             timeout_keep_alive=settings.keep_alive_s,
             limit_concurrency=settings.max_connections,
+            proxy_headers=False,
             server_header=False,
             date_header=False,
         )
@@ -101,6 +103,8 @@ def main() -> None:
         bus = await service.connect_bus(stack)
         await service.answer_status(bus)
         await start(service, stack, settings, keys, bus)
+        gc.collect()
+        gc.freeze()  # what is there now stays: full collections need not look at it again
         service.ready()
 
     run(settings, "gateway", setup)

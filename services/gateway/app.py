@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.completions import CompletionRoute, Context
 from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for
@@ -42,6 +42,26 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _REF = "#/components/schemas/{model}"
 
 
+class Front:
+    """The application with a short cut: `POST` on a serving path passes by the framework's own machinery.
+
+    Everything else, and every other method on those paths, is the framework's.
+    """
+
+    def __init__(self, app: FastAPI, direct: dict[str, ASGIApp]) -> None:
+        self._app = app
+        self._direct = direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            direct = self._direct.get(scope["path"])
+            if direct is not None:
+                await direct(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
 class DirectRoute(APIRoute):
     """A documented route whose requests go straight to an ASGI application."""
 
@@ -57,7 +77,7 @@ def create_app(
     readiness: Callable[[], tuple[bool, dict[str, Any]]],
     registry: CollectorRegistry,
     version: str,
-) -> FastAPI:
+) -> Front:
     """The application.
 
     Args:
@@ -68,38 +88,39 @@ def create_app(
         version: the distribution's.
     """
     app = FastAPI(title="Ryzanstein", version=version, summary="An OpenAI-compatible gateway.")
-    _add_completions(app, context)
+    direct = _add_completions(app, context)
     _add_models(app, context, list_models)
     _add_probes(app, readiness, registry)
     _add_errors(app, context)
     _add_schemas(app)
-    return app
+    return Front(app, direct)
 
 
-def _add_completions(app: FastAPI, context: Context) -> None:
+def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:
+    """Adds the serving paths and returns what answers them."""
+
     async def chat_completions() -> None:
         """Continues a conversation; with `stream` as server-sent events."""
 
     async def completions() -> None:
         """Continues one text or several; with `stream` as server-sent events."""
 
-    for endpoint, path, kind, model in (
-        (chat_completions, "/v1/chat/completions", "chat", ChatCompletionRequest),
-        (completions, "/v1/completions", "completion", CompletionRequest),
-    ):
-        schema = {"$ref": _REF.format(model=model.__name__)}
-        app.router.routes.append(
-            DirectRoute(
-                path,
-                endpoint,
-                direct=CompletionRoute("chat" if kind == "chat" else "completion", context),
-                methods=["POST"],
-                responses=_ERRORS,
-                openapi_extra={
-                    "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
-                },
-            )
+    serving = (
+        (chat_completions, CompletionRoute("chat", context), ChatCompletionRequest),
+        (completions, CompletionRoute("completion", context), CompletionRequest),
+    )
+    for endpoint, direct, model in serving:
+        content = {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+        route = DirectRoute(
+            direct.path,
+            endpoint,
+            direct=direct,
+            methods=["POST"],
+            responses=_ERRORS,
+            openapi_extra={"requestBody": {"required": True, "content": content}},
         )
+        app.router.routes.append(route)
+    return {direct.path: direct for _, direct, _ in serving}
 
 
 def _add_models(

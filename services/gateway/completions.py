@@ -73,7 +73,7 @@ class CompletionRoute:
     def __init__(self, kind: Literal["chat", "completion"], context: Context) -> None:
         self._kind = kind
         self._context = context
-        self._route = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
+        self.path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Never raises: every error becomes an answer."""
@@ -128,7 +128,7 @@ class CompletionRoute:
 
     async def _read(self, exchange: _Exchange) -> bytes:
         settings = self._context.settings
-        announced = content_length(exchange.headers.items())
+        announced = content_length(exchange.headers)
         try:
             async with asyncio.timeout(settings.body_timeout_s):
                 raw = await read_body(exchange.receive, announced, settings.max_body_bytes)
@@ -199,7 +199,7 @@ class CompletionRoute:
         """Answers with the error: as a status if there is still one to choose, else as an event."""
         answer, reply = answer_for(error), exchange.reply
         if answer.code == "internal":
-            log.error("request failed", request_id=request_id, route=self._route, exc_info=error)
+            log.error("request failed", request_id=request_id, route=self.path, exc_info=error)
         if reply.started:
             self._context.metrics.failed_stream(answer.code)
             with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
@@ -221,17 +221,17 @@ class CompletionRoute:
     def _record(self, exchange: _Exchange, started_s: float, shown_id: str, request_id: str) -> None:
         metrics, outcome, reply = self._context.metrics, exchange.outcome, exchange.reply
         seconds = asyncio.get_running_loop().time() - started_s
-        metrics.ended(self._route, reply.status, seconds)
+        metrics.ended(self.path, reply.status, seconds)
         metrics.response_bytes.inc(reply.bytes_sent)
         if outcome.first_text_s:
-            metrics.first_token(self._route, outcome.first_text_s - started_s)
+            metrics.first_token(self.path, outcome.first_text_s - started_s)
         if self._context.settings.request_log:
             log.info(
                 "request",
                 request_id=request_id,
                 shown_id=shown_id,
                 tenant=exchange.tenant,
-                route=self._route,
+                route=self.path,
                 status=reply.status,
                 seconds=round(seconds, 6),
                 model=exchange.call.model if exchange.call else "",

@@ -4,8 +4,7 @@ The counting is pure and takes the time as an argument; only `read_body` touches
 errors of the shared family, with the time after which a retry may succeed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +81,10 @@ class Places:
         self.taken -= count
 
 
-def content_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+def content_length(headers: Mapping[bytes, bytes]) -> int | None:
     """The announced length of the body; None when it is sent in chunks."""
-    for name, value in headers:
-        if name == b"content-length":
-            with suppress(ValueError):
-                return int(value)
-    return None
+    value = headers.get(b"content-length", b"")
+    return int(value) if value.isdigit() else None
 
 
 async def read_body(receive: Receive, announced: int | None, limit: int) -> bytes:

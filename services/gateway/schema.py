@@ -168,10 +168,10 @@ class SamplingBody(_Body):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Biases = {}
+    logit_bias: Biases = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=-_I64, lt=_I64, description="Absent: drawn at random.")] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Stops = []
+    stop: Stops = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
     ignore_eos: bool | None = None
     user: str | None = None

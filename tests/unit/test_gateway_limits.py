@@ -99,7 +99,7 @@ async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
         raise AssertionError("the body was read")
 
     with pytest.raises(RequestTooLarge):
-        await read_body(receive, content_length([(b"content-length", b"5")]), 4)
+        await read_body(receive, content_length({b"content-length": b"5"}), 4)
 
 
 async def test_a_caller_that_leaves_while_it_sends() -> None:
@@ -108,8 +108,8 @@ async def test_a_caller_that_leaves_while_it_sends() -> None:
 
 
 def test_a_length_that_is_no_number_counts_as_unknown() -> None:
-    assert content_length([(b"content-length", b"x")]) is None
-    assert content_length([]) is None
+    assert content_length({b"content-length": b"x"}) is None
+    assert content_length({}) is None
 
 
 def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
