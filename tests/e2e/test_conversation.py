@@ -1,0 +1,103 @@
+"""The whole path for real: an OpenAI client, the broker, two ranks, the store, and `ryz chat`."""
+
+import json
+from contextlib import closing
+
+import pytest
+from openai import NotFoundError, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.e2e.kit import Stack, ryz
+
+# the first test that wants the model waits for four processes that import torch
+pytestmark = pytest.mark.timeout(90)
+
+
+def client_of(stack: Stack) -> OpenAI:
+    return OpenAI(base_url=f"{stack.state.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+
+def streamed(client: OpenAI, session_id: str, messages: list[ChatCompletionMessageParam]) -> tuple[str, int]:
+    """The text of a streamed answer, and in how many pieces it came."""
+    pieces = []
+    headers = {"X-Session-Id": session_id} if session_id else {}
+    with client.chat.completions.create(
+        model="demo", messages=messages, temperature=0, stream=True, extra_headers=headers
+    ) as stream:
+        for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                pieces.append(chunk.choices[0].delta.content)
+    return "".join(pieces), len(pieces)
+
+
+def test_an_openai_client_streams_sensible_text(torch_stack: Stack) -> None:
+    with closing(client_of(torch_stack)) as client:
+        assert [model.id for model in client.models.list()] == ["demo"]
+        text, pieces = streamed(client, "", [{"role": "user", "content": "My name is Ada."}])
+    assert "Ada" in text
+    assert pieces > 1
+
+
+@pytest.mark.parametrize("name", ["Omar", "Grace"])
+def test_the_second_turn_knows_the_first_by_the_session_alone(torch_stack: Stack, name: str) -> None:
+    with closing(client_of(torch_stack)) as client:
+        streamed(client, f"told-{name}", [{"role": "user", "content": f"My name is {name}."}])
+        text, _ = streamed(client, f"told-{name}", [{"role": "user", "content": "What is my name?"}])
+    assert text.strip() == f"Your name is {name}."
+
+
+def test_the_second_turn_knows_the_first_by_the_history(torch_stack: Stack) -> None:
+    history: list[ChatCompletionMessageParam] = [{"role": "user", "content": "My name is Linus."}]
+    with closing(client_of(torch_stack)) as client:
+        answer, _ = streamed(client, "", history)
+        history += [{"role": "assistant", "content": answer}, {"role": "user", "content": "What is my name?"}]
+        text, _ = streamed(client, "", history)
+    assert text.strip() == "Your name is Linus."
+
+
+def test_chat_keeps_the_session_between_commands(torch_stack: Stack) -> None:
+    base = ["chat", "--session", "cli", "--temperature", "0"]
+    told = ryz(*base, "--once", "My name is Vera.", cwd=torch_stack.folder)
+    assert told.returncode == 0, told.stderr
+    asked = ryz(*base, cwd=torch_stack.folder, stdin="What is my name?\n")
+    assert asked.stdout == "Your name is Vera.\n"
+
+
+def test_chat_says_what_is_wrong(null_stack: Stack) -> None:
+    unknown = ryz("chat", "--once", "hello", "--model", "nope", cwd=null_stack.folder)
+    assert unknown.returncode == 1
+    assert "nope" in unknown.stderr
+    nowhere = ryz("chat", "--once", "hello", "--url", "http://127.0.0.1:9", cwd=null_stack.folder)
+    assert nowhere.returncode == 1
+    assert "ryz up" in nowhere.stderr
+    nothing = ryz("chat", cwd=null_stack.folder, stdin="  \n")
+    assert nothing.returncode == 1
+    assert "nothing to ask" in nothing.stderr
+
+
+def test_an_unknown_model_is_the_callers_mistake(null_stack: Stack) -> None:
+    with closing(client_of(null_stack)) as client, pytest.raises(NotFoundError, match="nope"):
+        client.chat.completions.create(model="nope", messages=[{"role": "user", "content": "hi"}])
+
+
+def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
+    told = ryz("status", "--json", cwd=torch_stack.folder)
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    kinds = sorted(one["service"] for one in report["services"])
+    assert kinds == ["gateway", "kvstate", "router", "worker", "worker"]
+    assert all(one["state"] == "ready" for one in report["services"])
+    assert {group["group"]: len(group["ranks"]) for group in report["groups"]} == {"g0": 2, "g1": 2}
+    assert report["supervisor"]["url"] == torch_stack.state.url
+    assert isinstance(report["sessions"], int)
+    tables = ryz("status", cwd=torch_stack.folder)
+    assert "worker g1" in tables.stdout
+
+
+def test_status_says_when_nothing_answers(nats_url: str, null_stack: Stack) -> None:
+    nobody = ryz("status", "--nats-url", nats_url, cwd=null_stack.folder)
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "no service answers" in nobody.stderr
+    no_broker = ryz("status", "--json", "--nats-url", "nats://127.0.0.1:9", cwd=null_stack.folder)
+    assert no_broker.returncode == 1
+    assert json.loads(no_broker.stdout)["services"] == []

@@ -1,0 +1,131 @@
+"""The life of a stack: how it starts, what it survives, and that nothing is left of it."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from cli.supervisor.state import StateDir
+from tests.e2e.kit import Stack, ryz, wait_for
+
+NULL = ("--engine", "null", "--groups", "1")
+Start = Callable[..., Stack]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts stacks that a failed test does not leave behind."""
+    with ExitStack() as stacks:
+        yield lambda folder, *options: stacks.enter_context(Stack(folder, *options)).await_ready()
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def listening(url: str) -> bool:
+    parts = urlsplit(url)
+    with socket.socket() as probe:
+        return probe.connect_ex((parts.hostname or "", parts.port or 0)) == 0
+
+
+def assert_only_logs(folder: Path) -> None:
+    assert [path.name for path in (folder / ".ryz").iterdir()] == ["logs"]
+    assert all(path.suffix == ".log" for path in (folder / ".ryz" / "logs").iterdir())
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
+    before = shared_memory()
+    stack = start(tmp_path, "--groups", "1")
+    urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url]
+    assert all(listening(url) for url in urls)
+    assert len(stack.family) == 8  # broker, store, four services, two ranks
+    stack.interrupt()
+    assert stack.process.wait(timeout=10) == 0
+    assert stack.leftovers() == []
+    assert not any(listening(url) for url in urls)
+    assert shared_memory() <= before
+    assert_only_logs(tmp_path)
+    assert "All services have ended." in stack.output.read_text()
+
+
+def test_killed_supervisor_takes_its_children_along(tmp_path: Path, start: Start) -> None:
+    stack = start(tmp_path, *NULL)
+    stack.process.kill()
+    stack.process.wait(timeout=5)
+    wait_for(lambda: not stack.leftovers(), f"all ended, but {stack.leftovers()}")
+    assert stack.place.read() is None
+    again = start(tmp_path, *NULL)
+    assert again.end() == 0
+
+
+def test_a_service_that_dies_is_started_again(tmp_path: Path, start: Start) -> None:
+    stack = start(tmp_path, *NULL)
+    for name in ("worker-g0", "gateway", "nats"):
+        old = stack.pid_of(name)
+        os.kill(old, signal.SIGKILL)
+        wait_for(lambda name=name, old=old: stack.pid_of(name) not in {0, old}, f"{name} is back")  # type: ignore[misc]
+    wait_for(lambda: all(one.ready for one in stack.state.services), "all ready again", 20)
+
+    def answers() -> bool:
+        return ryz("chat", "--once", "hello", "--max-tokens", "4", cwd=tmp_path).returncode == 0
+
+    wait_for(answers, "an answer after the restarts", 20)
+    assert [one.restarts for one in stack.state.services if one.name == "gateway"] == [1]
+    assert "worker-g0 died (killed by SIGKILL)" in stack.output.read_text()
+    stack.remember()
+    assert stack.end() == 0
+    assert stack.leftovers() == []
+
+
+def test_detach_and_down(tmp_path: Path) -> None:
+    first = ryz("up", "--detach", "--port", "0", *NULL, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr + first.stdout
+    state = StateDir(tmp_path / ".ryz").read()
+    assert state is not None
+    url = state.url
+    assert f"curl -N {url}/v1/chat/completions" in first.stdout
+    again = ryz("up", cwd=tmp_path)
+    assert again.returncode == 0
+    assert f"A stack is up already: {url}" in again.stdout
+    family = psutil.Process(state.pid).children(recursive=True)
+    assert listening(url)
+    ended = ryz("down", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert url in ended.stdout
+    assert not any(one.is_running() for one in family)
+    assert_only_logs(tmp_path)
+    nothing = ryz("down", cwd=tmp_path)
+    assert nothing.returncode == 1
+    assert "No stack is up" in nothing.stderr
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        refused = ryz("up", *NULL, "--port", str(port), cwd=tmp_path)
+    assert refused.returncode == 1
+    assert f"Port {port} on 127.0.0.1 is taken" in refused.stderr
+    assert f"--port {port + 1}" in refused.stderr
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_a_wrong_setting_ends_the_start(tmp_path: Path, detach: list[str]) -> None:
+    refused = ryz("up", "--port", "0", *NULL, *detach, cwd=tmp_path, env={"RYZ_ROUTER_THRESHOLD": "many"})
+    assert refused.returncode == 1
+    assert "RYZ_ROUTER_THRESHOLD='many'" in refused.stderr
+    assert_only_logs(tmp_path)
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    missing = ryz("up", "--port", "0", "--model", str(tmp_path / "nothing"), cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "nothing" in missing.stderr
+    assert "--model" in missing.stderr
