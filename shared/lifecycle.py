@@ -97,7 +97,7 @@ class Service:
             version=version("ryzanstein"),
             uptime_s=round(time.monotonic() - self._started, 3),
             pid=os.getpid(),
-            detail=self._detail(),
+            detail={"tasks": len(asyncio.all_tasks()), **self._detail()},
         )
 
     async def connect_bus(self, stack: AsyncExitStack, name: str = "") -> NatsBus:

@@ -60,7 +60,7 @@ class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
-    """The leader has the request. Always number 0."""
+    """The leader has the request. The first frame of an attempt: number 0, or where a resumed one goes on."""
 
     group: GroupName
     reason: str = ""
