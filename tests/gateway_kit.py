@@ -15,6 +15,7 @@ from services.gateway.settings import GatewaySettings
 from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBroker, MemoryBus
+from shared.client import ClientSettings
 from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import (
@@ -196,7 +197,7 @@ async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) ->
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())
-        port = await start(service, stack, chosen, keys, bus)
+        port = await start(service, stack, chosen, keys, bus, ClientSettings())
         service.ready()
         yield Gateway(port, service, fleet, broker, bus, stack)
         await service.drain()

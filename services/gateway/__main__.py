@@ -17,7 +17,7 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
 from shared.bus import Bus
-from shared.client import InferenceClient, list_models
+from shared.client import ClientSettings, InferenceClient, list_models
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
@@ -29,10 +29,15 @@ _DRAIN_POLL_S = 0.02
 
 
 async def start(
-    service: Service, stack: AsyncExitStack, settings: GatewaySettings, keys: dict[str, str], bus: Bus
+    service: Service,
+    stack: AsyncExitStack,
+    settings: GatewaySettings,
+    keys: dict[str, str],
+    bus: Bus,
+    client_settings: ClientSettings,
 ) -> int:
     """Connects the parts and serves until the stack closes; returns the port."""
-    client = InferenceClient(bus)
+    client = InferenceClient(bus, client_settings)
     await client.start()
     stack.push_async_callback(client.close)
     context = Context(
@@ -92,7 +97,7 @@ async def start(
 
 def main() -> None:
     """The entry point of the process."""
-    settings = load(GatewaySettings)
+    settings, client_settings = load(GatewaySettings), load(ClientSettings)
     try:
         keys = parse_keys(settings.api_keys.get_secret_value())
     except ValueError as error:
@@ -102,7 +107,7 @@ def main() -> None:
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)
         await service.answer_status(bus)
-        await start(service, stack, settings, keys, bus)
+        await start(service, stack, settings, keys, bus, client_settings)
         gc.collect()
         gc.freeze()  # what is there now stays: full collections need not look at it again
         service.ready()

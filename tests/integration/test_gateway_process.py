@@ -69,6 +69,7 @@ async def test_a_port_that_is_taken_ends_the_start_with_one_line(nats_url: str) 
 async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
     for settings, named, hidden in (
         ({"http_port": "x"}, "RYZ_HTTP_PORT='x'", "Traceback"),
+        ({"client_tick_s": "0"}, "RYZ_CLIENT_TICK_S='0'", "Traceback"),
         ({"api_keys": "very-secret-key"}, "RYZ_API_KEYS: entry 1", "very-secret-key"),
     ):
         async with gateway_process(**settings) as process:
