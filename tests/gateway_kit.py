@@ -197,7 +197,7 @@ async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) ->
     service.add_check("broker", lambda: bus.connected)
     async with AsyncExitStack() as stack:
         keys = parse_keys(chosen.api_keys.get_secret_value())
-        port = await start(service, stack, chosen, keys, bus, ClientSettings())
+        port = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
         service.ready()
         yield Gateway(port, service, fleet, broker, bus, stack)
         await service.drain()

@@ -34,6 +34,7 @@ async def start(
     settings: GatewaySettings,
     keys: dict[str, str],
     bus: Bus,
+    *,
     client_settings: ClientSettings,
 ) -> int:
     """Connects the parts and serves until the stack closes; returns the port."""
@@ -107,7 +108,7 @@ def main() -> None:
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)
         await service.answer_status(bus)
-        await start(service, stack, settings, keys, bus, client_settings)
+        await start(service, stack, settings, keys, bus, client_settings=client_settings)
         gc.collect()
         gc.freeze()  # what is there now stays: full collections need not look at it again
         service.ready()
