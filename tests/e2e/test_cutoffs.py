@@ -1,0 +1,111 @@
+"""Two hundred streams at once, a third of them cut off by their clients: nobody notices, nothing is left.
+
+What is left is read from the services themselves: blocks and queue places from the leaders, tasks from every
+service's status, open files from the system.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.kit import Stack, ryz
+
+pytestmark = pytest.mark.timeout(120)
+STREAMS = 200
+PROMPTS = [f"Tell me about number {number}." for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def slow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The null engine with steps of 10 ms, so that streams last."""
+    folder = tmp_path_factory.mktemp("slow-stack")
+    with Stack(folder, "--engine", "null", env={"RYZ_NULL_STEP_DELAY_MS": "10"}) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+async def read_stream(client: httpx.AsyncClient, prompt: str, *, tokens: int, cut_after: int = 0) -> str:
+    """The text of one stream; with `cut_after` the connection is dropped after that many events."""
+    body = {
+        "model": "demo",
+        "temperature": 0,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "messages": [{"role": "user", "content": prompt}],
+    }
+    text, events, ended = "", 0, False
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: "):
+                continue
+            if line == "data: [DONE]":
+                ended = True
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            assert "error" not in chunk, chunk
+            text += chunk["choices"][0]["delta"].get("content") or ""
+            events += 1
+            if cut_after and events >= cut_after:
+                return text
+    assert ended, "a stream ended without [DONE]"
+    return text
+
+
+async def flood(url: str, tokens: int, seed: int) -> None:
+    """Runs all streams at once and compares each survivor with a run of its own beforehand."""
+    rng = random.Random(seed)
+    cuts = [rng.randint(1, max(2, tokens // 2)) if place < STREAMS // 3 else 0 for place in range(STREAMS)]
+    rng.shuffle(cuts)
+    limits = httpx.Limits(max_connections=STREAMS)
+    async with httpx.AsyncClient(base_url=url, timeout=90, limits=limits) as client:
+        expected = {prompt: await read_stream(client, prompt, tokens=tokens) for prompt in PROMPTS}
+        prompts = [PROMPTS[place % len(PROMPTS)] for place in range(STREAMS)]
+        texts = await asyncio.gather(
+            *(
+                read_stream(client, prompt, tokens=tokens, cut_after=cut)
+                for prompt, cut in zip(prompts, cuts, strict=True)
+            )
+        )
+    for text, prompt, cut in zip(texts, prompts, cuts, strict=True):
+        if cut:
+            assert expected[prompt].startswith(text)
+        else:
+            assert text == expected[prompt]
+
+
+def snapshot(stack: Stack) -> dict[str, Any]:
+    """What could leak: tasks and open files of every service, blocks and places of every group."""
+    report = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)
+    files = {one["pid"]: psutil.Process(one["pid"]).num_fds() for one in report["services"]}
+    tasks = {one["pid"]: one["detail"]["tasks"] for one in report["services"]}
+    groups = {
+        group["group"]: (group["running"], group["waiting"], group["free_blocks"])
+        for group in report["groups"]
+    }
+    return {"files": files, "tasks": tasks, "groups": groups}
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("slow_stack", 60), ("torch_stack", 24)])
+async def test_cut_streams_leave_nothing_and_touch_nobody(
+    request: pytest.FixtureRequest, name: str, tokens: int
+) -> None:
+    stack: Stack = request.getfixturevalue(name)
+    await flood(stack.state.url, tokens, seed=1)  # fills pools and caches, so that a leak stands out
+    await asyncio.sleep(1.0)
+    before = snapshot(stack)
+    await flood(stack.state.url, tokens, seed=2)
+    await asyncio.sleep(1.0)  # the bound: everything is free again within a second
+    after = snapshot(stack)
+    assert after["groups"] == before["groups"]
+    assert all(running == waiting == 0 for running, waiting, _ in after["groups"].values())
+    for kind in ("tasks", "files"):
+        for pid, count in after[kind].items():
+            assert count <= before[kind][pid] + 2, (kind, pid, before[kind], after[kind])

@@ -1,0 +1,86 @@
+"""Garbage on every subject of a running stack: answered where an answer is possible, and nothing dies."""
+
+import asyncio
+import random
+
+import httpx
+import pytest
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(90)
+
+SUBJECTS = [
+    subjects.generate("demo"),
+    subjects.generate("no such model"),
+    subjects.work("g0"),
+    subjects.cancel("g0"),
+    subjects.CANCEL_ALL,
+    subjects.resend("g0"),
+    subjects.heartbeat("g0"),
+    subjects.MODELS,
+    subjects.STATUS,
+    subjects.SESSION_GET,
+    subjects.SESSION_COMMIT,
+    subjects.SESSION_LIST,
+    subjects.SESSION_DELETE,
+]
+ANSWERED = {
+    subjects.generate("demo"),
+    subjects.generate("no such model"),
+    subjects.work("g0"),
+    subjects.resend("g0"),
+    subjects.SESSION_GET,
+    subjects.SESSION_COMMIT,
+    subjects.SESSION_LIST,
+    subjects.SESSION_DELETE,
+}
+
+
+def garbage() -> list[bytes]:
+    rng = random.Random(7)
+    return [
+        b"",
+        b"\xc1",
+        b"\x81",
+        b"\x93\x01\x02\x03",
+        b"\x81\xa5model\xa4demo",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x91" * 2000,
+        b'{"model": "demo"}',
+        *(rng.randbytes(rng.randint(1, 400)) for _ in range(25)),
+    ]
+
+
+async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
+    restarts = {one.name: one.restarts for one in null_stack.state.services}
+    bus = await NatsBus.connect(null_stack.state.nats_url, name="garbage")
+    answers: dict[str, int] = {}
+    complete = asyncio.Event()
+
+    async def count(message: Message) -> None:
+        place = message.subject.rsplit(".", 1)[1]
+        answers[place] = answers.get(place, 0) + 1
+        if all(answers.get(str(SUBJECTS.index(subject)), 0) >= len(garbage()) for subject in ANSWERED):
+            complete.set()
+
+    try:
+        inbox = bus.new_inbox()
+        await bus.subscribe(f"{inbox}.*", count)
+        for place, subject in enumerate(SUBJECTS):
+            for data in garbage():
+                await bus.publish(subject, data, reply=f"{inbox}.{place}")
+                await bus.publish(subject, data)
+        await bus.flush()
+        async with asyncio.timeout(10):
+            await complete.wait()
+    finally:
+        await bus.close()
+    async with httpx.AsyncClient(base_url=null_stack.state.url, timeout=10) as client:
+        assert (await client.get("/ready")).status_code == 200
+        body = {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "still there?"}]}
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert {one.name: one.restarts for one in null_stack.state.services} == restarts

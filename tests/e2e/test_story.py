@@ -1,0 +1,43 @@
+"""The story of the name: turn one tells it, turn two asks for it, with names that training never saw.
+
+Greedy, twenty names, each both ways: the client resends the history, or sends the session id alone.
+"""
+
+import httpx
+import pytest
+
+from services.worker.engine.training.words import HELD_OUT_NAMES
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(90)
+NAMES = HELD_OUT_NAMES[:20]
+
+
+def ask(client: httpx.Client, messages: list[dict[str, str]], session_id: str = "") -> str:
+    """One greedy turn."""
+    response = client.post(
+        "/v1/chat/completions",
+        json={"model": "demo", "temperature": 0, "max_tokens": 40, "messages": messages},
+        headers={"X-Session-Id": session_id} if session_id else {},
+    )
+    assert response.status_code == 200, response.text
+    content: str = response.json()["choices"][0]["message"]["content"]
+    return content.strip()
+
+
+@pytest.mark.parametrize("by", ["history", "session"])
+def test_the_second_turn_knows_the_name(torch_stack: Stack, by: str) -> None:
+    assert len(set(NAMES)) == 20
+    wrong = {}
+    with httpx.Client(base_url=torch_stack.state.url, timeout=30) as client:
+        for name in NAMES:
+            told, asked = {"role": "user", "content": f"My name is {name}."}, "What is my name?"
+            session_id = f"story-{name}" if by == "session" else ""
+            first = ask(client, [told], session_id)
+            question = [{"role": "user", "content": asked}]
+            if by == "history":
+                question = [told, {"role": "assistant", "content": first}, *question]
+            answer = ask(client, question, session_id)
+            if answer != f"Your name is {name}.":
+                wrong[name] = answer
+    assert wrong == {}
