@@ -1,0 +1,199 @@
+"""Text generation over NATS with nothing but nats-py and msgpack: the protocol of docs/protocol.md by hand.
+
+    python examples/plain_nats.py --prompt "Why do Python lists have a sort method?"
+
+It publishes the request again when no group took it, puts frames into order, asks for lost ones, and cancels
+when it is interrupted. Copy it into a service that is not to depend on ours, or port it to another language.
+"""
+
+import argparse
+import asyncio
+import secrets
+import sys
+from typing import Any
+
+import msgpack
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+CONNECT_TIMEOUT_S = 3
+ACCEPT_TIMEOUT_S = 0.2
+SILENCE_S = 1.0
+ATTEMPTS = 5
+
+
+async def note_error(error: Exception) -> None:
+    """nats-py reconnects by itself; what it could not repair is met elsewhere."""
+    print(f"[broker: {error or type(error).__name__}]", file=sys.stderr)
+
+
+class Failed(Exception):
+    """The generation ended with an error; the text starts with its code."""
+
+
+def token(name: str) -> str:
+    """A name as one token of a subject."""
+    plain = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+    return "".join(c if c in plain else "".join(f"={b:02X}" for b in c.encode()) for c in name)
+
+
+class Generation:
+    """One request: frames come in, in whatever order, and go out by number."""
+
+    def __init__(self, nc: Client, request: dict[str, Any], timeout_s: float) -> None:
+        self.nc = nc
+        self.request = request
+        self.timeout_s = timeout_s
+        self.group = ""
+        self.next_seq = 0
+        self.held: dict[int, dict[str, Any]] = {}
+        self.messages: asyncio.Queue[Msg] = asyncio.Queue(maxsize=4096)
+        self.ended = False
+
+    async def run(self) -> None:
+        """Prints the answer as it comes."""
+        inbox = self.request["reply_to"]
+        frames = await self.nc.subscribe(inbox, cb=self.messages.put)
+        notices = await self.nc.subscribe(f"{inbox}.*", cb=self.messages.put)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.follow()
+        except TimeoutError as error:
+            raise Failed(f"deadline_exceeded: no end within {self.timeout_s:g} s") from error
+        finally:
+            if not self.ended:
+                await self.cancel()
+            await frames.unsubscribe()
+            await notices.unsubscribe()
+
+    async def follow(self) -> None:
+        """Publishes the request and takes what comes, until the last frame."""
+        await self.publish()
+        silent = 0
+        while not self.ended:
+            patience = SILENCE_S if self.group else ACCEPT_TIMEOUT_S * 2**silent
+            message = await self.next_message(patience)
+            if message is not None:
+                silent = 0
+                await self.arrived(message)
+            else:
+                silent += 1
+                await self.after_silence(silent)
+
+    async def next_message(self, patience_s: float) -> Msg | None:
+        try:
+            return await asyncio.wait_for(self.messages.get(), patience_s)
+        except TimeoutError:
+            return None
+
+    async def publish(self) -> None:
+        """The same bytes may be published any number of times: nothing starts twice."""
+        await self.nc.publish(
+            f"ryz.v1.generate.{token(self.request['model'])}",
+            msgpack.packb(self.request),
+            reply=f"{self.request['reply_to']}.no-router",
+            headers={"Ryz-Timeout-Ms": str(int(self.timeout_s * 1000))},
+        )
+
+    async def arrived(self, message: Msg) -> None:
+        if message.headers and message.headers.get("Status") == "503":
+            raise Failed("unavailable: no router is running")
+        batch = msgpack.unpackb(message.data, strict_map_key=False)
+        group = batch.get("group", "")
+        if self.group and group and group != self.group:
+            return  # another group took a second copy of the request; the first one has it
+        self.group = self.group or group
+        if self.take(batch["frames"]) and self.group:
+            await self.ask_for_missing()
+
+    async def after_silence(self, times: int) -> None:
+        if self.group:
+            await self.ask_for_missing()
+        elif times >= ATTEMPTS:
+            raise Failed("unavailable: no group took the request")
+        else:
+            await self.publish()
+
+    async def ask_for_missing(self) -> None:
+        resend = {"request_id": self.request["request_id"], "from_seq": self.next_seq}
+        try:
+            answer = await self.nc.request(f"ryz.v1.resend.{self.group}", msgpack.packb(resend), timeout=1)
+        except nats.errors.Error as error:
+            raise Failed(f"group_lost: group {self.group} does not answer") from error
+        reply = msgpack.unpackb(answer.data, strict_map_key=False)
+        if not reply["known"]:
+            raise Failed(f"group_lost: group {self.group} no longer knows the request")
+        self.take(reply.get("frames", []))
+
+    def take(self, frames: list[dict[str, Any]]) -> bool:
+        """Hands out what is in order; true if something before the rest is missing."""
+        for frame in frames:
+            seq = frame.get("seq", 0)
+            if seq >= self.next_seq:
+                self.held[seq] = frame
+        while not self.ended and self.next_seq in self.held:
+            self.hand_out(self.held.pop(self.next_seq))
+            self.next_seq += 1
+        return bool(self.held) and not self.ended
+
+    def hand_out(self, frame: dict[str, Any]) -> None:
+        match frame["type"]:
+            case "accepted":
+                self.group = frame["group"]
+            case "tokens":
+                for delta in frame["deltas"]:
+                    print(delta.get("text", ""), end="", flush=True)
+            case "done":
+                self.ended = True
+                print()
+                print(f"{frame['usage']} from group {self.group}", file=sys.stderr)
+            case "failed":
+                self.ended = True
+                raise Failed(f"{frame['code']}: {frame['message']}")
+
+    async def cancel(self) -> None:
+        """Tells the group, or every group, that the answer is no longer wanted."""
+        subject = f"ryz.v1.cancel.{self.group}" if self.group else "ryz.v1.cancel"
+        await self.nc.publish(subject, msgpack.packb({"request_id": self.request["request_id"]}))
+
+
+async def main(args: argparse.Namespace) -> None:
+    connecting = nats.connect(args.nats_url, name="plain example", error_cb=note_error)
+    nc = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+    try:
+        request: dict[str, Any] = {
+            "request_id": secrets.token_hex(12),
+            "model": args.model,
+            "messages": [{"role": "user", "content": args.prompt}],
+            "sampling": {"temperature": 0.0, "max_tokens": args.max_tokens},
+            "reply_to": nc.new_inbox(),
+        }
+        if args.session:
+            request["session"] = {"session_id": args.session}
+        await Generation(nc, request, args.timeout).run()
+    finally:
+        await nc.close()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Streams one answer over NATS, by hand.")
+    parser.add_argument("--nats-url", default="nats://127.0.0.1:4222")
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--prompt", default="Hello! Who are you?")
+    parser.add_argument("--session", default="", help="any id; later turns with it know this one")
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(parse()))
+    except Failed as error:
+        sys.exit(str(error))
+    except (OSError, nats.errors.Error) as error:
+        sys.exit(f"unavailable: the broker does not answer: {error or type(error).__name__}")
+    except KeyboardInterrupt:
+        sys.exit(130)
