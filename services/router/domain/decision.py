@@ -80,18 +80,21 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The request is turned away with this error. `reason` is one word for metrics."""
+    """The request is turned away with this error. `reason` is one word for metrics; `param` the field at fault."""
 
     code: str
     reason: str
     message: str
     retry_after_s: float | None = None
+    param: str | None = None
 
     def data(self) -> dict[str, Any]:
         """The error's data for machines."""
         data: dict[str, Any] = {"reason": self.reason}
         if self.retry_after_s is not None:
             data["retry_after_s"] = self.retry_after_s
+        if self.param is not None:
+            data["param"] = self.param
         return data
 
 

@@ -49,6 +49,7 @@ def _nobody(fleet: FleetView) -> Refusal:
             "model_not_found",
             "unknown_model",
             f"no group serves model {fleet.model!r}; models that are served: {served}",
+            param="model",
         )
     states = ", ".join(f"{name} is {state}" for name, state in sorted(fleet.away.items()))
     return Refusal(
