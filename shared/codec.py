@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgpack
 import msgspec
 
-from shared.errors import InvalidRequest, from_code
+from shared.errors import Internal, InvalidRequest, from_code
 from shared.messages import ErrorReply, Wire
 
 M = TypeVar("M", bound=Wire)
@@ -62,12 +62,18 @@ def unpack_tokens(data: bytes) -> list[int]:
 
 
 def decode_reply(data: bytes, kind: type[M]) -> M:
-    """The answer of a request/reply call; raises the error that it carries instead."""
-    raw = _unpack(data)
-    if isinstance(raw, dict) and "error" in raw:
+    """The answer of a request/reply call; raises the error that it carries instead.
+
+    An answer that cannot be read is not the caller's fault: it raises `Internal`.
+    """
+    try:
+        raw = _unpack(data)
+        if not (isinstance(raw, dict) and "error" in raw):
+            return convert(raw, kind)
         failure = convert(raw, ErrorReply)
-        raise from_code(failure.error, failure.message, failure.data)
-    return convert(raw, kind)
+    except InvalidRequest as error:
+        raise Internal(f"an answer cannot be read: {error.message}") from error
+    raise from_code(failure.error, failure.message, failure.data)
 
 
 def _unpack(data: bytes) -> object:

@@ -1,0 +1,116 @@
+"""Logs carry names and ids; trace context passes through headers; spans are recorded when asked for."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from shared.bus.delivery import BusStats
+from shared.errors import Unavailable
+from shared.lifecycle import Service
+from shared.settings import CommonSettings
+from shared.telemetry.logs import bind_request, configure_logging
+from shared.telemetry.metrics import BusCollector
+from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(autouse=True)
+def restore_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+    structlog.reset_defaults()
+
+
+def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(instance_id="i1"), "demo")
+    with bind_request("r-1", "0af7"):
+        structlog.get_logger("a").info("hello", n=1)
+        logging.getLogger("library").warning("from %s", "outside")
+    structlog.get_logger("a").debug("too fine")
+    ours, theirs = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (ours["event"], ours["n"], ours["level"]) == ("hello", 1, "info")
+    assert theirs["event"] == "from outside"
+    for line in (ours, theirs):
+        assert (line["service"], line["instance"]) == ("demo", "i1")
+        assert (line["request_id"], line["trace_id"]) == ("r-1", "0af7")
+
+
+def test_an_exception_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(), "demo")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["exception"][0]["exc_value"] == "broken"
+
+
+def test_console_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(log_format="console", log_level="debug"), "demo")
+    structlog.get_logger().debug("hello", n=1)
+    assert "hello" in capsys.readouterr().err
+
+
+def test_without_a_trace_no_header_is_made() -> None:
+    assert inject({"a": "b"}) == {"a": "b"}
+    assert carry({"a": "b"}) == {}
+    assert trace_id({}) == ""
+    assert trace_id({"traceparent": "nonsense"}) == ""
+
+
+def test_context_passes_through_headers_without_any_provider() -> None:
+    headers = {"traceparent": PARENT, "tracestate": "x=1", "other": "y"}
+    assert carry(headers) == {"traceparent": PARENT, "tracestate": "x=1"}
+    assert inject(headers) == headers
+    assert trace_id(headers) == "0af7651916cd43dd8448eb211c80319c"
+    with tracer(None, "demo").start_as_current_span("work", context=extract(headers)):
+        assert trace_id(inject()) == trace_id(headers)
+
+
+def test_spans_are_off_by_default() -> None:
+    assert tracer_provider(CommonSettings(), "demo") is None
+    assert tracer_provider(CommonSettings(trace_ratio=1.0), "demo") is None
+
+
+def test_recorded_spans_continue_the_callers_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
+    assert isinstance(provider, TracerProvider)
+    with tracer(provider, "t").start_as_current_span(
+        "work", context=extract({"traceparent": PARENT})
+    ) as span:
+        sent = inject()
+        assert trace_id(sent) == "0af7651916cd43dd8448eb211c80319c"
+        assert sent["traceparent"] != PARENT
+        assert span.get_span_context().is_valid
+    provider.shutdown()
+    written = json.loads(capsys.readouterr().err)
+    assert written["name"] == "work"
+    assert written["resource"]["attributes"]["service.name"] == "demo"
+
+
+def test_a_callers_decision_not_to_record_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
+    parent = extract({"traceparent": PARENT[:-2] + "00"})
+    with tracer(provider, "t").start_as_current_span("work", context=parent):
+        assert trace.get_current_span().get_span_context().is_valid
+    assert capsys.readouterr().err == ""
+
+
+def test_a_missing_exporter_is_told_at_the_start() -> None:
+    with pytest.raises(Unavailable, match="opentelemetry-exporter-otlp-proto-http"):
+        tracer_provider(CommonSettings(trace_ratio=0.1, trace_export="otlp"), "demo")
+
+
+async def test_bus_counters_are_exported() -> None:
+    service = Service(CommonSettings(), "demo")
+    stats = BusStats(dropped=3)
+    BusCollector(stats, "main").register(service.registry)
+    assert service.registry.get_sample_value("ryz_bus_dropped_total", {"connection": "main"}) == 3
