@@ -80,7 +80,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The request is turned away with this error. `reason` is one word for metrics; `param` the field at fault."""
+    """The request is turned away with this error.
+
+    reason: one word for metrics. param: the field at fault.
+    """
 
     code: str
     reason: str
