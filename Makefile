@@ -1,7 +1,10 @@
 # `make help` lists what there is. Everything happens in .venv, which `make install` makes.
 
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# the first that runs and is new enough; 3.11 is what the pinned versions are tested with
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$name -c '$(RECENT)' 2>/dev/null && command -v $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 80
@@ -50,14 +53,16 @@ clean: ## remove .venv, caches and the state of stacks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or newer, or call make with PYTHON=/path/to/python3."; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) --version), and 3.11 or newer is needed: install it, or call make with PYTHON=/path/to/python3.11."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@python="$(PYTHON)"; test -n "$$python" || { \
+		echo "No Python 3.11 or newer was found: install one, or call make with PYTHON=/path/to/python3.11."; exit 1; }; \
+	"$$python" -c '$(RECENT)' || { \
+		echo "$$python is $$("$$python" --version 2>&1), but 3.11 or newer is needed: give another with PYTHON=..."; exit 1; }; \
+	"$$python" -m venv $(VENV)
 
 $(VENV)/.installed: $(INPUTS) | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[worker,local]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[worker,local,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
 	@touch $@
