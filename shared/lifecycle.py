@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 import uvloop
+from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shared import subjects
@@ -28,13 +29,14 @@ from shared.messages import ServiceStatus, State
 from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
+from shared.telemetry.traces import tracer, tracer_provider
 
 S = TypeVar("S", bound=CommonSettings)
 log = structlog.get_logger(__name__)
 
 
 class Service:
-    """One running service: its state, what is to happen at its end, and its metrics registry."""
+    """One running service: its state, what is to happen at its end, its metrics registry and its tracer."""
 
     def __init__(self, settings: CommonSettings, name: str) -> None:
         self.settings = settings
@@ -42,6 +44,7 @@ class Service:
         self.state: State = "starting"
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self.tracer: Tracer = tracer(None, name)
         self.exit_code = 0
         self._started = time.monotonic()
         self._stopping = asyncio.Event()
@@ -196,13 +199,21 @@ def run(settings: CommonSettings, name: str, setup: Setup) -> None:
     raise SystemExit(uvloop.run(_run(settings, name, setup)))
 
 
+async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
+    provider = tracer_provider(service.settings, service.name)
+    if provider is not None:
+        stack.callback(provider.shutdown)
+        service.tracer = tracer(provider, service.name)
+    await setup(service, stack)
+
+
 async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
     service = Service(settings, name)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, service.stop)
     async with AsyncExitStack() as stack:
-        starting = asyncio.create_task(setup(service, stack))
+        starting = asyncio.create_task(_start(service, setup, stack))
         stopping = asyncio.create_task(service.wait_stopping())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

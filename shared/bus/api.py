@@ -59,6 +59,14 @@ class Bus(Protocol):
         """True while there is a broker to talk to."""
         ...
 
+    @property
+    def restored_at(self) -> float:
+        """When a lost connection was last restored, by the running loop's clock; -inf: it never was lost.
+
+        Others lost theirs too, and may come back some seconds later: until then a silent peer means little.
+        """
+        ...
+
     def new_inbox(self) -> str:
         """A subject prefix that nobody else has. Append `.name` for subjects below it."""
         ...

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 class Backoff:
     """Delays between attempts to connect: doubling, with jitter, so that clients do not come back in step."""
 
-    def __init__(self, first_s: float = 0.05, most_s: float = 2.0) -> None:
+    def __init__(self, first_s: float = 0.05, most_s: float = 1.0) -> None:
         self._first_s = first_s
         self._most_s = most_s
         self._attempt = 0
@@ -142,7 +142,6 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
     async def _disconnected(self) -> None:
         if self.is_closed:
             return
-        self._bus_stats.disconnects += 1
         log.warning("connection to the broker lost")
         self._on_down(final=False)
 

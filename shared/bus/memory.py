@@ -5,6 +5,7 @@ and started again, which looks like a lost server to its buses.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping
 from itertools import count
@@ -25,6 +26,7 @@ class MemoryBroker:
         self.max_payload = max_payload
         self.up = asyncio.Event()
         self.up.set()
+        self.restored_at = -math.inf
         self._subscriptions: list[MemorySubscription] = []
         self._inboxes = count()
 
@@ -34,6 +36,7 @@ class MemoryBroker:
 
     def start(self) -> None:
         """The broker is back."""
+        self.restored_at = asyncio.get_running_loop().time()
         self.up.set()
 
     def new_inbox(self) -> str:
@@ -107,6 +110,11 @@ class MemoryBus:
     def connected(self) -> bool:
         """See `Bus.connected`."""
         return self.broker.up.is_set() and not self._closed
+
+    @property
+    def restored_at(self) -> float:
+        """See `Bus.restored_at`."""
+        return self.broker.restored_at
 
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""

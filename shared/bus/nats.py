@@ -5,6 +5,7 @@ queue and task per subscription cost more and cancel running handlers when one u
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,7 @@ class NatsBus:
         self._name = name
         self._connect_wait_s = connect_wait_s
         self._up = asyncio.Event()
+        self._restored_at = -math.inf
         self._closing = False
         self._backoff = Backoff()
         self._connection = self._new_connection()
@@ -92,6 +94,11 @@ class NatsBus:
     def connected(self) -> bool:
         """See `Bus.connected`."""
         return self._up.is_set() and self._connection.is_connected
+
+    @property
+    def restored_at(self) -> float:
+        """See `Bus.restored_at`."""
+        return self._restored_at
 
     def new_inbox(self) -> str:
         """See `Bus.new_inbox`."""
@@ -182,6 +189,7 @@ class NatsBus:
             await delivery.wait_idle(CLOSE_WAIT_S)
         if self._reopening is not None:
             self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
         if self.connected:
             try:
                 await self.flush()
@@ -209,12 +217,17 @@ class NatsBus:
         self._went_up()
 
     def _went_up(self) -> None:
+        if self.stats.disconnects:
+            self._restored_at = asyncio.get_running_loop().time()
         self._up.set()
 
     def _went_down(self, *, final: bool) -> None:
         """The connection broke. `final`: nats-py gave it up (the broker sent an error), so make a new one."""
         self._up.clear()
-        if final and not self._closing and self._reopening is None:
+        if self._closing:
+            return
+        self.stats.disconnects += 1
+        if final and self._reopening is None:
             self._reopening = asyncio.get_running_loop().create_task(self._reopen())
 
     async def _reopen(self) -> None:

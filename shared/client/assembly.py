@@ -158,8 +158,8 @@ class Assembly:
         self._retry_at = now + self._settings.resend_timeout_s / 2
         return NOTHING
 
-    def on_broker_away(self, now: float) -> None:
-        """A command could not be carried out because there is no broker; that is nobody's failure."""
+    def on_resend_excused(self, now: float) -> None:
+        """`AskResend` had no answer, but the broker is away or was a moment ago: nobody is blamed."""
         self._asking = False
         self._retry_at = now + self._settings.resend_timeout_s / 2
 

@@ -14,7 +14,16 @@ import structlog
 
 from shared import subjects
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut, Subscription
-from shared.client.assembly import AskResend, Assembly, AssemblyStats, Command, Commands, Publish, SendCancel
+from shared.client.assembly import (
+    NOTHING,
+    AskResend,
+    Assembly,
+    AssemblyStats,
+    Command,
+    Commands,
+    Publish,
+    SendCancel,
+)
 from shared.client.results import Completion
 from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
@@ -232,11 +241,14 @@ class InferenceClient:
                 subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
             )
             reply = decode(answer.data, ResendReply)
-        except (NoResponders, RequestTimedOut, InvalidRequest) as error:
-            commands = assembly.on_resend_failed(error.message, self._loop.time())
-        except Unavailable:
-            assembly.on_broker_away(self._loop.time())
-            commands = ()
+        except (Unavailable, InvalidRequest) as error:
+            now = self._loop.time()
+            blamed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
+            if blamed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
+                commands = assembly.on_resend_failed(error.message, now)
+            else:
+                assembly.on_resend_excused(now)
+                commands = NOTHING
         else:
             commands = assembly.on_resend(reply, self._loop.time())
         if not assembly.finished:

@@ -24,6 +24,9 @@ class ClientSettings(BaseSettings):
     resend_attempts: int = Field(
         default=3, ge=1, le=100, description="So many resends in a row without progress lose the group."
     )
+    reconnect_grace_s: float = Field(
+        default=3.0, ge=0, le=60, description="After a lost broker, how long silent leaders are excused."
+    )
     max_buffered_frames: int = Field(
         default=1024, ge=1, description="Frames that wait for a slow reader before its request is cancelled."
     )

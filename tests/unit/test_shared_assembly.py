@@ -142,7 +142,7 @@ def test_without_a_broker_a_silent_stream_is_waited_for_until_the_deadline() -> 
         assert assembly.tick(now, connected=False) == ()
         before = now
     assert assembly.tick(assembly.due, connected=True) == (AskResend("g0", 1),)
-    assembly.on_broker_away(20.0)
+    assembly.on_resend_excused(20.0)
     assert 20.0 < assembly.due <= 20.0 + SETTINGS.resend_timeout_s
     assert assembly.tick(60.0, connected=False) == (SendCancel("g0"),)
     assert isinstance(assembly.error, DeadlineExceeded)

@@ -342,6 +342,23 @@ async def test_a_lost_broker_is_waited_for(client: InferenceClient, leader: Scri
     assert (await task).choices[0].text == WHOLE
 
 
+async def test_a_leader_that_comes_back_after_us_is_excused(
+    client: InferenceClient, leader: ScriptedLeader
+) -> None:
+    broker: MemoryBroker = leader.bus.broker  # type: ignore[attr-defined]
+    leader.lose = {3, 4, 5}
+    task = asyncio.create_task(client.complete(make_request(), timeout_s=5))
+    await until(lambda: len(leader.kept) == 1)
+    broker.stop()
+    await leader.stop()
+    await asyncio.sleep(0.1)
+    broker.start()
+    await asyncio.sleep(0.3)
+    assert not task.done()
+    await leader.start()
+    assert (await task).choices[0].text == WHOLE
+
+
 async def test_without_a_broker_a_request_fails_at_once(
     client: InferenceClient, leader: ScriptedLeader
 ) -> None:

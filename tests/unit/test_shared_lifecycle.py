@@ -96,6 +96,14 @@ def test_no_broker_ends_the_start_with_one_sentence() -> None:
     assert err.startswith("demo cannot start: no NATS server answered at nats://127.0.0.1:9 within 0.3 s")
 
 
+def test_a_missing_exporter_ends_the_start_with_one_sentence(nats_url: str) -> None:
+    process = start(RYZ_NATS_URL=nats_url, RYZ_TRACE_RATIO="1", RYZ_TRACE_EXPORT="otlp")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "demo cannot start: RYZ_TRACE_EXPORT=otlp needs the package" in err
+    assert "Traceback" not in err
+
+
 async def test_status_is_answered_and_follows_the_state(memory_bus: MemoryBus) -> None:
     service = Service(CommonSettings(), "demo")
     service.set_detail(lambda: {"queue": 3})
