@@ -20,11 +20,11 @@ from cli.supervisor.servers import (
     redis_command,
 )
 
-# Phases and seconds of the end: at most nine in all. What a service is given to drain is a little less than
-# what the supervisor waits before it kills.
+# Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed. A worker
+# needs time for its ranks after the drain; it has little left to drain when the gateway is gone.
 GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
-GRACE_S = {GATEWAY: 3.5, ROUTER: 1.0, WORKERS: 2.5, KVSTATE: 1.0, SERVERS: 1.0}
-DRAIN_SHARE = 0.7
+DRAIN_S = {GATEWAY: 2.5, ROUTER: 0.4, WORKERS: 1.2, KVSTATE: 0.4}
+GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _own_settings(name: str, options: UpOptions, redis_url: str) -> dict[str, st
 def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:
     kind = name.partition("-")[0]
     phase = {"gateway": GATEWAY, "router": ROUTER, "worker": WORKERS, "kvstate": KVSTATE}[kind]
-    drain = {"RYZ_DRAIN_TIMEOUT_S": f"{GRACE_S[phase] * DRAIN_SHARE:.2f}"}
+    drain = {"RYZ_DRAIN_TIMEOUT_S": str(DRAIN_S[phase])}
     command = [sys.executable, "-m", f"services.{kind}"]
     return ServiceSpec(name, command, probe, phase, GRACE_S[phase], env | drain)
 
