@@ -20,8 +20,8 @@ from cli.supervisor.servers import (
     redis_command,
 )
 
-# Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed. A worker
-# needs time for its ranks after the drain; it has little left to drain when the gateway is gone.
+# Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
+# A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
 GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
 DRAIN_S = {GATEWAY: 2.5, ROUTER: 0.4, WORKERS: 1.2, KVSTATE: 0.4}
 GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
