@@ -69,8 +69,9 @@ async def _level(plan: Plan, concurrency: int, progress: Progress) -> Level:
         "--duration": plan.duration_s,
     }
     command = ["-m", "benchmarks.load", *(str(part) for option in options.items() for part in option)]
+    command += ["--stream"] if plan.stream else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, *(["--stream"] if plan.stream else []), stdout=asyncio.subprocess.PIPE
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
     progress(concurrency, "warm-up")
     try:

@@ -7,16 +7,18 @@ is decided by the supervisor (`cli/supervisor`).
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.console import fail
-from cli.supervisor.state import StateDir, log_tail
+from cli.supervisor.state import StackState, StateDir, log_tail
 
 START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +32,42 @@ class RunningStack:
 
 @contextmanager
 def started(options: Sequence[str]) -> Iterator[RunningStack]:
-    """A stack that is ready; `options` are those of `ryz up` (engine, groups)."""
-    with tempfile.TemporaryDirectory(prefix="ryz-bench-") as folder:
-        state = StateDir(Path(folder))
+    """A stack that is ready; `options` are those of `ryz up` (engine, groups).
+
+    Raises `CommandError` with what the supervisor said when it does not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="ryz-bench-") as name:
+        folder = Path(name)
+        said = folder / "up.log"
+        command = [sys.executable, "-m", "cli", "up", "--port", "0", "--state-dir", name, *options]
+        with said.open("wb") as log:
+            # a session of its own: Ctrl-C is for the benchmark, which then takes the stack down in order
+            up = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         try:
-            _ryz(["up", "--port", "0", "--detach", *options], folder, START_TIMEOUT_S)
-            now = state.read()
-            if now is None:
-                fail(f"The stack ended as soon as it was up. Its last words:\n{log_tail(state.log('up'))}")
-            yield RunningStack(now.url, now.model, {one.name: one.pid for one in now.services})
+            state = _await_ready(up, StateDir(folder), said)
+            yield RunningStack(state.url, state.model, {one.name: one.pid for one in state.services})
         finally:
-            if state.read() is not None:
-                _ryz(["down"], folder, STOP_TIMEOUT_S)
+            _stop(up)
 
 
-def _ryz(arguments: list[str], folder: str, timeout_s: float) -> None:
-    command = [sys.executable, "-m", "cli", *arguments, "--state-dir", folder]
-    # a session of its own: Ctrl-C is for the benchmark, which then takes the stack down in order
+def _await_ready(up: subprocess.Popen[bytes], place: StateDir, said: Path) -> StackState:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while up.poll() is None and time.monotonic() < deadline:
+        state = place.read()
+        if state is not None and state.ready:
+            return state
+        time.sleep(POLL_S)
+    why = f"was not ready within {START_TIMEOUT_S:g} s" if up.poll() is None else "did not come up"
+    return fail(f"The stack {why}:\n{log_tail(said)}")
+
+
+def _stop(up: subprocess.Popen[bytes]) -> None:
+    """Lets the supervisor end everything; its services end with it if it has to be killed."""
+    up.terminate()
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            start_new_session=True,
-        )
+        up.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        fail(f"`ryz {' '.join(arguments)}` did not end within {timeout_s:g} s.")
-    if done.returncode:
-        fail(f"`ryz {' '.join(arguments)}` failed with exit code {done.returncode}:\n{done.stdout.strip()}")
+        up.kill()
+        up.wait()

@@ -6,6 +6,7 @@ stands in `benchmarks/`.
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -49,6 +50,7 @@ def serving(  # noqa: PLR0917 (typer takes options as arguments)
     from benchmarks.stack import started  # noqa: PLC0415
 
     levels = _levels(concurrency)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended
     facts = {"machine": machine(), "commit": commit()}
     with ExitStack() as cleanup:
         if url:

@@ -4,9 +4,9 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.cpu import CpuMeter
 from benchmarks.machine import commit, machine
@@ -58,16 +58,23 @@ def test_a_process_that_ended_spoils_the_measurement() -> None:
         meter.read()
 
 
-def test_the_command_prints_one_json_object_on_stdout() -> None:
-    async def run() -> str:
-        async with answering(lambda *_: http(completion())) as port:
-            options = ["serving", "--url", f"http://127.0.0.1:{port}", "--concurrency", "2", "--json"]
-            options += ["--duration", "0.3", "--warmup", "0"]
-            result = await asyncio.to_thread(CliRunner().invoke, bench.app, options)
-            assert result.exit_code == 0, result.output
-            return str(result.stdout)
-
-    report = json.loads(asyncio.run(run()))
+async def test_the_command_prints_one_json_object_on_stdout() -> None:
+    async with answering(lambda *_: http(completion())) as port:
+        options = [
+            "--url",
+            f"http://127.0.0.1:{port}",
+            "--concurrency",
+            "2",
+            "--duration",
+            "0.3",
+            "--warmup",
+            "0",
+        ]
+        command = [sys.executable, "-m", "cli", "bench", "serving", *options, "--json"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        printed, _ = await process.communicate()
+    assert process.returncode == 0
+    report = json.loads(printed)
     assert set(report) == {"rows", "cpu_ms_per_request", "machine", "commit"}
     assert report["machine"]["usable_cores"] >= 1
     assert LOAD in report["cpu_ms_per_request"]
