@@ -63,6 +63,6 @@ $(VENV)/.installed: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local]'
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
-	@touch $@
+	@touch $(VENV)/.installed $@
