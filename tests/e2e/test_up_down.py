@@ -60,7 +60,7 @@ def test_killed_supervisor_takes_its_children_along(tmp_path: Path, start: Start
     stack = start(tmp_path, *NULL)
     stack.process.kill()
     stack.process.wait(timeout=5)
-    wait_for(lambda: not stack.leftovers(), f"all ended, but {stack.leftovers()}")
+    wait_for(lambda: not stack.leftovers(), "the children ended", 20)
     assert stack.place.read() is None
     again = start(tmp_path, *NULL)
     assert again.end() == 0
