@@ -69,7 +69,7 @@ def load(kind: type[S]) -> S:
 
 def redact(text: str) -> str:
     """The text without passwords in URLs, for logs and messages."""
-    return re.sub(r"//[^@/\s]+@", "//***@", text)
+    return re.sub(r"//[^\s,]+@", "//***@", text)
 
 
 def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:

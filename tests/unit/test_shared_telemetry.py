@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from shared.bus.delivery import BusStats
 from shared.errors import Unavailable
 from shared.lifecycle import Service
-from shared.settings import CommonSettings
+from shared.settings import CommonSettings, redact
 from shared.telemetry.logs import bind_request, configure_logging
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
@@ -51,6 +51,26 @@ def test_an_exception_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> No
         structlog.get_logger().exception("failed")
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["exception"][0]["exc_value"] == "broken"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_trace_does_not_show_what_variables_held(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    configure_logging(CommonSettings.model_validate({"log_format": form}), "demo")
+    prompt = "".join(["sec", "ret words"])
+    try:
+        raise ValueError(f"broken after {len(prompt)} characters")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+        logging.getLogger("library").exception("failed too")
+    text = capsys.readouterr().err
+    assert text.count("broken after 12 characters") >= 2
+    assert "secret words" not in text
+
+
+def test_passwords_are_not_shown() -> None:
+    urls = "redis://:pa/ss@w@host:1,nats://user:word@host"
+    assert redact(urls) == "redis://***@host:1,nats://***@host"
+    assert redact("nats://host:4222") == "nats://host:4222"
 
 
 def test_console_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
