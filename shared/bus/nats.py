@@ -210,8 +210,12 @@ class NatsBus:
         """Connects and restores what was subscribed."""
         await self._connection.start(self._url, self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
-        for subscription in self._subscriptions:
-            self._subscriptions[subscription] = await self._register(subscription)
+        for subscription in tuple(self._subscriptions):  # one may end meanwhile
+            theirs = await self._register(subscription)
+            if subscription in self._subscriptions:
+                self._subscriptions[subscription] = theirs
+            else:
+                await self._connection.forget(theirs)
         await self._connection.flush(FLUSH_TIMEOUT_S)
         await self._connection.flush(FLUSH_TIMEOUT_S)
         self._went_up()

@@ -154,9 +154,9 @@ class InferenceClient:
         message = f"request {stream.request_id} was cancelled: {reason or 'the caller asked for it'}"
         commands = stream.assembly.cancel(message)
         stream.wake()
+        self.forget(stream)  # before anything is awaited: the caller may itself be cancelled there
         for command in commands:
             await self._carry_out(stream, command)
-        self.forget(stream)
 
     async def _publish(self, stream: GenerationStream) -> None:
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))

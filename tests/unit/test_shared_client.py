@@ -300,6 +300,25 @@ async def test_cancelling_the_task_cancels_the_generation(
     await asyncio.wait_for(leader.cancelled.wait(), 1)
 
 
+async def test_a_cancel_that_is_itself_cancelled_leaves_nothing_behind(
+    memory_bus: MemoryBus, client: InferenceClient, leader: ScriptedLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader.script = lambda request: answer(request)[:2]
+    stream = await client.submit(make_request(), timeout_s=2)
+    await anext(stream)
+
+    async def stuck(*_: object, **__: object) -> None:
+        await asyncio.sleep(10)
+
+    monkeypatch.setattr(memory_bus, "publish", stuck)
+    leaving = asyncio.create_task(stream.cancel())
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    monkeypatch.undo()
+    assert client.num_open == 0
+
+
 async def test_a_group_that_accepts_what_nobody_waits_for_is_told_to_stop(
     client: InferenceClient, leader: ScriptedLeader
 ) -> None:

@@ -1,0 +1,27 @@
+"""What our connection adds to nats-py, where no server is needed to see it."""
+
+import asyncio
+
+import pytest
+from nats.aio.client import Client
+
+from shared.bus.connection import Backoff, Connection
+from shared.bus.delivery import BusStats
+
+
+def make() -> Connection:
+    return Connection(BusStats(), Backoff(), on_up=lambda: None, on_down=lambda *, final: None)
+
+
+async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:
+    connection = make()
+    flusher = asyncio.create_task(asyncio.sleep(10))  # it never gets round to it
+    connection._status, connection._flusher_task = Client.CONNECTED, flusher
+    connection._flush_queue, connection._flush_timeout = asyncio.Queue(), 10
+    waiting = asyncio.create_task(connection._flush_pending(force_flush=True))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    flusher.cancel()
+    await asyncio.gather(flusher, return_exceptions=True)
