@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -12,7 +13,7 @@ from services.worker.leader.sessions import SessionLimits, Sessions, record_byte
 from services.worker.metrics import Metrics
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
-from shared.errors import Unavailable
+from shared.errors import Internal, Unavailable
 from shared.messages import Accepted, Cancel, ChatMessage, Done, Failed, SessionCommit, SessionRecord
 from tests.worker_kit import DictStore, Kit, chat, text_of
 
@@ -163,6 +164,61 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
     await sessions.flush(1.0)
     assert stale.result() is False
     assert (await sessions.lookup("t", "s29")) == store.records["t", "s29"]
+
+
+async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> None:
+    store = DictStore()
+    store.away = True
+    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    first, second = sessions.commit(record("s", 1, "fast")), sessions.commit(record("s", 2, "fast, next"))
+    assert not await sessions.commit(record("s", 1, "slow"))
+    newest = await sessions.lookup("t", "s")
+    assert newest is not None
+    assert newest.messages[0].content == "fast, next"
+    store.away = False
+    assert await sessions.flush(1.0)
+    assert first.result()
+    assert second.result()
+    assert store.records["t", "s"].messages[0].content == "fast, next"
+
+
+async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
+    store = DictStore()
+    store.records["t", "s"] = record("s", 1, "older")
+    limits = SessionLimits(cache_bytes=2000)
+    sessions = Sessions(store, limits, Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions.commit(record("s", 2, "newer"))
+    for number in range(9):
+        sessions.commit(record(f"other{number}", text="y" * 200))
+    found = await sessions.lookup("t", "s")
+    assert found is not None
+    assert found.messages[0].content == "newer"
+
+
+async def test_a_session_deleted_and_begun_anew_elsewhere_does_not_get_its_past_back() -> None:
+    store = DictStore()
+    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions.commit(msgspec.structs.replace(record("s", 5, "deleted"), created_ms=1))
+    assert await sessions.flush(1.0)
+    store.records["t", "s"] = msgspec.structs.replace(record("s", 1, "anew"), created_ms=2)
+    found = await sessions.lookup("t", "s")
+    assert found is not None
+    assert found.messages[0].content == "anew"
+    sessions.commit(msgspec.structs.replace(found, version=2))
+    assert await sessions.flush(1.0)
+    assert store.records["t", "s"].version == 2
+
+
+async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -> None:
+    class Broken(DictStore):
+        async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+            raise Internal("an answer cannot be read")
+
+    sessions = Sessions(Broken(), SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    with pytest.raises(Unavailable, match="session store"):
+        await sessions.lookup("t", "s")
+    sessions.commit(record("s", 1))
+    assert await sessions.lookup("t", "s") == record("s", 1)
 
 
 async def test_commits_of_one_session_are_joined() -> None:

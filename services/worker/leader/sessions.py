@@ -89,15 +89,14 @@ class Sessions:
             stored = await self._store.get(tenant, session_id, timeout_s=self._limits.lookup_timeout_s)
         except SessionNotFound:
             self._metrics.session_lookups.labels("unknown").inc()
-            if key in self._pending or key in self._in_flight:
-                return self._cached(key)
-            self._evict(key)  # deleted, or too old for the store
-            return None
-        except Unavailable as error:
-            cached = self._cached(key)
-            self._metrics.session_lookups.labels("unavailable" if cached is None else "cached").inc()
-            if cached is not None:
-                return cached
+            if key not in self._pending and key not in self._in_flight:
+                self._evict(key)  # deleted, or too old for the store
+            return self._newest(key)
+        except RyzError as error:  # no answer, or none that helps
+            newest = self._newest(key)
+            self._metrics.session_lookups.labels("unavailable" if newest is None else "cached").inc()
+            if newest is not None:
+                return newest
             raise Unavailable(
                 f"the session store does not answer, so the history of session {session_id} is not known "
                 "now; try again, or send the whole conversation",
@@ -105,14 +104,25 @@ class Sessions:
                 retry_after_s=1,
             ) from error
         self._metrics.session_lookups.labels("found").inc()
-        cached = self._cached(key)
-        return cached if cached is not None and cached.version > stored.version else stored
+        cached = self._cache.get(key)
+        if cached is not None and cached.created_ms != stored.created_ms:
+            self._evict(key)  # deleted and begun anew elsewhere: what was said before is gone
+        newest = self._newest(key)
+        return newest if newest is not None and newest.version > stored.version else stored
 
     def commit(self, record: SessionRecord) -> asyncio.Future[bool]:
-        """Queues a record; the result says whether the store has taken it. It is known here at once."""
+        """Queues a record; the result says whether the store has taken it. It is known here at once.
+
+        Of turns that go on from the same history the one that ends first counts, as in the store; a late one
+        must not undo those that were built on the other.
+        """
         key = (record.tenant, record.session_id)
-        self._remember(key, record)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        newest = self._newest(key)
+        if newest is not None and newest.version >= record.version:
+            self._settle(_Pending(record, [future]), "stale", False)
+            return future
+        self._remember(key, record)
         pending = self._pending.get(key)
         if pending is not None:  # the older turn need not be written any more
             pending.record = record
@@ -200,7 +210,11 @@ class Sessions:
             if not waiter.done():
                 waiter.set_result(stored)
 
-    def _cached(self, key: Key) -> SessionRecord | None:
+    def _newest(self, key: Key) -> SessionRecord | None:
+        """What this leader knows of a session; what waits to be stored is never forgotten."""
+        waiting = self._pending.get(key) or self._in_flight.get(key)
+        if waiting is not None:
+            return waiting.record
         record = self._cache.get(key)
         if record is not None:
             self._cache.move_to_end(key)
