@@ -17,6 +17,7 @@ from shared.messages import (
     Done,
     ErrorReply,
     Failed,
+    FrameBatch,
     GenerateRequest,
     Resend,
     ResendReply,
@@ -202,6 +203,28 @@ async def test_nonsense_is_answered_and_survived(kit: Kit, kind: str, data: byte
     await kit.bus.publish(subject, data)
     assert text_of(await kit.run(chat("r"))) == answer(16)
     assert kit.metric("bad_messages_total", subject=kind) == 2
+
+
+@pytest.mark.parametrize("reply_to", ["", "a b", "a.*", ">", "a..b"])
+async def test_a_reply_subject_that_is_none_harms_nobody(kit: Kit, reply_to: str) -> None:
+    kit.expected_errors.add("frames cannot be sent")
+    work = Work(request=codec.encode(chat("lost")), route=Route(group="g0", reason=""), reply_to=reply_to)
+    await kit.bus.publish(subjects.work("g0"), codec.encode(work))
+    assert text_of(await kit.run(chat("r"))) == answer(16)
+    assert kit.metric("unsent_frames_total") > 0
+    assert not kit.leader.crashed.is_set()
+
+
+async def test_gathered_frames_fit_into_messages(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.leader.loop.WHOLE_FLUSH_S", 60.0)  # an engine that is very fast
+    async with Kit(memory_bus) as kit:
+        wanted = {"n": 16, "max_tokens": 400, "logprobs": 1}
+        frames = await kit.run(chat("r", delivery="whole", sampling=wanted))
+        assert isinstance(frames[-1], Done)
+        assert len(tokens_of(frames, 15)) == 400
+        assert max(len(codec.encode(FrameBatch(frames=[frame]))) for frame in frames) < 256 * 1024
 
 
 async def test_a_wrong_request_inside_right_work_gets_its_failed_frame(kit: Kit) -> None:

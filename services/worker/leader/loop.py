@@ -22,7 +22,7 @@ from shared.messages import State
 
 log = structlog.get_logger(__name__)
 WHOLE_FLUSH_S = 0.05
-WHOLE_FLUSH_TOKENS = 256
+WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has to fit into a message
 RESTART_PAUSE_S = (0.5, 10.0)  # first and longest
 CHECK_INTERVAL_S = 1.0
 
@@ -146,8 +146,11 @@ class EngineLoop:
         generation.last_token_at = now
         complete = generation.open_choices == 0
         if not complete and generation.request.delivery == "whole":
-            gathered = len(generation.choices[0].unsent_tokens)
-            if now - generation.last_flush_at < WHOLE_FLUSH_S and gathered < WHOLE_FLUSH_TOKENS:
+            gathered = 0
+            for choice in generation.choices:
+                gathered += len(choice.unsent_tokens)
+            items = gathered * (2 + generation.request.sampling.logprobs)
+            if now - generation.last_flush_at < WHOLE_FLUSH_S and items < WHOLE_FLUSH_ITEMS:
                 return
         generation.last_flush_at = now
         frame = generation.tokens()

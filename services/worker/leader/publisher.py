@@ -14,7 +14,7 @@ from services.worker.domain.outbox import Outbox
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Bus
-from shared.errors import RequestTooLarge, Unavailable
+from shared.errors import RyzError, Unavailable
 from shared.messages import AnyFrame, FrameBatch
 
 log = structlog.get_logger(__name__)
@@ -102,6 +102,6 @@ class Publisher:
             await self._bus.publish(reply_to, data)
         except Unavailable:
             self._metrics.unsent_frames.inc(len(frames))
-        except RequestTooLarge as error:
+        except RyzError as error:  # a frame that is too large, or a reply subject that is none
             self._metrics.unsent_frames.inc(len(frames))
-            log.error("frame too large", request_id=frames[0].request_id, error=error.message)
+            log.error("frames cannot be sent", request_id=frames[0].request_id, error=error.message)
