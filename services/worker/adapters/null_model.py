@@ -18,6 +18,7 @@ class ByteTokenizer:
     """Bytes 0 to 255, and one special token for the end."""
 
     vocab_size = 257
+    special_texts: frozenset[str] = frozenset()  # its special token has no spelling
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The text's UTF-8 bytes; there are no special tokens to add."""

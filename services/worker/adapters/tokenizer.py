@@ -21,6 +21,11 @@ class Tokenizer(Protocol):
         """Token ids are below it."""
         ...
 
+    @property
+    def special_texts(self) -> frozenset[str]:
+        """How the special tokens are spelled."""
+        ...
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The tokens of a text; special tokens that are spelled out in it count as such."""
         ...
@@ -48,6 +53,7 @@ class FileTokenizer:
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_texts = frozenset(token.content for token in added.values() if token.special)
         self._rule = bytes_rule(json.loads(self._tokenizer.to_str()).get("decoder"))
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)

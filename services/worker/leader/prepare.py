@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.worker.adapters.model_dir import Model
+from services.worker.adapters.spelled import SpelledTokens
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
 from services.worker.domain.session_context import Turn, appends, conversation
@@ -36,6 +37,7 @@ class Preparer:
 
     def __init__(self, model: Model, sessions: Sessions, room: Callable[[], Room]) -> None:
         self._model = model
+        self._spelled = SpelledTokens(model.tokenizer.special_texts)
         self._sessions = sessions
         self._room = room
 
@@ -103,8 +105,8 @@ class Preparer:
         tokenizer = self._model.tokenizer
         if request.messages is not None:
             assert self._model.template is not None
-            text = self._model.template.render(turn.messages if turn else request.messages)
-            tokens, param = tokenizer.encode(text, add_special_tokens=False), "messages"
+            messages, param = turn.messages if turn else request.messages, "messages"
+            tokens = self._spelled.encode(messages, self._model.template, tokenizer)
         elif request.prompt is not None:
             tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"
         else:
