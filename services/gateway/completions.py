@@ -89,7 +89,9 @@ class CompletionRoute:
             reply.status = 499
             self._context.metrics.cancelled.inc()
         except Exception as error:
-            await self._fail(exchange, error, request_id)
+            with suppress(TimeoutError):  # a caller that does not read holds no place for long
+                async with asyncio.timeout(2 * _LINGER_S):
+                    await self._fail(exchange, error, request_id)
         finally:
             self._context.places.free(exchange.places)
         self._record(exchange, started_s, shown_id, request_id)
