@@ -5,6 +5,7 @@ what was opened in reverse order. It also answers status queries on the bus.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,9 @@ from shared.telemetry.traces import tracer, tracer_provider
 
 S = TypeVar("S", bound=CommonSettings)
 log = structlog.get_logger(__name__)
+# Collections look for cycles, and requests leave few. With Python's default (700 new objects) they took a
+# twentieth of all CPU time and made p99 latency at 128 requests in flight half as long again.
+GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class Service:
@@ -207,6 +211,13 @@ async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
     await setup(service, stack)
 
 
+def _settle_memory() -> None:
+    """What is there after the start stays: collections need not look at it again, and can be rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
     service = Service(settings, name)
     loop = asyncio.get_running_loop()
@@ -220,6 +231,7 @@ async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
             starting.cancel()
         try:
             await starting
+            _settle_memory()
             await stopping
             await service.drain()
         except asyncio.CancelledError:

@@ -1,7 +1,6 @@
 """Starts a gateway: settings, broker, client, HTTP server; drains it at the end."""
 
 import asyncio
-import gc
 import sys
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -109,8 +108,6 @@ def main() -> None:
         bus = await service.connect_bus(stack)
         await service.answer_status(bus)
         await start(service, stack, settings, keys, bus, client_settings=client_settings)
-        gc.collect()
-        gc.freeze()  # what is there now stays: full collections need not look at it again
         service.ready()
 
     run(settings, "gateway", setup)
