@@ -15,7 +15,7 @@ from shared import codec, subjects
 from shared.bus.memory import MemoryBus
 from shared.errors import Internal, Unavailable
 from shared.messages import Accepted, Cancel, ChatMessage, Done, Failed, SessionCommit, SessionRecord
-from tests.worker_kit import DictStore, Kit, chat, text_of
+from tests.worker_kit import DictStore, Kit, chat, text_of, tokens_of
 
 
 @pytest.fixture
@@ -138,6 +138,22 @@ async def test_a_later_turn_of_another_group_wins(kit: Kit) -> None:
     assert frames[0].session_turns == 5
     assert kit.store.records["default", "s"].messages[0].content == "elsewhere"
     assert kit.store.records["default", "s"].version == 8
+
+
+@pytest.mark.parametrize("by", ["cancel", "stop"])
+async def test_a_turn_that_only_waits_for_its_record_is_done(memory_bus: MemoryBus, by: str) -> None:
+    quick = SessionLimits(commit_timeout_s=0.05)
+    async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
+        kit.expected_errors.add("session records not stored")
+        await kit.run(chat("a", **given()))
+        kit.store.away = True
+        await kit.ask(chat("b", **given()))
+        await kit.until(lambda: len(tokens_of(kit.frames["b"])) == 16)
+        if by == "cancel":
+            await kit.bus.publish(subjects.CANCEL_ALL, codec.encode(Cancel(request_id="b")))
+        else:
+            await kit.leader.stop()
+        assert isinstance((await kit.end_of("b", timeout_s=1.0))[-1], Done)
 
 
 def record(session_id: str, version: int = 1, text: str = "x") -> SessionRecord:

@@ -95,8 +95,15 @@ class Generations:
         self._remove(generation)
 
     def fail(self, generation: Generation, error: RyzError) -> None:
-        """Sends what there is and `Failed`, and frees everything the request has, wherever it is."""
+        """Sends what there is and `Failed`, and frees everything the request has, wherever it is.
+
+        One that has all its tokens, and only waits for its session's record to be stored, is complete: a
+        caller that was told of a failure would send the turn a second time.
+        """
         if generation.ended:
+            return
+        if generation.started and generation.open_choices == 0:
+            self.complete(generation)
             return
         self._metrics.requests.labels(error.code).inc()
         frame = generation.tokens()
