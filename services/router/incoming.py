@@ -53,6 +53,10 @@ def read(message: Message, now: float) -> Incoming:
         InvalidRequest: it is no `GenerateRequest`, or one that no leader could use.
     """
     request = decode(message.data, GenerateRequest)
+    if not _REQUEST_ID.fullmatch(request.request_id):  # the type's pattern lets a final newline pass
+        raise InvalidRequest(
+            f"request_id: {request.request_id!r} may have letters, digits, - and _ only", param="request_id"
+        )
     given = [
         name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
     ]

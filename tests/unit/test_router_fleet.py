@@ -212,3 +212,23 @@ def test_an_unknown_model_comes_with_the_models_that_are_served() -> None:
 def test_the_number_of_groups_is_bounded() -> None:
     fleet = Fleet(FleetLimits(max_groups=2))
     assert [fleet.observe(beat(1, name=f"g{i}"), 0.0) for i in range(3)] == ["joined", "joined", "ignored"]
+
+
+def test_a_restarted_container_with_the_same_instance_id_is_a_new_instance() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(90_000, running=8), 0.0)
+    assert fleet.observe(beat(0, state="starting"), 0.2) == "restarted"
+    assert fleet.observe(beat(1), 0.3) == "changed"
+    assert held(fleet, 0.3) == 0
+    fleet.observe(beat(90_000, running=8), 0.4)
+    assert fleet.expire(2.0) == ["g0"]
+    assert fleet.observe(beat(7), 2.1) == "restarted"  # its first heartbeats did not arrive
+    assert fleet.is_ready("g0", 2.1)
+    assert held(fleet, 2.1) == 0
+
+
+def test_heartbeats_that_were_held_up_do_not_show_a_wild_rate() -> None:
+    fleet = new_fleet()
+    for seq in range(1, 6):  # 80 requests end in each interval of 0.1 s; all are read at once
+        fleet.observe(beat(seq, running=8, accepted=80 * seq), seq * 1e-6)
+    assert fleet.groups()[0].requests_per_s <= 2 * 800

@@ -46,6 +46,7 @@ def test_a_made_session_is_not_looked_up_and_shares_its_roots_key() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
+        ({"request_id": "r-1\n"}, "request_id"),
         ({"prompt": None}, "messages"),
         ({"prompt_token_ids": b"\0\0\0\0"}, "prompt_token_ids"),
         ({"reply_to": "a b"}, "reply_to"),

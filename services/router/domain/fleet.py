@@ -51,7 +51,7 @@ class Fleet:
         if heartbeat.instance_id != group.heartbeat.instance_id:
             return self._replace(group, heartbeat, now)
         if heartbeat.seq <= group.heartbeat.seq:
-            return "ignored"
+            return self._restart_or_ignore(group, heartbeat, now)
         was_lost, state = group.lost, group.heartbeat.state
         group.observe(heartbeat, now)
         if was_lost:
@@ -124,6 +124,17 @@ class Fleet:
             return "ignored"
         former.append(group.heartbeat.instance_id)
         del former[:-_REMEMBERED_INSTANCES]
+        self._groups[group.name] = self._new(heartbeat, now)
+        return "restarted"
+
+    def _restart_or_ignore(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
+        """A number that is not higher: a late heartbeat, or a leader that was started again.
+
+        A container gives a new process the host name and process id of the last one, so the same instance id:
+        number 0, and any lower number of a group that was lost, are those of a new instance.
+        """
+        if heartbeat.seq and not (group.lost and heartbeat.seq < group.heartbeat.seq):
+            return "ignored"
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"
 

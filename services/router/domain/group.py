@@ -59,7 +59,9 @@ class Group:
         held_before = before.load.running + before.load.waiting
         held = load.running + load.waiting
         if accepted or held_before:
-            rate = max(0, accepted + held_before - held) / max(1e-3, now - self.heard_at)
+            # heartbeats that were held up come at once, each with the ends of a whole interval
+            elapsed = max(now - self.heard_at, heartbeat.interval_ms / 2000)
+            rate = max(0, accepted + held_before - held) / elapsed
             known = self.requests_per_s
             self.requests_per_s = known + _SMOOTHING * (rate - known) if known else rate
         # what was sent before the last heartbeat and is not counted by now got lost on its way; a total of 0
