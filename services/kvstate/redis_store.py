@@ -73,8 +73,9 @@ class RedisStore:
             rest = [
                 place for place in places if not (after and after.passed(place.score_ms, place.session_id))
             ]
-            found += await self._read(tenant, rest)
-            offset += step
+            alive = await self._read(tenant, rest)
+            found += alive
+            offset += step - (len(rest) - len(alive))  # what expired left the index, and the rest moved up
             if len(places) < step:
                 break
         last = found[limit - 1][0] if len(found) > limit else None

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from uuid import uuid4
 
 import pytest
+import redis.asyncio as aioredis
 
+from services.kvstate.domain import keys
 from services.kvstate.domain.circuit import Circuit, CircuitLimits
 from services.kvstate.domain.records import Cursor, Entry, make_entry
 from services.kvstate.guarded_store import GuardedStore
@@ -187,3 +190,20 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
     assert [s.session_id for s in page.sessions] == ["new0", "new1"]
     assert page.last is not None
     assert [s.session_id for s in (await long.page(tenant, 2, page.last)).sessions] == ["new2"]
+
+
+async def test_sessions_that_vanished_do_not_hide_later_ones(redis_url: str, tenant: str) -> None:
+    store, newest = RedisStore(redis_url, ttl_s=3600.0, timeout_s=2.0, max_connections=2), now_ms()
+    client = aioredis.Redis.from_url(redis_url)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(client.aclose)
+        names = [f"s{number:02}" for number in range(20)]
+        await store.put([entry(tenant, name, updated_ms=newest - at) for at, name in enumerate(names)])
+        await client.delete(*(keys.session(tenant, name) for name in names[:3]))
+        page = await store.page(tenant, 4, None)
+        seen = [summary.session_id for summary in page.sessions]
+        while page.last:
+            page = await store.page(tenant, 4, page.last)
+            seen += [summary.session_id for summary in page.sessions]
+    assert seen == names[3:]
