@@ -1,6 +1,8 @@
 """Tokenizers, chat templates and model directories."""
 
 import json
+import threading
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -257,3 +259,25 @@ def test_the_null_model_chats() -> None:
     template = null_model("n", 64).template
     assert template is not None
     assert template.render(messages("hi", roles="u")) == "user: hi\nassistant: "
+
+
+def test_a_long_text_has_the_tokens_of_its_words_and_other_threads_run_meanwhile(
+    by_bytes: FileTokenizer,
+) -> None:
+    text, gaps, done = "one two three " * 60_000, [], threading.Event()
+
+    def beat() -> None:
+        while not done.is_set():
+            began = time.monotonic()
+            time.sleep(0.005)
+            gaps.append(time.monotonic() - began)
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    began = time.monotonic()
+    ids = by_bytes.encode(text, add_special_tokens=False)
+    took = time.monotonic() - began
+    done.set()
+    beating.join()
+    assert ids == by_bytes.encode("one two three ", add_special_tokens=False) * 60_000
+    assert max(gaps) < took / 2

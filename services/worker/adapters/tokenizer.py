@@ -12,6 +12,8 @@ from services.worker.adapters.detokenizer import BytesDetokenizer, WindowDetoken
 from services.worker.domain.request import Detokenizer
 from shared.errors import InvalidRequest
 
+LONG_CHARS = 4096  # up to here the threads of a batch call cost more than they are worth
+
 
 class Tokenizer(Protocol):
     """A vocabulary. Thread-safe."""
@@ -60,7 +62,12 @@ class FileTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) > LONG_CHARS:
+            # `encode` holds the interpreter's lock all the time: seconds without a heartbeat for a long text
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        else:
+            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def detokenizer(self) -> Detokenizer:
