@@ -177,6 +177,14 @@ def test_log_probabilities_only_when_asked() -> None:
     assert len(found[2].top) == 20
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_extreme_penalty_still_chooses_the_likeliest(temperature: float) -> None:
+    logits = np.array([[1.0, -1.0, 3.0, 2.0]], np.float32)
+    sampling = Sampling(temperature=temperature, repetition_penalty=1e-310)  # 3 / 1e-310 is over the range
+    (found,) = Sampler().sample(logits, [_state(sampling, [2])], [1])
+    assert found.token_id == 2
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_are_refused(bad: float) -> None:
     logits = _logits(2, 1)

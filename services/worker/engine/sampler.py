@@ -110,7 +110,10 @@ def _penalise(score: Scores, state: SequenceState, end: int) -> None:
         seen = np.unique(tokens)
         values = score[seen]
         factor = sampling.repetition_penalty
-        score[seen] = np.where(values > 0, values / factor, values * factor)
+        with np.errstate(over="ignore"):  # by a factor near 0; the largest number will do for infinity
+            score[seen] = np.nan_to_num(
+                np.where(values > 0, values / factor, values * factor), neginf=-np.inf
+            )
     if sampling.presence_penalty or sampling.frequency_penalty:
         output, counts = np.unique(tokens[state.prompt_len :], return_counts=True)
         score[output] -= sampling.frequency_penalty * counts + sampling.presence_penalty
