@@ -131,6 +131,7 @@ def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
     import os  # noqa: PLC0415
     import signal  # noqa: PLC0415
     import time  # noqa: PLC0415
+    from contextlib import suppress  # noqa: PLC0415
 
     from cli.console import out  # noqa: PLC0415
     from cli.supervisor.state import StateDir  # noqa: PLC0415
@@ -140,7 +141,8 @@ def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
     if state is None:
         fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
     began = time.monotonic()
-    os.kill(state.pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):  # it may have ended since the file was read
+        os.kill(state.pid, signal.SIGTERM)
     while place.read() is not None:
         if time.monotonic() - began > DOWN_TIMEOUT_S:
             fail(f"The supervisor (pid {state.pid}) has not ended within {DOWN_TIMEOUT_S:g} s; kill it.")

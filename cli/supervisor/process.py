@@ -5,6 +5,7 @@ When it is started again, and in which order children end, is decided elsewhere.
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -90,7 +91,11 @@ class Child:
             if self.log.stat().st_size <= MAX_LOG_BYTES:
                 return
             older = self.log.with_suffix(".log.1")
-            older.write_bytes(self.log.read_bytes())
+            older.unlink(missing_ok=True)
+            try:
+                shutil.copyfile(self.log, older)
+            except OSError:  # a full disk: the bound counts more than the old lines
+                older.unlink(missing_ok=True)
             os.truncate(self.log, 0)
 
 

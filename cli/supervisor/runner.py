@@ -26,7 +26,7 @@ def run_here(options: UpOptions) -> None:
 def run_detached(options: UpOptions) -> None:
     """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
     place = StateDir(options.state_dir)
-    place.logs.mkdir(parents=True, exist_ok=True)
+    place.make()
     log = place.log(SUPERVISOR_LOG)
     log.unlink(missing_ok=True)
     out.file.flush()

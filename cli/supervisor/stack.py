@@ -75,7 +75,7 @@ class Stack:
         if self._stop.is_set():
             return False
         self._state.ready = True
-        self._dir.write(self._state)
+        self._save()
         return True
 
     async def supervise(self) -> None:
@@ -134,7 +134,7 @@ class Stack:
         while True:
             await child.start()
             entry.pid = child.pid
-            self._dir.write(self._state)
+            self._save()
             probing = asyncio.create_task(self._probe(child))
             try:
                 code = await child.wait()
@@ -170,12 +170,21 @@ class Stack:
             await asyncio.sleep(PROBE_INTERVAL_S)
         entry = self._entries[child.spec.name]
         entry.ready = True
-        self._dir.write(self._state)
+        self._save()
         if self._ready[child.spec.name].is_set():
             self._report.note(f"{child.spec.name} is ready again")
         else:
             self._ready[child.spec.name].set()
             self._report.ready(child.spec.name)
+
+    def _save(self) -> None:
+        """Writes the state file. A full disk is no reason to end, or to stop watching, what serves."""
+        try:
+            self._dir.write(self._state)
+        except OSError as error:
+            self._report.note(
+                f"the state of the stack cannot be written to {self._dir.path}: {error.strerror}"
+            )
 
     async def _housekeeping(self) -> None:
         while True:

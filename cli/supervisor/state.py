@@ -10,6 +10,8 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cli.console import fail
+
 DEFAULT_DIR = Path(".ryz")
 CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
 
@@ -51,9 +53,23 @@ class StateDir:
         """The log file of a service."""
         return self.logs / f"{name}.log"
 
+    def make(self) -> None:
+        """Makes the directory; fails with the remedy when it cannot be made or written to."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            problem = (
+                "" if os.access(self.path, os.W_OK) and os.access(self.logs, os.W_OK) else "not writable"
+            )
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            fail(
+                f"The state directory {self.path} cannot be used: {problem}. Name another with `--state-dir`."
+            )
+
     def acquire(self) -> bool:
         """Makes the directory and takes it for this process; False when another supervisor has it."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.make()
         lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

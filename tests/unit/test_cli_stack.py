@@ -1,6 +1,7 @@
 """The supervisor over small shell scripts: start, restart, giving up, the order and the bounds of the end."""
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -194,6 +195,33 @@ async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     child.trim_log()
     assert log.read_text() == ""
     assert (tmp_path / "service.log.1").read_text() == "0123456789a"
+
+
+async def test_a_log_is_cut_also_when_no_copy_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.supervisor.process.MAX_LOG_BYTES", 100)
+    log = tmp_path / "a.log"
+    log.write_text("x" * 200)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cli.supervisor.process.shutil.copyfile", full)
+    Child(ServiceSpec("a", ["/bin/true"], yes, 0, 1.0), log).trim_log()
+    assert log.read_text() == ""
+    assert not log.with_suffix(".log.1").exists()
+
+
+async def test_a_full_disk_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = bench.stack(bench.spec("a"))
+    await stack.start(5.0)
+
+    def full(_: StackState) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bench.place, "write", full)
+    os.kill(bench.pid("a"), signal.SIGKILL)
+    await until(lambda: "a is ready again" in bench.notes.texts)
+    assert any("No space left" in text for text in bench.notes.texts)
 
 
 def test_exit_codes_in_words() -> None:

@@ -186,6 +186,12 @@ def test_only_one_supervisor_has_a_directory(tmp_path: Path) -> None:
     second.release()
 
 
+def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="--state-dir"):
+        StateDir(tmp_path / "file" / "state").acquire()
+
+
 def test_the_tail_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     assert log_tail(log) == ""
