@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from services.worker.domain.plan import StepPlan
+from services.worker.engine import batch
 from services.worker.engine.config import read_config
 from services.worker.engine.reference import ReferenceDecoder
 from services.worker.engine.weights import open_checkpoint
@@ -88,6 +89,16 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
+
+
+def test_decodes_of_unlike_lengths_apart_give_the_same(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans, _ = _mixed_plans(*(_tokens(60, seed) for seed in (1, 2, 3)))
+    together = plan_logits(models["plain"], 2, plans)
+    monkeypatch.setattr(batch, "PADDING", 0)
+    for found, wanted in zip(plan_logits(models["plain"], 2, plans), together, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

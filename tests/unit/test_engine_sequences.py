@@ -49,6 +49,22 @@ def test_slots_follow_the_table_and_rows_the_plan() -> None:
     assert batch.sample_rows.tolist() == [18, 0]
 
 
+def test_padding_of_decodes_is_bounded() -> None:
+    starts = [4000, 3, 900, 5, 4090, 100]  # in tokens; one long sequence must not stretch the short ones
+    sequences = Sequences(num_blocks=1000)
+    admit = [_new(seq_id, [1] * (start + 1)) for seq_id, start in enumerate(starts)]
+    slices = [_slice(seq_id, start, [1], list(range(256))) for seq_id, start in enumerate(starts)]
+    plan = StepPlan(step_id=1, admit=admit, slices=slices)
+    batch = make_batch(plan.slices, sequences.apply(plan))
+    assert batch.positions.tolist() == sorted(starts)
+    assert batch.sample_rows.tolist() == [4, 0, 3, 1, 5, 2]
+    assert [(part.begin, part.end, part.length) for part in batch.decodes] == [
+        (0, 3, 101),
+        (3, 4, 901),
+        (4, 6, 4091),
+    ]
+
+
 @pytest.mark.parametrize(
     ("plan", "named"),
     [

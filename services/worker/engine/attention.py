@@ -1,7 +1,8 @@
 """Grouped-query attention of a mixed batch over the paged KV cache, in plain torch.
 
-Decodes are one padded call, each prefill chunk is a call of its own. Query heads that share a KV head are
-laid out so that keys and values are never repeated in memory. Heads are this rank's; nothing is communicated.
+Decodes of about one length are one padded call, each prefill chunk is a call of its own. Query heads that
+share a KV head are laid out so that keys and values are never repeated in memory. Heads are this rank's;
+nothing is communicated.
 """
 
 import torch
@@ -26,8 +27,8 @@ def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, batch: Batch,
         [tokens, heads * head_dim].
     """
     mixed = []
-    if batch.decodes is not None:
-        mixed.append(_decode(queries[: batch.decodes.count], batch.decodes, cache))
+    for decodes in batch.decodes:
+        mixed.append(_decode(queries[decodes.begin : decodes.end], decodes, cache))
     for part in batch.prefills:
         rows = slice(part.begin, part.end)
         mixed.append(_prefill(queries[rows], keys[rows], values[rows], part, cache))
@@ -35,7 +36,7 @@ def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, batch: Batch,
 
 
 def _decode(queries: Tensor, decodes: Decodes, cache: LayerCache) -> Tensor:
-    count = decodes.count
+    count = decodes.end - decodes.begin
     keys, values = cache.gather(decodes.blocks, count)
     # heads that share a KV head stand as its queries: [sequences, kv heads, heads of a group, head_dim]
     grouped = queries.view(count, keys.shape[1], -1, keys.shape[3])

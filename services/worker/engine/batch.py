@@ -1,7 +1,8 @@
 """Turns the slices of a plan into the index tensors that a forward pass needs.
 
-Slices of one token (decodes) come first and are attended together, padded to the longest; longer ones
-(prefill chunks) are attended one by one. Everything here is made once per step and used by every layer.
+Slices of one token (decodes) come first, by length; those of about one length are attended together, padded
+to the longest of them. Longer slices (prefill chunks) are attended one by one. Everything here is made once
+per step and used by every layer.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,19 @@ from torch import Tensor
 from services.worker.domain.plan import BLOCK_SIZE, Slice
 from services.worker.engine.sequences import SequenceState
 
+PADDING = 256  # tokens that a short sequence may always be padded by
+
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """One token of each of `count` sequences: the first `count` tokens of the batch.
+    """One token of each of some sequences: tokens `begin` to `end` of the batch.
 
-    blocks: [count * longest table]; length: of the longest, in tokens, the new token included.
-    mask: added to scores, [count, 1, 1, length]; None when all are equally long.
+    blocks: [sequences * longest table]; length: of the longest, in tokens, the new token included.
+    mask: added to scores, [sequences, 1, 1, length]; None when all are equally long.
     """
 
-    count: int
+    begin: int
+    end: int
     length: int
     blocks: Tensor
     mask: Tensor | None
@@ -56,13 +60,17 @@ class Batch:
     positions: Tensor
     slots: Tensor
     sample_rows: Tensor
-    decodes: Decodes | None
+    decodes: list[Decodes]
     prefills: list[Prefill]
 
 
 def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batch:
     """The batch for these slices, whose states include them already."""
-    order = sorted(range(len(slices)), key=lambda i: len(slices[i].token_ids) > 1)
+    # decodes by length, then the others as they come
+    order = sorted(
+        range(len(slices)),
+        key=lambda i: (True, 0) if len(slices[i].token_ids) > 1 else (False, slices[i].start),
+    )
     count = sum(1 for part in slices if len(part.token_ids) == 1)
     token_ids: list[int] = []
     positions: list[int] = []
@@ -86,7 +94,7 @@ def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batc
         positions=torch.from_numpy(at),
         slots=torch.from_numpy(slots),
         sample_rows=torch.tensor([last_row[i] for i, p in enumerate(slices) if p.sample], dtype=torch.int64),
-        decodes=_decodes(positions[:count], ordered[:count]) if count else None,
+        decodes=_decodes(positions[:count], ordered[:count]),
         prefills=prefills,
     )
 
@@ -103,20 +111,30 @@ def _slots(
     return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
-def _decodes(positions: list[int], states: list[SequenceState]) -> Decodes:
-    count, length = len(states), max(positions) + 1
+def _decodes(positions: list[int], states: list[SequenceState]) -> list[Decodes]:
+    """Cuts decodes, in the order of their positions, where padding would cost more than another call."""
+    parts, begin = [], 0
+    for end in range(1, len(positions) + 1):
+        if end == len(positions) or positions[end] > 2 * positions[begin] + PADDING:
+            parts.append(_decode(begin, positions[begin:end], states[begin:end]))
+            begin = end
+    return parts
+
+
+def _decode(begin: int, positions: list[int], states: list[SequenceState]) -> Decodes:
+    count, length = len(states), positions[-1] + 1
     if count == 1:
-        return Decodes(1, length, _table(states[0], length), None)
+        return Decodes(begin, begin + 1, length, _table(states[0], length), None)
     width = -(-length // BLOCK_SIZE)
     blocks = np.zeros((count, width), np.int64)
     for row, state in enumerate(states):
         used = min(state.table.size, width)
         blocks[row, :used] = state.table.view[:used]
     mask = None
-    if min(positions) + 1 < length:
+    if positions[0] + 1 < length:
         outside = np.arange(length) > np.array(positions)[:, None]
         mask = torch.from_numpy(np.where(outside, np.float32(-np.inf), np.float32(0))).view(count, 1, 1, -1)
-    return Decodes(count, length, torch.from_numpy(blocks.reshape(-1)), mask)
+    return Decodes(begin, begin + count, length, torch.from_numpy(blocks.reshape(-1)), mask)
 
 
 def _prefill(part: Slice, state: SequenceState, begin: int) -> Prefill:
