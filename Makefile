@@ -7,7 +7,7 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.1
 	$$name -c '$(RECENT)' 2>/dev/null && command -v $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-COVERAGE_FLOOR ?= 80
+COVERAGE_FLOOR ?= 92
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help

@@ -57,10 +57,10 @@ class DictStore:
             raise Unavailable("the store is away")
         self.commits += 1
         stale = []
-        for record in records:
+        for place, record in enumerate(records):
             key = (record.tenant, record.session_id)
             if key in self.records and self.records[key].version >= record.version:
-                stale.append(record.session_id)
+                stale.append(place)
             else:
                 self.records[key] = record
         return SessionCommitted(stale=stale)

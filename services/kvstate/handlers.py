@@ -126,15 +126,15 @@ class Handlers:
     async def _commit(self, data: bytes) -> bytes:
         now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
         entries = [make_entry(record, now_ms, ttl_ms) for record in decode(data, SessionCommit).records]
-        fitting = [entry for entry in entries if len(entry.record) <= self._limits.max_record_bytes]
-        too_large = [e.session_id for e in entries if len(e.record) > self._limits.max_record_bytes]
-        stored = await self._store.put(fitting) if fitting else []
-        stale = [entry.session_id for entry, ok in zip(fitting, stored, strict=True) if not ok]
+        limit = self._limits.max_record_bytes
+        too_large = [place for place, entry in enumerate(entries) if len(entry.record) > limit]
+        fitting = [place for place, entry in enumerate(entries) if len(entry.record) <= limit]
+        stored = await self._store.put([entries[place] for place in fitting]) if fitting else []
+        stale = [place for place, ok in zip(fitting, stored, strict=True) if not ok]
         counts = (("stored", sum(stored)), ("stale", len(stale)), ("too_large", len(too_large)))
         for outcome, count in counts:
             self._metrics.commits.labels(outcome).inc(count)
         if too_large:
-            limit = self._limits.max_record_bytes
             log.warning("records over the limit were not stored", limit_bytes=limit, count=len(too_large))
         return encode(SessionCommitted(stale=stale, too_large=too_large))
 

@@ -83,14 +83,13 @@ class SessionFound(Wire, frozen=True, kw_only=True):
 
 
 class SessionCommitted(Wire, frozen=True, kw_only=True):
-    """Answer to `SessionCommit`: what was not stored. All other records were.
+    """Answer to `SessionCommit`: what was not stored, as positions in `records`. All other records were.
 
-    stale: ids whose stored version was newer already and was kept. too_large: ids whose record is over the
-        limit.
+    stale: the stored version was newer already and was kept. too_large: the record is over the limit.
     """
 
-    stale: list[str] = []
-    too_large: list[str] = []
+    stale: list[int] = []
+    too_large: list[int] = []
 
 
 class SessionPage(Wire, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ EXAMPLES: list[m.Wire] = [
     m.SessionList(tenant="acme", limit=10, cursor="c"),
     m.SessionDelete(tenant="acme", session_id="s1"),
     m.SessionFound(record=RECORD),
-    m.SessionCommitted(stale=["s1"], too_large=["s2"]),
+    m.SessionCommitted(stale=[0], too_large=[2]),
     m.SessionPage(sessions=[SUMMARY], cursor="c"),
     m.SessionDeleted(session_id="s1"),
     m.ErrorReply(error="session_not_found", message="no session s1", data={"param": "session_id"}),

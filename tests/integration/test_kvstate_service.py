@@ -150,7 +150,7 @@ async def test_stale_and_too_large_records_are_told(nats_url: str, redis_url: st
         answer = await ask(
             nats_bus, subjects.SESSION_COMMIT, SessionCommit(records=records), SessionCommitted
         )
-        assert answer == SessionCommitted(stale=["a"], too_large=["b"])
+        assert answer == SessionCommitted(stale=[0], too_large=[1])
         listing = await ask(nats_bus, subjects.SESSION_LIST, SessionList(tenant=tenant), SessionPage)
         assert {(s.session_id, s.version) for s in listing.sessions} == {("a", 2), ("c", 1)}
 

@@ -41,8 +41,8 @@ async def test_each_call_sends_its_message_and_returns_its_answer(memory_bus: Me
     got = await answer(memory_bus, subjects.SESSION_GET, SessionGet, SessionFound(record=RECORD))
     assert await client.get("acme", "s1") == RECORD
     assert got == [SessionGet(tenant="acme", session_id="s1")]
-    got = await answer(memory_bus, subjects.SESSION_COMMIT, SessionCommit, SessionCommitted(stale=["s1"]))
-    assert (await client.commit([RECORD])).stale == ["s1"]
+    got = await answer(memory_bus, subjects.SESSION_COMMIT, SessionCommit, SessionCommitted(stale=[0]))
+    assert (await client.commit([RECORD])).stale == [0]
     assert got == [SessionCommit(records=[RECORD])]
     got = await answer(memory_bus, subjects.SESSION_LIST, SessionList, SessionPage(sessions=[], cursor="c"))
     assert (await client.list("acme", limit=5, cursor="b")).cursor == "c"

@@ -179,17 +179,17 @@ class Sessions:
             return False
         except RyzError as error:  # one record that is too large, or a refusal: trying again does not help
             log.warning("session records refused", number=len(batch), error=error.message)
-            self._finish(batch, dict.fromkeys((key[1] for key in batch), "refused"))
+            self._finish(batch, dict.fromkeys(range(len(batch)), "refused"))
             return True
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
         self._finish(batch, not_stored)
         return True
 
-    def _finish(self, batch: dict[Key, _Pending], not_stored: dict[str, str]) -> None:
-        """Settles a batch. not_stored: session ids to why; what the store has is the truth then."""
+    def _finish(self, batch: dict[Key, _Pending], not_stored: dict[int, str]) -> None:
+        """Settles a batch. not_stored: places in it to why; what the store has is the truth then."""
         self._in_flight = {}
-        for key, pending in batch.items():
-            outcome = not_stored.get(key[1])
+        for place, (key, pending) in enumerate(batch.items()):
+            outcome = not_stored.get(place)
             if outcome is not None:
                 self._evict(key)
             self._settle(pending, outcome or "stored", outcome is None)
