@@ -6,6 +6,7 @@ change. A wrong value ends the start with one line that names the variable, the 
 
 import os
 import re
+import secrets
 import socket
 import sys
 from typing import Literal, NoReturn, TypeVar
@@ -17,7 +18,8 @@ ENV_PREFIX = "RYZ_"
 
 
 def _default_instance() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
+    # a restarted container keeps host name and pid, so they alone do not tell two lives apart
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class CommonSettings(BaseSettings):
@@ -33,7 +35,7 @@ class CommonSettings(BaseSettings):
     instance_id: str = Field(
         default_factory=_default_instance,
         pattern=r"^[A-Za-z0-9_.-]{1,128}$",
-        description="Names this process in logs, metrics and status; default: host and process id.",
+        description="Names this process in logs, metrics and status; default: host, pid and a random part.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least to log."

@@ -10,12 +10,12 @@ from typing import Literal
 
 from shared.errors import InvalidRequest
 from shared.messages import SessionRef
-from shared.messages.base import NAME_PATTERN, REQUEST_ID_PATTERN
+from shared.messages.base import ID_PATTERN, NAME_PATTERN
 
 _SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 _ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
-_SESSION_ID = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
-_REQUEST_ID = re.compile(REQUEST_ID_PATTERN.removesuffix("$") + r"\Z")
+_SESSION_ID = re.compile(NAME_PATTERN)
+_REQUEST_ID = re.compile(ID_PATTERN)
 _MODES: dict[bytes, Literal["auto", "append", "replace"]] = {
     b"auto": "auto",
     b"append": "append",

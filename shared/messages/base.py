@@ -8,15 +8,13 @@ from typing import Annotated
 
 import msgspec
 
-REQUEST_ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
-NAME_PATTERN = r"^[^\x00-\x20\x7f]{1,128}$"
-GROUP_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+# \Z and not $, which lets a final newline pass
+ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}\Z"
+NAME_PATTERN = r"^[^\x00-\x20\x7f]{1,128}\Z"
 
 RequestId = Annotated[
     str,
-    msgspec.Meta(
-        pattern=REQUEST_ID_PATTERN, description="Made by the caller, unique; letters, digits, - and _."
-    ),
+    msgspec.Meta(pattern=ID_PATTERN, description="Made by the caller, unique; letters, digits, - and _."),
 ]
 SessionId = Annotated[
     str, msgspec.Meta(pattern=NAME_PATTERN, description="Any printable text without spaces.")
@@ -24,7 +22,8 @@ SessionId = Annotated[
 ModelName = Annotated[
     str, msgspec.Meta(pattern=NAME_PATTERN, description="The name under which a model is served.")
 ]
-GroupName = Annotated[str, msgspec.Meta(pattern=GROUP_PATTERN, description="A worker group.")]
+Tenant = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="Whose request or session it is.")]
+GroupName = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="A worker group.")]
 TokenIds = Annotated[
     bytes, msgspec.Meta(description="Token ids, unsigned 32-bit little-endian, one after another.")
 ]

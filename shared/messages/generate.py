@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, ModelName, RequestId, SessionId, TokenIds, Wire
+from shared.messages.base import GroupName, ModelName, RequestId, SessionId, Tenant, TokenIds, Wire
 
 Role = Literal["system", "user", "assistant", "tool"]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 MAX_STOPS = 16
+MAX_BIASES = 1024
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -44,7 +45,9 @@ class Sampling(Wire, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    logit_bias: dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]] = {}
+    logit_bias: Annotated[
+        dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)
+    ] = {}
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
@@ -100,7 +103,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     prompt_token_ids: TokenIds | None = None
     sampling: Sampling = Sampling()
     session: SessionRef | None = None
-    tenant: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "default"
+    tenant: Tenant = "default"
     priority: Annotated[int, msgspec.Meta(ge=-10, le=10, description="Higher goes first.")] = 0
     attempt: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     reply_to: str = ""

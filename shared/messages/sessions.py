@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from shared.messages.base import SessionId, TokenIds, Wire, check_depth
+from shared.messages.base import SessionId, Tenant, TokenIds, Wire, check_depth
 from shared.messages.generate import ChatMessage
-
-Tenant = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class SessionRecord(Wire, frozen=True, kw_only=True):

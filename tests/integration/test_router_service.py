@@ -446,7 +446,7 @@ async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(
     assert all(isinstance(frame, Accepted) for frame in done)
     assert not caller.no_responders
     assert not leaders[0].started & leaders[1].started
-    assert len({work.route.router_id for leader in leaders for work, _ in leader.taken}) == 1
+    assert len({work.route.router_id for leader in leaders for work, _ in leader.taken}) > 1  # all took part
 
 
 async def test_the_process_starts_routes_and_stops(

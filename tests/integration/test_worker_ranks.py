@@ -88,3 +88,17 @@ async def test_a_killed_rank_costs_the_running_requests_only(
         frames = await kit.run(ask(0, "again"))
         assert isinstance(frames[-1], Done)
         assert [tokens_of(frames)] == expected
+
+
+async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_anybody_asks(
+    memory_bus: MemoryBus, path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.05, 0.1))
+    async with Kit(memory_bus, engine(path), model=model) as kit:
+        kit.expected_errors = {"the engine failed"}
+        expected = await alone(kit, 1)
+        ranks: Any = kit.leader.detail()["ranks"]
+        os.kill(ranks[1]["pid"], signal.SIGKILL)
+        await kit.until(lambda: kit.leader.state == "failed", 5)
+        await kit.until(lambda: kit.leader.state == "ready", 20)
+        assert [tokens_of(await kit.run(ask(0, "again")))] == expected

@@ -4,7 +4,7 @@ import re
 
 from shared.identity import new_request_id, new_session_id, request_root, routing_key
 from shared.messages import ChatMessage, GenerateRequest, SessionRef
-from shared.messages.base import NAME_PATTERN, REQUEST_ID_PATTERN
+from shared.messages.base import ID_PATTERN, NAME_PATTERN
 
 
 def chat(*contents: str, tenant: str = "default", session: SessionRef | None = None) -> GenerateRequest:
@@ -16,7 +16,7 @@ def chat(*contents: str, tenant: str = "default", session: SessionRef | None = N
 def test_request_ids_fit_the_protocol_and_differ() -> None:
     made = {new_request_id() for _ in range(1000)}
     assert len(made) == 1000
-    assert all(re.match(REQUEST_ID_PATTERN, request_id) for request_id in made)
+    assert all(re.match(ID_PATTERN, request_id) for request_id in made)
 
 
 def test_a_conversation_keeps_its_root_as_it_grows() -> None:

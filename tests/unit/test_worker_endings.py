@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from itertools import groupby
 
 import pytest
@@ -107,6 +108,9 @@ class Flaky:
         if self.steps == self.failing_step:
             raise EngineFailed("rank 1 died")
         return await self.inner.step(plan)
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        self.inner.watch(on_failure)
 
     def status(self) -> list[dict[str, object]]:
         return self.inner.status()

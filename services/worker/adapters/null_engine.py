@@ -6,6 +6,7 @@ blocks that are there, shared with nobody and given back. A violation is an `Eng
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.worker.domain.plan import (
@@ -95,6 +96,9 @@ class NullEngine:
                     sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
         self._steps += 1
         return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """It has no ranks that could die between steps."""
 
     def status(self) -> list[dict[str, object]]:
         """One rank, this process."""

@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,6 +67,7 @@ class RankEngine:
         self._ready: dict[int, RankReady] = {}
         self._waiting: asyncio.Future[StepResult | None] | None = None
         self._failure = "the engine was not started"
+        self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
         self._plan = msgspec.msgpack.Encoder()
         self._result = msgspec.msgpack.Decoder(StepResult)
@@ -106,6 +108,10 @@ class RankEngine:
         result = await self._wait(self.options.step_timeout_s, f"step {plan.step_id} was not done")
         assert result is not None
         return result
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """See `Engine`."""
+        self._on_idle_failure = on_failure
 
     def status(self) -> list[dict[str, object]]:
         """Each rank: rank, pid, state (`starting`, `ready`, `failed`), steps, memory and loaded bytes."""
@@ -222,7 +228,10 @@ class RankEngine:
         self._failure = reason
         if self._links:
             self._processes.kill()
-        if self._waiting is not None and not self._waiting.done():
+        if self._waiting is None:
+            if self._on_idle_failure is not None:
+                self._on_idle_failure()
+        elif not self._waiting.done():
             self._waiting.set_exception(EngineFailed(reason))
 
 

@@ -4,6 +4,7 @@ Pure data and one Protocol. The leader decides everything (which sequences, whic
 engine computes. Plans travel to rank processes as MessagePack, so the types are wire types of the group.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -111,6 +112,13 @@ class Engine(Protocol):
 
     async def step(self, plan: StepPlan) -> StepResult:
         """Runs one step. Raises `EngineFailed` when a rank died, hung or refused; only `stop` helps then."""
+        ...
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """Calls `on_failure` when the engine fails while no step runs; the next `step` raises the reason.
+
+        There is one watcher; a later call replaces it.
+        """
         ...
 
     def status(self) -> list[dict[str, object]]:

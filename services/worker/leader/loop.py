@@ -51,6 +51,8 @@ class EngineLoop:
         self._announce = announce
         self._clock = generations.clock
         self._next_check = 0.0
+        self._failed_idle = False  # the engine died between steps; the next one says why
+        engine.watch(self._on_idle_failure)
         self.state: State = "starting"
         self.failure = ""
         self.info: EngineInfo | None = None
@@ -59,6 +61,7 @@ class EngineLoop:
 
     async def start(self) -> None:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
+        self._failed_idle = False
         info = await self._engine.start()
         context_length = min(self._model_context, info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info, self.room = info, Room(context_length, info.vocab_size)
@@ -103,7 +106,7 @@ class EngineLoop:
             plan = scheduler.plan()
             if scheduler.num_preemptions > preempted:
                 self._metrics.preemptions.inc(scheduler.num_preemptions - preempted)
-            if plan.slices or plan.release:
+            if plan.slices or plan.release or self._failed_idle:
                 result = await engine.step(plan)
                 now = self._clock()
                 self._metrics.step.observe(now - started)
@@ -111,6 +114,10 @@ class EngineLoop:
                 for piece in plan.slices:
                     self.num_tokens += len(piece.token_ids)
             await asyncio.sleep(0)
+
+    def _on_idle_failure(self) -> None:
+        self._failed_idle = True
+        self._generations.work.set()
 
     def _emit(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
         """Gives each generation its tokens, and sends what is to be sent now."""
