@@ -57,6 +57,7 @@ class Service:
         self._checks: dict[str, Callable[[], bool]] = {}
         self._detail: Callable[[], dict[str, Any]] = dict
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._admin_url = ""  # the gateway's own API has what others serve there
 
     def ready(self) -> None:
         """Everything is connected: work is welcome."""
@@ -104,7 +105,11 @@ class Service:
             version=version("ryzanstein"),
             uptime_s=round(time.monotonic() - self._started, 3),
             pid=os.getpid(),
-            detail={"tasks": len(asyncio.all_tasks()), **self._detail()},
+            detail={
+                "tasks": len(asyncio.all_tasks()),
+                "admin_url": self._admin_url,
+                **self._detail(),
+            },
         )
 
     async def connect_bus(self, stack: AsyncExitStack, name: str = "") -> NatsBus:
@@ -133,6 +138,7 @@ class Service:
         app = admin_app(lambda: self.is_ready, self.readiness, self.registry)
         host = self.settings.admin_host
         port = await stack.enter_async_context(http_server(app, host, self.settings.admin_port))
+        self._admin_url = f"http://{host}:{port}"
         log.info("admin endpoints", host=host, port=port)
         return port
 
