@@ -60,9 +60,10 @@ services have it easier with `shared.client.InferenceClient` (`examples/publish_
 `examples/plain_nats.py` does it with nothing but nats-py and msgpack.
 
 A message is one MessagePack map with string keys. A field that has its default may be left out, and is left
-out by our services, in frames too (the first `seq`, 0, is not there); unknown fields are ignored; map and string sizes are bounded by the broker's
-`max_payload` (1 MiB by default), nesting by {MAX_DEPTH} levels. Messages change by addition only: what would
-break a reader gets a new version in the subject (`{subjects.VERSION}`).
+out by our services, in frames too (the first `seq`, 0, is not there); unknown fields are ignored; map and
+string sizes are bounded by the broker's `max_payload` (1 MiB by default), nesting by {MAX_DEPTH} levels.
+Messages change by addition only: what would break a reader gets a new version in the subject
+(`{subjects.VERSION}`).
 
 The broker's address is the one that `RYZ_NATS_URL` gives the services. `ryz up` takes a free port unless
 `--nats-port` says otherwise; it prints the address, and `ryz status` shows it.
@@ -90,11 +91,13 @@ Headers of a `GenerateRequest`, all optional:
    if you use one `reply_to` for all of them: look at `request_id`.
 3. Frames of a request are numbered by `seq` from 0 without a gap. Number 0 is `Accepted`; the last one is
    `Done` or `Failed`, exactly once. A router that refuses a request sends `Failed` with number 0.
-4. Nothing came within 200 ms: publish the same bytes again, waiting twice as long each time, five times in all;
-   then nobody will take it. A leader that has the request sends what it has instead of starting it twice.
+4. Nothing came within 200 ms: publish the same bytes again, waiting twice as long each time, five times in
+   all; then nobody will take it. A leader that has the request sends what it has instead of starting it
+   twice.
 5. A number is missing: put what came after it aside, and send `Resend` as a NATS request to the group named
-   in `Accepted` (or in the batch). An answer with a field `error` is an `ErrorReply`; `ResendReply` has the frames from that number on; a long answer comes in
-   parts: ask again from where it ended. Leaders keep frames for some seconds after the end.
+   in `Accepted` (or in the batch). An answer with a field `error` is an `ErrorReply`; `ResendReply` has the
+   frames from that number on; a long answer comes in parts: ask again from where it ended. Leaders keep
+   frames for some seconds after the end.
 6. The stream is silent for a second: send `Resend` with the next number. `known: false` or no responders
    means that the group is lost; publish the request again under a new id.
 7. A number that came already is a copy: ignore it. Ignore frames whose `attempt` is not the request's, and
