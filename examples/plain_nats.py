@@ -1,6 +1,6 @@
 """Text generation over NATS with nothing but nats-py and msgpack: the protocol of docs/protocol.md by hand.
 
-    python examples/plain_nats.py --prompt "Why do Python lists have a sort method?"
+    .venv/bin/python examples/plain_nats.py --prompt "Why do Python lists have a sort method?"
 
 It publishes the request again when no group took it, puts frames into order, asks for lost ones, and cancels
 when it is interrupted. Copy it into a service that is not to depend on ours, or port it to another language.
@@ -8,12 +8,14 @@ when it is interrupted. Copy it into a service that is not to depend on ours, or
 
 import argparse
 import asyncio
+import json
+import os
 import secrets
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgpack
-import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -24,9 +26,14 @@ SILENCE_S = 1.0
 ATTEMPTS = 5
 
 
-async def note_error(error: Exception) -> None:
-    """nats-py reconnects by itself; what it could not repair is met elsewhere."""
-    print(f"[broker: {error or type(error).__name__}]", file=sys.stderr)
+def broker_url() -> str:
+    """`RYZ_NATS_URL`, else the broker of the stack that `ryz up` started here, else the usual port."""
+    if url := os.environ.get("RYZ_NATS_URL"):
+        return url
+    try:
+        return str(json.loads(Path(".ryz/up.json").read_text())["nats_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "nats://127.0.0.1:4222"
 
 
 class Failed(Exception):
@@ -159,9 +166,29 @@ class Generation:
         await self.nc.publish(subject, msgpack.packb({"request_id": self.request["request_id"]}))
 
 
+async def connect(url: str) -> Client:
+    """nats-py tries again and again, also after it lost the broker; the first time gets three seconds."""
+    nc, last = Client(), ""
+
+    async def note(error: Exception) -> None:
+        nonlocal last
+        last = str(error) or type(error).__name__
+        if nc.is_connected or nc.is_reconnecting:
+            print(f"[broker: {last}]", file=sys.stderr)
+
+    try:
+        await asyncio.wait_for(nc.connect(url, name="plain example", error_cb=note), CONNECT_TIMEOUT_S)
+    except (OSError, ValueError, nats.errors.Error) as error:
+        why = str(error) or last or "no answer"
+        raise Failed(
+            f"unavailable: no broker at {url.rpartition('@')[2]} ({why}). "
+            "`ryz up` starts one; `--nats-url` or RYZ_NATS_URL names another."
+        ) from error
+    return nc
+
+
 async def main(args: argparse.Namespace) -> None:
-    connecting = nats.connect(args.nats_url, name="plain example", error_cb=note_error)
-    nc = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+    nc = await connect(args.nats_url or broker_url())
     try:
         request: dict[str, Any] = {
             "request_id": secrets.token_hex(12),
@@ -179,7 +206,9 @@ async def main(args: argparse.Namespace) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Streams one answer over NATS, by hand.")
-    parser.add_argument("--nats-url", default="nats://127.0.0.1:4222")
+    parser.add_argument(
+        "--nats-url", default="", help="[default: RYZ_NATS_URL, or the stack that is up here, or port 4222]"
+    )
     parser.add_argument("--model", default="demo")
     parser.add_argument("--prompt", default="Hello! Who are you?")
     parser.add_argument("--session", default="", help="any id; later turns with it know this one")
@@ -194,6 +223,6 @@ if __name__ == "__main__":
     except Failed as error:
         sys.exit(str(error))
     except (OSError, nats.errors.Error) as error:
-        sys.exit(f"unavailable: the broker does not answer: {error or type(error).__name__}")
+        sys.exit(f"unavailable: the broker is gone ({str(error) or type(error).__name__})")
     except KeyboardInterrupt:
         sys.exit(130)

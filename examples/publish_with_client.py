@@ -1,7 +1,7 @@
 """A Python service that has text generated over NATS: `InferenceClient` does the protocol.
 
-    python examples/publish_with_client.py --prompt "My name is Ada." --session demo-1
-    python examples/publish_with_client.py --prompt "What is my name?" --session demo-1
+    .venv/bin/python examples/publish_with_client.py --prompt "My name is Ada." --session demo-1
+    .venv/bin/python examples/publish_with_client.py --prompt "What is my name?" --session demo-1
 
 Lost, repeated and reordered frames, a lost broker, deadlines and cancellation are the client's business. What
 is left for the caller: to read the stream, and to say what an error means for its own users.
@@ -9,8 +9,14 @@ is left for the caller: to read the stream, and to say what an error means for i
 
 import argparse
 import asyncio
+import json
+import logging
+import os
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
 
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
@@ -19,9 +25,21 @@ from shared.identity import new_request_id
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
 
 
+def broker_url() -> str:
+    """`RYZ_NATS_URL`, else the broker of the stack that `ryz up` started here, else the usual port."""
+    if url := os.environ.get("RYZ_NATS_URL"):
+        return url
+    try:
+        return str(json.loads(Path(".ryz/up.json").read_text())["nats_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "nats://127.0.0.1:4222"
+
+
 async def main(args: argparse.Namespace) -> None:
+    # our libraries log with structlog; what this program has to tell goes through `RyzError` instead
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with AsyncExitStack() as stack:
-        bus = await NatsBus.connect(args.nats_url, name="example", connect_wait_s=3)
+        bus = await NatsBus.connect(args.nats_url or broker_url(), name="example", connect_wait_s=3)
         stack.push_async_callback(bus.close)
         client = InferenceClient(bus)  # one for the whole process, for any number of requests at once
         await client.start()
@@ -49,7 +67,9 @@ async def main(args: argparse.Namespace) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Streams one answer over NATS with InferenceClient.")
-    parser.add_argument("--nats-url", default="nats://127.0.0.1:4222")
+    parser.add_argument(
+        "--nats-url", default="", help="[default: RYZ_NATS_URL, or the stack that is up here, or port 4222]"
+    )
     parser.add_argument("--model", default="demo")
     parser.add_argument("--prompt", default="Hello! Who are you?")
     parser.add_argument("--session", default="", help="any id; later turns with it know this one")
