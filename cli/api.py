@@ -13,17 +13,29 @@ from typing import Any
 import httpx
 
 from cli.console import fail
-from cli.supervisor.state import StateDir
+from cli.supervisor.state import DEFAULT_DIR, StateDir
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def find_url(given: str, state_dir: Path) -> str:
-    """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default."""
+def find_url(given: str, state_dir: Path | None) -> str:
+    """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
+
+    Fails when a state directory is given that has no stack: another stack is not what was asked for.
+    """
     if given:
-        return given.rstrip("/")
-    state = StateDir(state_dir).read()
-    return state.url if state else os.environ.get("RYZ_URL", DEFAULT_URL).rstrip("/")
+        return clean_url(given)
+    place = StateDir(state_dir or DEFAULT_DIR)
+    state = place.read()
+    if state is None and state_dir is not None:
+        fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
+    return state.url if state else clean_url(os.environ.get("RYZ_URL", DEFAULT_URL))
+
+
+def clean_url(url: str) -> str:
+    """The gateway's address, however it was written: without a scheme, or with the `/v1` of a client."""
+    whole = url if "://" in url else f"http://{url}"
+    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class ChatApi:

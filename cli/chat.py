@@ -36,7 +36,9 @@ def chat(  # noqa: PLR0917 (each is an option)
     max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
     once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = "",
     api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = "",
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+    state_dir: Annotated[
+        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+    ] = None,
 ) -> None:
     """Talk to a model. Piped input is one question; its answer is all that is printed."""
     from cli.api import ChatApi, find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
@@ -88,24 +90,31 @@ class Conversation:
         sys.stdout.flush()
 
     def converse(self) -> None:
-        """Asks and answers until /quit, Ctrl-D, or Ctrl-C at the prompt."""
+        """Asks and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
         import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
 
         from cli.console import CommandError, err  # noqa: PLC0415
 
         err.print(f"{self._model} at {self._api.url}, session {self.session_id}", style="dim", markup=False)
         err.print(HELP, style="dim", markup=False)
-        while (text := read_message()) is not None:
-            if text.startswith("/"):
-                if self._command(text):
-                    return
-            elif text.strip():
-                try:
+        interrupted = False
+        while True:
+            try:
+                text = read_message()
+                if text is None or (text.startswith("/") and self._command(text)):
+                    break
+                interrupted = False
+                if text.strip() and not text.startswith("/"):
                     self.ask(text)
-                except KeyboardInterrupt:
-                    err.print("\n(stopped; Ctrl-C again leaves)", style="dim", markup=False)
-                except CommandError as error:
-                    err.print(str(error), style="red", markup=False, soft_wrap=True)
+            except KeyboardInterrupt:
+                if interrupted:
+                    sys.stdout.write("\n")
+                    break
+                interrupted = True
+                err.print("\n(Ctrl-C again leaves)", style="dim", markup=False)
+            except CommandError as error:
+                err.print(str(error), style="red", markup=False, soft_wrap=True)
+        err.print(f"`ryz chat --session {self.session_id}` goes on with it.", style="dim", markup=False)
 
     def _command(self, text: str) -> bool:
         """Runs a command; True: leave."""
@@ -131,7 +140,7 @@ def new_session_id() -> str:
 def read_message(prompt: str = "> ", more: str = ". ") -> str | None:
     r"""A message from the terminal, of several lines if they end in `\` or stand between triple quotes.
 
-    None: the person left.
+    None: the person left. Ctrl-C is the caller's.
     """
     try:
         line = input(prompt)
@@ -145,6 +154,6 @@ def read_message(prompt: str = "> ", more: str = ". ") -> str | None:
             lines.append(line[:-1])
             line = input(more)
         return os.linesep.join([*lines, line])
-    except (EOFError, KeyboardInterrupt):
+    except EOFError:
         sys.stdout.write("\n")
         return None

@@ -100,8 +100,7 @@ def up(  # noqa: PLR0917 (each is an option)
     """
     from cli.supervisor import runner  # noqa: PLC0415 (keeps `ryz --help` quick)
 
-    if runner.say_if_up(state_dir):
-        return
+    runner.refuse_if_up(state_dir)
     directory = find_model(model, engine)
     if redis_dir is not None:
         redis_dir.mkdir(parents=True, exist_ok=True)

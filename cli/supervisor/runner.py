@@ -78,20 +78,16 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     out.print("All services have ended.", markup=False)
 
 
-def say_if_up(state_dir: Path) -> bool:
-    """Whether a stack runs with that state directory already; if so, says where."""
+def refuse_if_up(state_dir: Path) -> None:
+    """Fails, saying where it is, when a stack runs with that state directory already."""
     place = StateDir(state_dir)
     state = place.read()
-    if state is None:
-        return False
-    now = "is up" if state.ready else "is starting"
-    out.print(
-        f"A stack {now} already: {state.url} (pid {state.pid}, state in {place.path}). `ryz down` ends it; "
-        "`--state-dir` makes room for a second one.",
-        markup=False,
-        soft_wrap=True,
-    )
-    return True
+    if state is not None:
+        now = "is up" if state.ready else "is starting"
+        fail(
+            f"A stack {now} already: {state.url} (pid {state.pid}, state in {place.path}). `ryz down` ends "
+            "it; `--state-dir` makes room for a second one."
+        )
 
 
 def _leave_terminal(log: str) -> None:

@@ -93,8 +93,8 @@ def test_detach_and_down(tmp_path: Path) -> None:
     url = state.url
     assert f"curl -N {url}/v1/chat/completions" in first.stdout
     again = ryz("up", cwd=tmp_path)
-    assert again.returncode == 0
-    assert f"A stack is up already: {url}" in again.stdout
+    assert again.returncode == 1
+    assert f"A stack is up already: {url}" in again.stderr
     family = psutil.Process(state.pid).children(recursive=True)
     assert listening(url)
     ended = ryz("down", cwd=tmp_path)

@@ -90,7 +90,18 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(
     conversation(FakeApi(KeyboardInterrupt())).converse()
     told = capsys.readouterr()
     assert "one" in told.out
-    assert "stopped" in told.err
+    assert told.err.count("Ctrl-C again leaves") == 1
+    assert "ryz chat --session s1" in told.err
+
+
+def test_one_ctrl_c_at_the_prompt_only_hints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeApi()
+    typed(monkeypatch, KeyboardInterrupt, "still here", KeyboardInterrupt, KeyboardInterrupt, "never sent")
+    conversation(fake).converse()
+    assert [body["messages"][0]["content"] for body, _ in fake.asked] == ["still here"]
+    assert capsys.readouterr().err.count("Ctrl-C again leaves") == 2
 
 
 def test_a_failed_turn_does_not_end_the_conversation(
@@ -144,10 +155,26 @@ def test_a_stream_that_breaks_off() -> None:
 
 def test_where_the_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RYZ_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
     assert api.find_url("http://given/", tmp_path) == "http://given"
-    assert api.find_url("", tmp_path) == api.DEFAULT_URL
+    assert api.find_url("", None) == api.DEFAULT_URL
     monkeypatch.setenv("RYZ_URL", "http://set:1/")
-    assert api.find_url("", tmp_path) == "http://set:1"
+    assert api.find_url("", None) == "http://set:1"
+    with pytest.raises(CommandError, match="No stack is up in"):
+        api.find_url("", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://host:1/v1", "http://host:1"),
+        ("https://host/v1/", "https://host"),
+        ("host:1/prefix/", "http://host:1/prefix"),
+    ],
+)
+def test_however_the_address_is_written(written: str, meant: str) -> None:
+    assert api.clean_url(written) == meant
 
 
 def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
