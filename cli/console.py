@@ -4,9 +4,11 @@ A terminal gets a live table, a pipe or a log gets one plain line per event. Wha
 decided by the callers.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 from rich.console import Console
@@ -30,6 +32,19 @@ class CommandError(Exception):
 def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Raises `CommandError`; the text says what is wrong and what to do."""
     raise CommandError(message, exit_code)
+
+
+def make_writable(directory: Path, option: str) -> None:
+    """Makes the directory; fails, naming the option, when it cannot be made or written to."""
+    problem = ""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            problem = "not writable"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        fail(f"The directory {directory} cannot be used: {problem}. Name another with `{option}`.")
 
 
 class Report(Protocol):

@@ -25,8 +25,9 @@ def train_demo(
         TimeRemainingColumn,
     )
 
-    from cli.console import err, out  # noqa: PLC0415
+    from cli.console import err, make_writable, out  # noqa: PLC0415
 
+    make_writable(output, "--output")
     with err.status("Making the tokenizer and the data"):
         from services.worker.engine.training.train import TrainProgress  # noqa: PLC0415
         from services.worker.engine.training.train import train_demo as train  # noqa: PLC0415

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console import fail
+from cli.console import fail, make_writable
 from cli.supervisor.options import UpOptions, find_model
 from cli.supervisor.state import DEFAULT_DIR
 
@@ -99,11 +99,12 @@ def up(  # noqa: PLR0917 (each is an option)
     Each service's log is in STATE_DIR/logs. What has no option here is a RYZ_ variable: see docs/settings.md.
     """
     from cli.supervisor import runner  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.supervisor.reach import require_reachable  # noqa: PLC0415
 
     runner.refuse_if_up(state_dir)
-    directory = find_model(model, engine)
+    directory = find_model(model, engine, tensor_parallel)
     if redis_dir is not None:
-        redis_dir.mkdir(parents=True, exist_ok=True)
+        make_writable(redis_dir, "--redis-dir")
     options = UpOptions(
         state_dir=state_dir.resolve(),
         model=directory,
@@ -122,6 +123,10 @@ def up(  # noqa: PLR0917 (each is an option)
         log_level=log_level.value,
         start_timeout_s=start_timeout,
     )
+    if nats_url:
+        require_reachable("NATS server", nats_url, "--nats-url")
+    if redis_url:
+        require_reachable("Redis", redis_url, "--redis-url")
     runner.run_detached(options) if detach else runner.run_here(options)
 
 

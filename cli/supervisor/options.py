@@ -1,12 +1,15 @@
 """What the person asked of `ryz up`, checked and with nothing left to guess."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from cli.console import fail
 
 MODEL_FILES = ("config.json", "tokenizer.json")
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,19 @@ class UpOptions:
     start_timeout_s: float
 
 
-def find_model(model: Path | None, engine: str) -> Path | None:
+def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | None:
     """The directory of the model: the given one, or the demo that ships with the repository.
 
-    The null engine needs none. Fails with the remedy when the directory is missing or holds no model.
+    The null engine needs none. Fails with the remedy when the directory is missing, holds no model, or holds
+    one that cannot be served or split like this: seconds before the first rank would say so.
     """
     if model is None and engine == "null":
         return None
     directory = model or demo_model()
     if not directory.is_dir():
-        hint = "Give one with `--model PATH`" if model is None else "Check the path given with `--model`"
-        fail(
-            f"There is no model directory {directory}. {hint} (a Hugging Face directory), or make the "
-            f"demo with `ryz train-demo --output {demo_model()}`."
-        )
+        _no_directory(model)
+    if engine != "null" and (directory / "config.json").exists():
+        _check_config(directory, tensor_parallel)
     missing = [name for name in MODEL_FILES if not (directory / name).exists()]
     if missing:
         fail(
@@ -52,6 +54,33 @@ def find_model(model: Path | None, engine: str) -> Path | None:
             "Give another directory with `--model PATH`."
         )
     return directory.resolve()
+
+
+def _no_directory(model: Path | None) -> NoReturn:
+    if model is None:
+        fail(
+            f"There is no model directory {demo_model()}. Give one with `--model PATH` (a Hugging Face "
+            f"directory), or make the demo with `ryz train-demo --output {demo_model()}`."
+        )
+    if HUB_ID.fullmatch(str(model)):
+        fail(
+            f"There is no directory {model}. If that is a name on the Hugging Face hub: models are not "
+            "downloaded, give a local directory with `--model PATH`."
+        )
+    fail(f"There is no directory {model}. Check the path given with `--model`.")
+
+
+def _check_config(directory: Path, tensor_parallel: int) -> None:
+    from services.worker.engine.config import ModelError, read_config  # noqa: PLC0415 (quick `--help`)
+
+    try:
+        config = read_config(directory)
+    except ModelError as error:
+        fail(f"This model cannot be served: {error}.")
+    try:
+        config.check_split(tensor_parallel)
+    except ModelError as error:
+        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {error}.")
 
 
 def demo_model() -> Path:

@@ -242,6 +242,13 @@ def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: p
     assert "step 7/7" in result.stderr
 
 
+def test_training_does_not_begin_when_its_output_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["train-demo", "--output", str(tmp_path / "file" / "model")])
+    assert isinstance(result.exception, CommandError)
+    assert "--output" in str(result.exception)
+
+
 def test_live_report_draws_every_service() -> None:
     from rich.live import Live  # noqa: PLC0415
 

@@ -8,10 +8,11 @@ import pytest
 
 from cli.console import CommandError
 from cli.supervisor import servers
-from cli.supervisor.options import UpOptions, find_model, threads_per_rank
+from cli.supervisor.options import UpOptions, demo_model, find_model, threads_per_rank
 from cli.supervisor.plan import GRACE_S, make_plan
 from cli.supervisor.ports import pick_ports, require_free
 from cli.supervisor.probes import Probes
+from cli.supervisor.reach import require_reachable
 from cli.supervisor.restarts import RestartPolicy
 from cli.supervisor.stack import STOP_DEADLINE_S
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
@@ -103,19 +104,51 @@ async def test_probes_wait_for_the_model(tmp_path: Path) -> None:
 
 def test_a_model_directory_is_checked(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="Check the path"):
-        find_model(tmp_path / "nothing", "torch")
+        find_model(tmp_path / "nothing", "torch", 2)
     with pytest.raises(CommandError, match=r"config\.json and tokenizer\.json missing"):
-        find_model(tmp_path, "torch")
-    (tmp_path / "config.json").touch()
+        find_model(tmp_path, "torch", 2)
+    config = tmp_path / "config.json"
+    config.write_text("{")
+    with pytest.raises(CommandError, match=r"config\.json cannot be read as JSON"):
+        find_model(tmp_path, "torch", 2)
+    config.write_text('{"architectures": ["Other"]}')
+    with pytest.raises(CommandError, match="'Other' is not supported"):
+        find_model(tmp_path, "torch", 2)
+    config.write_text((demo_model() / "config.json").read_text())
+    with pytest.raises(CommandError, match=r": tokenizer\.json missing"):
+        find_model(tmp_path, "torch", 2)
     (tmp_path / "tokenizer.json").touch()
-    assert find_model(tmp_path, "torch") == tmp_path.resolve()
-    assert find_model(None, "null") is None
+    assert find_model(tmp_path, "torch", 2) == tmp_path.resolve()
+    with pytest.raises(CommandError, match=r"--tensor-parallel 5.*possible values: 1, 2"):
+        find_model(tmp_path, "torch", 5)
+    assert find_model(None, "null", 2) is None
+
+
+def test_a_name_on_the_hub_is_told_apart() -> None:
+    with pytest.raises(CommandError, match="not downloaded") as caught:
+        find_model(Path("someone/some-model-1.5b"), "torch", 2)
+    assert "train-demo" not in str(caught.value)
+
+
+def test_a_server_that_nobody_runs_is_named_with_the_reason() -> None:
+    (port,) = pick_ports(1)
+    with pytest.raises(CommandError, match=rf"No Redis answers at 127\.0\.0\.1:{port} \(.*refused"):
+        require_reachable("Redis", f"redis://:secret@127.0.0.1:{port}/0", "--redis-url", wait_s=0.1)
+    with pytest.raises(CommandError, match="no address"):
+        require_reachable("NATS server", "nats://127.0.0.1:many", "--nats-url", wait_s=0.1)
+
+
+def test_one_server_of_a_cluster_is_enough() -> None:
+    (dead,) = pick_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        require_reachable("NATS server", f"127.0.0.1:{dead},nats://127.0.0.1:{port}", "--nats-url", wait_s=1)
 
 
 def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.supervisor.options.demo_model", lambda: tmp_path / "demo")
     with pytest.raises(CommandError, match="ryz train-demo --output"):
-        find_model(None, "torch")
+        find_model(None, "torch", 2)
 
 
 def test_every_rank_gets_a_thread() -> None:
