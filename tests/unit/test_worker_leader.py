@@ -98,6 +98,22 @@ async def test_the_numbers_of_a_prompt_that_is_too_long_are_told(kit: Kit) -> No
         "context_length": 2048, "prompt_tokens": 2040, "max_tokens": 16}  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "message"),
+    [
+        (2040, 16, "the prompt has 2040 and max_tokens is 16: lower max_tokens, or shorten the prompt"),
+        (5004, 0, "the prompt has 5004: shorten the prompt"),
+        (5004, 16, "the prompt has 5004: shorten the prompt"),
+        (2048, 0, "the prompt has 2048: shorten the prompt"),
+    ],
+)
+async def test_only_remedies_that_help_are_named(
+    kit: Kit, length: int, max_tokens: int, message: str
+) -> None:
+    failed = await kit.failure(chat("r", prompt="x" * length, sampling={"max_tokens": max_tokens}))
+    assert failed.message == f"the context of model demo holds 2048 tokens, {message}"
+
+
 async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:
     frames = await kit.run(chat("r", prompt="x" * 45, sampling={"stop": ["brown"], "max_tokens": 99}))
     assert text_of(frames) == "The quick "

@@ -1,6 +1,7 @@
 """Sessions in the leader: history, versions, the store's absence, and what waits for what."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,6 +44,19 @@ async def test_the_second_turn_has_the_first_one_s_context(kit: Kit) -> None:
     assert [m.content for m in record.messages] == ["one", text_of(first), "two", text_of(second)]
     assert (record.version, record.turns, record.last_group, record.model) == (2, 2, "g0", "demo")
     assert codec.unpack_tokens(record.token_ids) == list((prompt + text_of(second)).encode())
+
+
+async def test_a_session_that_outgrows_the_context_names_its_history(kit: Kit) -> None:
+    await kit.run(chat("a", "x" * 1000, **given()))
+    failed = await kit.failure(chat("b", "y" * 1000, sampling={"max_tokens": 0}, **given()))
+    assert (failed.code, failed.data["param"]) == ("context_length_exceeded", "messages")
+    assert re.fullmatch(
+        r"the context of model demo holds 2048 tokens, the session's history and this message have 20\d\d: "
+        r"start a new session, or send a shorter conversation with X-Session-Mode: replace",
+        failed.message,
+    )
+    alone = await kit.failure(chat("c", "y" * 3000, **given(mode="replace")))
+    assert "the prompt has 30" in alone.message
 
 
 async def test_a_whole_conversation_replaces_the_stored_one(kit: Kit) -> None:

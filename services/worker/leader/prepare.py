@@ -126,14 +126,7 @@ class Preparer:
         self._check_ids(request, tokens, room)
         max_tokens = sampling.max_tokens or max(1, room.context_length - len(tokens))
         if len(tokens) + max_tokens > room.context_length:
-            raise ContextLengthExceeded(
-                f"the context of model {self._model.name} holds {room.context_length} tokens; the prompt has "
-                f"{len(tokens)} and max_tokens is {max_tokens}: shorten the prompt or lower max_tokens",
-                param="messages" if request.messages is not None else "prompt",
-                context_length=room.context_length,
-                prompt_tokens=len(tokens),
-                max_tokens=max_tokens,
-            )
+            raise self._too_long(request, turn, len(tokens), room.context_length)
         generation.turn, generation.prompt_tokens = turn, len(tokens)
         for index in range(sampling.n):
             before = unpack_tokens(request.resume.token_ids[index]) if request.resume else []
@@ -158,6 +151,27 @@ class Preparer:
             if before:
                 choice.prime()
             generation.choices.append(choice)
+
+    def _too_long(
+        self, request: GenerateRequest, turn: Turn | None, prompt_tokens: int, holds: int
+    ) -> ContextLengthExceeded:
+        """Names what is too long and the remedies that help; lowering `max_tokens` only where it does."""
+        max_tokens = request.sampling.max_tokens
+        what, remedy = "the prompt has", "shorten the prompt"
+        if turn is not None and turn.record is not None and appends(request.messages or [], turn.session):
+            what = "the session's history and this message have"
+            remedy = "start a new session, or send a shorter conversation with X-Session-Mode: replace"
+        asked = ""
+        if max_tokens and prompt_tokens < holds:
+            asked, remedy = f" and max_tokens is {max_tokens}", f"lower max_tokens, or {remedy}"
+        return ContextLengthExceeded(
+            f"the context of model {self._model.name} holds {holds} tokens, {what} {prompt_tokens}{asked}: "
+            f"{remedy}",
+            param="messages" if request.messages is not None else "prompt",
+            context_length=holds,
+            prompt_tokens=prompt_tokens,
+            max_tokens=max_tokens or None,
+        )
 
     @staticmethod
     def _check_ids(request: GenerateRequest, tokens: list[int], room: Room) -> None:
