@@ -44,7 +44,7 @@ for command in (up, down, chat, status, train_demo):
 
 @app.command("bench")
 def _bench() -> None:
-    """Measure the serving path, the engine and the whole stack."""
+    """Measure the serving path."""
 
 
 @app.command("version")

@@ -18,12 +18,19 @@ from rich.table import Table
 
 from cli.console import err, fail, out
 
-app = typer.Typer(no_args_is_help=True, help="Measure the serving path, the engine, recovery.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure the serving path.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure the serving path, the engine, recovery."""
+    """Measure the serving path."""
 
 
 @app.command()

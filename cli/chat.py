@@ -93,7 +93,7 @@ class Conversation:
         """Asks and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
         import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
 
-        from cli.console import CommandError, err  # noqa: PLC0415
+        from cli.console import CommandError, called_as, err  # noqa: PLC0415
 
         err.print(f"{self._model} at {self._api.url}, session {self.session_id}", style="dim", markup=False)
         err.print(HELP, style="dim", markup=False)
@@ -114,7 +114,8 @@ class Conversation:
                 err.print("\n(Ctrl-C again leaves)", style="dim", markup=False)
             except CommandError as error:
                 err.print(str(error), style="red", markup=False, soft_wrap=True)
-        err.print(f"`ryz chat --session {self.session_id}` goes on with it.", style="dim", markup=False)
+        again = f"{called_as()} chat --session {self.session_id}"
+        err.print(f"To go on with this session: {again}", style="dim", markup=False, soft_wrap=True)
 
     def _command(self, text: str) -> bool:
         """Runs a command; True: leave."""

@@ -5,6 +5,8 @@ decided by the callers.
 """
 
 import os
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +34,15 @@ class CommandError(Exception):
 def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Raises `CommandError`; the text says what is wrong and what to do."""
     raise CommandError(message, exit_code)
+
+
+def called_as() -> str:
+    """How this command is called from here: as it was, or by its name where that finds the same file."""
+    given = sys.argv[0]
+    if Path(given).name != "ryz":  # `python -m cli`
+        return "ryz"
+    found = shutil.which("ryz")
+    return "ryz" if found and Path(found).resolve() == Path(given).resolve() else given
 
 
 def make_writable(directory: Path, option: str) -> None:

@@ -24,9 +24,10 @@ def render(report: Report) -> RenderableType:
 
 def _headline(report: Report) -> str:
     up = report.supervisor
-    where = f"API {up.url}, model {up.model}, " if up else ""
+    where = f"API {up.url}, model {up.model}\n" if up else ""
     sessions = report.sessions()
-    return f"{where}broker {report.nats_url}" + (f", {sessions} sessions" if sessions is not None else "")
+    count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
+    return f"{where}broker {report.nats_url}{count}"
 
 
 def _services(report: Report) -> Table:

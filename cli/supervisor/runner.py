@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from cli.console import CommandError, PlainReport, fail, out, start_report
+from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
 from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
 from cli.supervisor.probes import Probes
@@ -39,7 +39,7 @@ def run_detached(options: UpOptions) -> None:
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     _announce(options, state)
-    out.print("`ryz down` ends it.", markup=False)
+    out.print(f"`{called_as()} down` ends it.", markup=False, soft_wrap=True)
 
 
 async def _run(options: UpOptions, place: StateDir) -> None:
@@ -128,18 +128,26 @@ def _announce(options: UpOptions, state: StackState) -> None:
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
-    engine = "the null engine" if options.engine == "null" else f"{options.tensor_parallel} ranks"
     lines = [
         "",
-        f"Ready: {state.url}  (model {state.model}, {options.groups} groups of {engine}, "
+        f"Ready: {state.url}  (model {state.model}, {describe_groups(options)}, "
         f"broker {state.nats_url}, logs in {options.state_dir / 'logs'})",
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "",
-        f"Or talk to it with `ryz chat`. {'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
+        f"Or talk to it with `{called_as()} chat`. "
+        f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
     for line in lines[:-1] if not _foreground(state) else lines:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def describe_groups(options: UpOptions) -> str:
+    """How many groups of what, in words."""
+    groups = f"{options.groups} group{'' if options.groups == 1 else 's'}"
+    if options.engine == "null":
+        return f"{groups} of the null engine"
+    return f"{groups} of {options.tensor_parallel} rank{'' if options.tensor_parallel == 1 else 's'}"
 
 
 def _foreground(state: StackState) -> bool:

@@ -282,6 +282,25 @@ def test_every_command_has_help(command: str) -> None:
     assert command in CliRunner().invoke(app, ["--help"]).stdout
 
 
+def test_help_offers_only_what_there_is() -> None:
+    told = CliRunner().invoke(app, ["bench", "--help"]).stdout
+    assert "serving" in told
+    assert "completion" not in told.replace("chat completion", "")
+
+
+def test_the_command_is_named_as_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "ryz"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert console.called_as() == str(script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert console.called_as() == "ryz"
+    monkeypatch.setattr(sys, "argv", ["/some/cli/__main__.py"])
+    assert console.called_as() == "ryz"
+
+
 def test_version() -> None:
     assert CliRunner().invoke(app, ["version"]).stdout.startswith("ryzanstein ")
 

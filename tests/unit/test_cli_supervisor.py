@@ -14,6 +14,7 @@ from cli.supervisor.ports import pick_ports, require_free
 from cli.supervisor.probes import Probes
 from cli.supervisor.reach import require_reachable
 from cli.supervisor.restarts import RestartPolicy
+from cli.supervisor.runner import describe_groups
 from cli.supervisor.stack import STOP_DEADLINE_S
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
 
@@ -149,6 +150,12 @@ def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("cli.supervisor.options.demo_model", lambda: tmp_path / "demo")
     with pytest.raises(CommandError, match="ryz train-demo --output"):
         find_model(None, "torch", 2)
+
+
+def test_groups_and_ranks_are_counted_in_words(tmp_path: Path) -> None:
+    assert describe_groups(options(tmp_path, groups=1, engine="torch")) == "1 group of 2 ranks"
+    assert describe_groups(options(tmp_path, engine="torch", tensor_parallel=1)) == "2 groups of 1 rank"
+    assert describe_groups(options(tmp_path)) == "2 groups of the null engine"
 
 
 def test_every_rank_gets_a_thread() -> None:
