@@ -87,10 +87,17 @@ def create_app(
         registry: what /metrics shows.
         version: the distribution's.
     """
-    app = FastAPI(title="Ryzanstein", version=version, summary="An OpenAI-compatible gateway.")
+    app = FastAPI(
+        title="Ryzanstein",
+        version=version,
+        summary="An OpenAI-compatible gateway.",
+        docs_url=None,  # the framework's pages load their scripts from the internet
+        redoc_url=None,
+    )
     direct = _add_completions(app, context)
     _add_models(app, context, list_models)
     _add_probes(app, readiness, registry)
+    _add_index(app, version)
     _add_errors(app, context)
     _add_schemas(app)
     return Front(app, direct)
@@ -166,6 +173,19 @@ def _add_probes(
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
+def _add_index(app: FastAPI, version: str) -> None:
+    @app.get("/")
+    async def index() -> Response:
+        """What this is, and where to go on."""
+        links = {
+            "models": "/v1/models",
+            "openapi": "/openapi.json",
+            "ready": "/ready",
+            "metrics": "/metrics",
+        }
+        return JSONResponse({"name": "ryzanstein", "version": version, "links": links})
+
+
 def _add_errors(app: FastAPI, context: Context) -> None:
     def respond(answer: ErrorAnswer) -> Response:
         context.metrics.ended("other", answer.status, 0.0)
@@ -183,7 +203,7 @@ def _add_errors(app: FastAPI, context: Context) -> None:
         if error.status_code == 405:
             refusal = HttpRefusal(405, "method_not_allowed", f"{where}: this path takes another method")
         elif error.status_code == 404:
-            refusal = HttpRefusal(404, "unknown_url", f"{where}: there is no such path; see /docs")
+            refusal = HttpRefusal(404, "unknown_url", f"{where}: there is no such path; see /openapi.json")
         else:
             refusal = HttpRefusal(error.status_code, "http_error", f"{where}: {error.detail}")
         refusal.headers = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from pydantic import ValidationError
 
+from services.gateway.wording import problem_of
 from shared.errors import TABLE, InvalidRequest, RyzError
 
 Headers = list[tuple[bytes, bytes]]
@@ -70,13 +71,13 @@ def invalid_body(error: ValidationError) -> InvalidRequest:
     """The first thing that is wrong with a body, by the name of its field."""
     first = error.errors(include_url=False)[0]
     param = path_of(first["loc"]) + str(first.get("ctx", {}).get("at", ""))
-    problem = "is required" if first["type"] == "missing" else first["msg"].removeprefix("Input ")
+    problem = problem_of(first["type"], first["msg"], first.get("ctx", {}))
     given = first["input"]
     got = f", got {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= 64 else ""
     if first["type"] in {"missing", "wrong"}:
         got = ""
     if not param:
-        return InvalidRequest(f"the body {problem}{got}")
+        return InvalidRequest(f"the body {problem}{got}")  # JSON, but not an object
     return InvalidRequest(f"`{param}` {problem}{got}", param=param)
 
 

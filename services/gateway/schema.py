@@ -27,11 +27,11 @@ def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise _wrong("should be a string or a list of text parts")
+        raise _wrong("must be a string or a list of text parts")
     texts = []
     for index, part in enumerate(content):
         if not isinstance(part, dict):
-            raise _wrong("should be an object with `type` and `text`", f"[{index}]")
+            raise _wrong("must be an object with `type` and `text`", f"[{index}]")
         kind = part.get("type")
         if kind != "text":
             raise _wrong(
@@ -39,7 +39,7 @@ def _text_of(content: Any) -> str:
             )
         text = part.get("text")
         if not isinstance(text, str):
-            raise _wrong("should be a string", f"[{index}].text")
+            raise _wrong("must be a string", f"[{index}].text")
         texts.append(text)
     return "".join(texts)
 
@@ -49,11 +49,11 @@ def _stops_of(stop: Any) -> list[str]:
     if stops is None:
         return []
     if not isinstance(stops, list) or not all(isinstance(item, str) for item in stops):
-        raise _wrong("should be a string or a list of strings")
+        raise _wrong("must be a string or a list of strings")
     if len(stops) > MAX_STOPS:
-        raise _wrong(f"should have at most {MAX_STOPS} strings, got {len(stops)}")
+        raise _wrong(f"must have at most {MAX_STOPS} strings, got {len(stops)}")
     if not all(1 <= len(item) <= 256 for item in stops):
-        raise _wrong("each string should have 1 to 256 characters")
+        raise _wrong("must have strings of 1 to 256 characters")
     return stops
 
 
@@ -61,13 +61,13 @@ def _biases_of(biases: Any) -> dict[int, float]:
     if biases is None:
         return {}
     if not isinstance(biases, dict):
-        raise _wrong("should be an object that maps token ids to numbers")
+        raise _wrong("must be an object that maps token ids to numbers")
     result: dict[int, float] = {}
     for key, bias in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _U32_MAX):
-            raise _wrong(f"keys should be token ids, got {key[:64]!r}")
+            raise _wrong(f"keys must be token ids, got {key[:64]!r}")
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
-            raise _wrong(f"the bias of token {key} should be a number from -100 to 100")
+            raise _wrong(f"the bias of token {key} must be a number from -100 to 100")
         result[int(key)] = float(bias)
     return result
 
@@ -92,7 +92,7 @@ def _prompts_of(prompt: Any) -> list[str | list[int]]:
         and all(isinstance(item, str) or _is_token_ids(item) for item in prompt)
     ):
         return prompt
-    raise _wrong("should be a string, a list of token ids, or a non-empty list of those")
+    raise _wrong("must be a string, a list of token ids, or a non-empty list of those")
 
 
 _BOUNDED_STRING = {"type": "string", "minLength": 1, "maxLength": 256}

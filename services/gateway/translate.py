@@ -1,9 +1,10 @@
 """OpenAI's requests as `GenerateRequest`s. Pure: ids, seeds and sessions come in as arguments.
 
 Decides which wishes of a body are kept, which are refused because they would change the meaning of the
-answer, and which are only counted. Form and ranges were checked by `schema.py`.
+answer or are misspelt, and which are only counted. Form and ranges were checked by `schema.py`.
 """
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, SessionRef
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
+MISSPELT = 0.85  # how alike a field must be to a known one to count as a slip of the pen
+_LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -51,6 +54,28 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "continue_final_message": (False,),
     "chat_template": (),
 }
+# OpenAI's fields that do not change the answer: they are taken and counted, whatever they look like.
+_ACCEPTED = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "verbosity",
+        # of other servers that speak this API
+        "add_generation_prompt",
+        "length_penalty",
+        "priority",
+        "request_id",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+    }
+)
 _NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "tool_calls": ([],),
     "function_call": (),
@@ -70,13 +95,17 @@ class Origin:
 
 
 def refuse_unsupported(body: SamplingBody) -> int:
-    """Raises `InvalidRequest` for a field that is not implemented and matters; counts the unknown ones."""
+    """Raises `InvalidRequest` for a field that is not implemented and matters; counts the unknown ones.
+
+    A field that looks like a misspelling of a known one is refused too.
+    """
     extra = body.model_extra
     unknown = 0
     if extra:
         for field, value in extra.items():
             neutral = _NEUTRAL.get(field)
             if neutral is None:
+                _refuse_misspelt(field, type(body))
                 unknown += 1
             else:
                 _refuse_unless_neutral(field, value, neutral)
@@ -87,6 +116,18 @@ def refuse_unsupported(body: SamplingBody) -> int:
                 if neutral is not None:
                     _refuse_unless_neutral(f"messages[{place}].{field}", value, neutral)
     return unknown
+
+
+def _refuse_misspelt(field: str, kind: type[SamplingBody]) -> None:
+    """Raises `InvalidRequest` when a field that nobody knows is nearly one that is known.
+
+    Fields that other servers know (`_ACCEPTED`) are no slips, however alike they are.
+    """
+    if field in _ACCEPTED or len(field) > _LONGEST_FIELD:
+        return
+    meant = difflib.get_close_matches(field, [*kind.model_fields, *_NEUTRAL], n=1, cutoff=MISSPELT)
+    if meant:
+        raise InvalidRequest(f"unknown field `{field}`: did you mean `{meant[0]}`?", param=field)
 
 
 def _refuse_unless_neutral(field: str, value: Any, neutral: tuple[Any, ...]) -> None:

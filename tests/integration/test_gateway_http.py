@@ -235,6 +235,14 @@ async def test_the_api_document_describes_the_bodies(http: httpx.AsyncClient) ->
     assert "Message" in document["components"]["schemas"]
 
 
+async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:
+    index = (await http.get("/")).json()
+    assert (index["name"], bool(index["version"])) == ("ryzanstein", True)
+    assert set(index["links"].values()) == {"/v1/models", "/openapi.json", "/ready", "/metrics"}
+    for link in index["links"].values():
+        assert (await http.get(link)).status_code == 200
+
+
 async def test_no_router_is_503_at_once() -> None:
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         await gateway.fleet.bus.close()

@@ -62,6 +62,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         ('{"model":"demo","messages":[{"role":"user","content":"x"}],"logit_bias":{"1":NaN}}', "logit_bias"),
         ('{"model":"demo","messages":[]}', "messages"),
         ('{"model":"demo","messages":7}', "messages"),
+        ('{"model":"demo","messages":[{"role":"user","content":"x"}],"max_token":5}', "max_token"),
         ('{"model":"demo","messages":[{"role":"user","content":"x"}],"temperature":-0.1}', "temperature"),
         ('{"model":"demo","messages":[{"role":"user","content":"x"}],"n":"2"}', "n"),
         ('{"model":"demo","messages":[{"role":"user","content":"x"}],"tools":[{}]}', "tools"),
@@ -78,6 +79,7 @@ async def test_a_bad_body_is_400_and_names_the_field(
     error = error_of(answer)
     assert error["param"] == param
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_request")
+    assert not any(words in error["message"] for words in ("Input should", "List should", "after validation"))
     assert gateway.fleet.requests == []
     assert (await http.post(CHAT, json=GOOD)).status_code == 200
     assert gateway.running == 0
@@ -114,7 +116,10 @@ async def test_a_bad_header_is_400_and_named(
 
 async def test_routes_methods_and_types_are_refused_in_the_same_shape(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/nothing")).status_code == 404
-    assert error_of(await http.get("/v1/nothing"))["code"] == "unknown_url"
+    unknown = error_of(await http.get("/v1/nothing"))
+    assert (unknown["code"], unknown["message"].endswith("see /openapi.json")) == ("unknown_url", True)
+    for page in ("/docs", "/redoc"):
+        assert (await http.get(page)).status_code == 404
     wrong_method = await http.get(CHAT)
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
     assert error_of(wrong_method)["code"] == "method_not_allowed"

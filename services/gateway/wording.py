@@ -1,0 +1,60 @@
+"""Plain words for what the validator finds wrong with a field.
+
+The validator's own texts speak of its types and of its way of working; callers of the API know JSON. A type
+of error that is not listed here gets its field and what was given, without the validator's words.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+_PLAIN = {
+    "missing": "is required",
+    "extra_forbidden": "is not known",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "greater_than": "must be greater than {gt:.19g}",
+    "greater_than_equal": "must be at least {ge:.19g}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le:.19g}",
+    "literal_error": "must be {expected}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must not have spaces or control characters",  # the pattern of model names
+}
+
+
+def problem_of(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """What is wrong, to be read after the field's name.
+
+    Args:
+        kind: the validator's type of error.
+        message: its text; used only for `wrong`, which `schema.py` writes itself.
+        context: what the text is made of.
+    """
+    if kind == "wrong":
+        return message
+    if kind == "string_too_short":
+        return (
+            "must not be empty" if context["min_length"] == 1 else f"is shorter than {context['min_length']}"
+        )
+    if kind == "too_short":
+        return f"must have at least {_entries(context['min_length'])}"
+    if kind == "too_long":
+        return f"must have at most {_entries(context['max_length'])}, got {context['actual_length']}"
+    return _PLAIN.get(kind, "is not valid").format(**context)
+
+
+def _entries(count: int) -> str:
+    """How many; the only lists with a bound are those of messages."""
+    return "one message" if count == 1 else f"{count} messages"
