@@ -39,14 +39,19 @@ SUBJECTS = [
         f"`{subjects.STATUS}`", "StatusQuery, answered by ServiceStatus of each", "anybody", "every service"
     ),
     SubjectRow(
-        f"`{subjects.SESSION_GET}`", "SessionGet, answered by SessionFound", "leaders, gateways", KVSTATE
+        f"`{subjects.SESSION_GET}`",
+        "SessionGet, answered by SessionFound",
+        "leaders, other services",
+        KVSTATE,
     ),
     SubjectRow(
         f"`{subjects.SESSION_COMMIT}`", "SessionCommit, answered by SessionCommitted", "leaders", KVSTATE
     ),
-    SubjectRow(f"`{subjects.SESSION_LIST}`", "SessionList, answered by SessionPage", "gateways", KVSTATE),
     SubjectRow(
-        f"`{subjects.SESSION_DELETE}`", "SessionDelete, answered by SessionDeleted", "gateways", KVSTATE
+        f"`{subjects.SESSION_LIST}`", "SessionList, answered by SessionPage", "other services", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.SESSION_DELETE}`", "SessionDelete, answered by SessionDeleted", "other services", KVSTATE
     ),
 ]
 

@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 
+import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
@@ -90,6 +91,11 @@ def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
     assert {group["group"]: len(group["ranks"]) for group in report["groups"]} == {"g0": 2, "g1": 2}
     assert report["supervisor"]["url"] == torch_stack.state.url
     assert isinstance(report["sessions"], int)
+    for one in report["services"]:
+        admin_url = one["detail"]["admin_url"]
+        assert (admin_url == "") is (one["service"] == "gateway")  # its own API has what others serve there
+        if admin_url:
+            assert httpx.get(f"{admin_url}/ready", timeout=5).status_code == 200
     tables = ryz("status", cwd=torch_stack.folder)
     assert "worker g1" in tables.stdout
 
