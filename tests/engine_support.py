@@ -19,6 +19,7 @@ from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config import read_config
 from services.worker.engine.model import Decoder
+from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
 from services.worker.engine.weights import open_checkpoint
 from shared.messages import Sampling
@@ -133,7 +134,7 @@ def plan_logits(directory: Path, world: int, plans: list[StepPlan], num_blocks: 
         config = read_config(directory)
         with open_checkpoint(directory) as checkpoint:
             model = Decoder(checkpoint, config, collectives)
-        runner = Runner(model, KVCache(config, num_blocks, world))
+        runner = Runner(PlainCompute(model, KVCache(config, num_blocks, world)))
         results = []
         for plan in plans:
             logits = runner.forward(plan)[1]

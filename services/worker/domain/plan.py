@@ -36,6 +36,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     new_blocks: block ids appended to the sequence's table before the step; block i of the table holds
         positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
     sample: return the token that follows the last of `token_ids` (false for all but the last prefill chunk).
+    follow: `token_ids` is empty; the slice is the one token that the step before samples for this sequence,
+        which the leader had not seen when it planned.
     """
 
     seq_id: int
@@ -43,6 +45,12 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_ids: list[int]
     new_blocks: list[int] = []
     sample: bool = False
+    follow: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it computes."""
+        return 1 if self.follow else len(self.token_ids)
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,21 +70,33 @@ class Alternative(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The token chosen for a sequence; logprob and alternatives only when the request asked for them."""
+    """The token chosen for a sequence; logprob and alternatives only when the request asked for them.
+
+    error: why there is no token (`token_id` means nothing then); the sequence cannot go on, the others can.
+    """
 
     seq_id: int
     token_id: int
     logprob: float = 0.0
     top: list[Alternative] = []
+    error: str = ""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sampled tokens of a step, in the order of the plan's sampling slices; seconds spent computing."""
+    """The sampled tokens of a step, in the order of the plan's sampling slices, and rank 0's seconds.
+
+    compute_s is the whole step from plan to result; the other times are parts of it. wait_s came before it:
+    how long the rank had nothing to do.
+    """
 
     step_id: int
     sampled: list[Sampled]
     compute_s: float = 0.0
+    linears_s: float = 0.0
+    attention_s: float = 0.0
     collectives_s: float = 0.0
+    sampling_s: float = 0.0
+    wait_s: float = 0.0
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,6 +33,7 @@ from services.worker.engine.config import ModelConfig, ModelError, read_config
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.memory import available_bytes
 from services.worker.engine.model import Decoder
+from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
 from services.worker.engine.sampler import SamplingError
 from services.worker.engine.sequences import PlanError
@@ -112,7 +113,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     # all ranks must agree, so rank 0 decides
     decided = collectives.broadcast(b"%d" % (_num_blocks(config, shape) if config.rank == 0 else 0))
     num_blocks = int(decided)
-    runner = Runner(model, KVCache(shape, num_blocks, config.world))
+    runner = Runner(PlainCompute(model, KVCache(shape, num_blocks, config.world)))
     info = RankInfo(
         rank=config.rank,
         pid=os.getpid(),

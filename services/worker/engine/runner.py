@@ -1,18 +1,15 @@
 """One rank's share of a step: plan in, sampled tokens out (on rank 0).
 
-Joins sequences, batch, model, cache and sampler; knows neither sockets nor processes, so a test runs several
+Joins sequences, model and sampler; knows neither sockets nor processes, so a test runs several
 of them in one process.
 """
 
 import time
 
-import torch
 from torch import Tensor
 
 from services.worker.domain.plan import Sampled, StepPlan, StepResult
-from services.worker.engine.batch import make_batch
-from services.worker.engine.cache import KVCache
-from services.worker.engine.model import Decoder
+from services.worker.engine.compute import Compute
 from services.worker.engine.sampler import Sampler
 from services.worker.engine.sequences import Sequences, SequenceState
 
@@ -20,12 +17,11 @@ from services.worker.engine.sequences import Sequences, SequenceState
 class Runner:
     """Runs plans on one rank, one at a time and all of them in the order of the leader."""
 
-    def __init__(self, model: Decoder, cache: KVCache) -> None:
-        self.sequences = Sequences(cache.num_blocks)
-        self._model = model
-        self._cache = cache
+    def __init__(self, compute: Compute) -> None:
+        self.sequences = Sequences(compute.num_blocks)
+        self._compute = compute
         self._sampler = Sampler()
-        self._collectives = model.head.collectives
+        self._collectives = compute.collectives
 
     def step(self, plan: StepPlan) -> StepResult:
         """The tokens sampled in this step; empty on all ranks but 0.
@@ -54,5 +50,4 @@ class Runner:
         states = self.sequences.apply(plan)
         if not plan.slices:
             return states, None
-        with torch.inference_mode():
-            return states, self._model.forward(make_batch(plan.slices, states), self._cache)
+        return states, self._compute.forward(plan.slices, states)
