@@ -16,6 +16,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cli.bench_model import make_model
 from cli.console import err, fail, out
 
 app = typer.Typer(
@@ -31,6 +32,9 @@ app = typer.Typer(
 @app.callback()
 def bench() -> None:
     """Measure the serving path."""
+
+
+app.command("make-model")(make_model)
 
 
 @app.command()
