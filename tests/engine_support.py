@@ -183,7 +183,7 @@ async def generate(
             for i, p in zip(ids, prompts, strict=True)
             if begin < len(p)
         ]
-        result = await engine.step(StepPlan(step_id=step_id, admit=admit, slices=slices))
+        result = await engine.submit(StepPlan(step_id=step_id, admit=admit, slices=slices))
         admit, step_id = [], step_id + 1
         for sampled in result.sampled:
             made[sampled.seq_id].append(sampled.token_id)
@@ -191,10 +191,10 @@ async def generate(
         slices = [
             blocks.slice(i, len(prompts[i - first_id]) + len(made[i]) - 1, made[i][-1:]) for i in unfinished
         ]
-        result = await engine.step(StepPlan(step_id=step_id, slices=slices))
+        result = await engine.submit(StepPlan(step_id=step_id, slices=slices))
         step_id += 1
         assert [sampled.seq_id for sampled in result.sampled] == unfinished
         for sampled in result.sampled:
             made[sampled.seq_id].append(sampled.token_id)
-    await engine.step(StepPlan(step_id=step_id, release=list(ids)))
+    await engine.submit(StepPlan(step_id=step_id, release=list(ids)))
     return [made[i] for i in ids]

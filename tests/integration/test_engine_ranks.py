@@ -16,7 +16,7 @@ import torch
 import uvloop
 
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
-from services.worker.domain.plan import EngineFailed, EngineInfo, StepPlan
+from services.worker.domain.plan import EngineFailed, EngineInfo, Slice, StepPlan
 from services.worker.engine.config import read_config
 from services.worker.engine.reference import ReferenceDecoder
 from services.worker.engine.weights import open_checkpoint
@@ -102,7 +102,7 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
         Sampling(seed=4, top_k=20, repetition_penalty=1.2),
         Sampling(seed=5, min_p=0.02, logit_bias={3: 4.0}),
     ]
-    async with running(model, 2) as (engine, _):
+    async with running(model, 2) as (engine, info):
         together = await generate(engine, prompts, 40, samplings)
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
             alone = await generate(engine, [prompt], 40, [sampling], first_id=50 + index)
@@ -114,11 +114,12 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
             admit=[new_sequence(90, resumed, samplings[1], prompt_len=len(prompts[1]))],
             slices=[Blocks(512).slice(90, 0, resumed)],
         )
-        result = await engine.step(plan)
+        result = await engine.submit(plan)
         assert result.sampled[0].token_id == together[1][20]
         assert result.compute_s > result.collectives_s > 0
         status = engine.status()
         assert [row["state"] for row in status] == ["ready", "ready"]
+        assert [row["kernels"] for row in status] == [rank.kernels for rank in info.ranks] != ["", ""]
         assert all(int(str(row["memory_bytes"])) > 2**20 for row in status)
 
 
@@ -132,7 +133,7 @@ async def test_the_death_of_a_rank_is_told_at_once(model: Path, victim: int) -> 
             await asyncio.wait_for(generate(engine, [PROMPT], 400, [GREEDY], first_id=7), 10)
         assert time.monotonic() - began < 1
         with pytest.raises(EngineFailed, match="is gone"):
-            await engine.step(StepPlan(step_id=1))
+            await engine.submit(StepPlan(step_id=1))
         assert {row["state"] for row in engine.status()} == {"failed"}
         await engine.stop()
         # fresh processes
@@ -152,17 +153,18 @@ async def test_a_hanging_rank_is_an_error_in_time(model: Path) -> None:
 async def test_a_plan_that_contradicts_the_last_one_ends_the_engine(model: Path) -> None:
     async with running(model, 1) as (engine, _):
         with pytest.raises(EngineFailed, match="rank 0: sequence 3 is not known"):
-            await engine.step(StepPlan(step_id=1, slices=[Blocks(512).slice(3, 0, [1])]))
+            await engine.submit(StepPlan(step_id=1, slices=[Blocks(512).slice(3, 0, [1])]))
 
 
-async def test_a_step_that_is_abandoned_ends_the_engine(model: Path) -> None:
+async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) -> None:
     async with running(model, 1) as (engine, _):
-        prompt = _tokens(400, 1)
+        prompt = _tokens(399, 1)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, prompt)], slices=[Blocks(512).slice(1, 0, prompt)])
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(engine.step(plan), 0.0001)
-        with pytest.raises(EngineFailed, match="abandoned"):
-            await engine.step(StepPlan(step_id=2))
+            await asyncio.wait_for(engine.submit(plan), 0.0001)
+        follow = Slice(seq_id=1, start=399, token_ids=[], follow=True, sample=True)
+        result = await engine.submit(StepPlan(step_id=2, slices=[follow]))
+        assert result.sampled[0].token_id == (await generate(engine, [prompt], 2, [GREEDY], first_id=2))[0][1]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,7 @@ async def test_a_step_that_is_abandoned_ends_the_engine(model: Path) -> None:
     [
         (3, {}, "tensor_parallel=3 does not divide"),
         (2, {"kv_cache_tokens": 10**12}, "kv_cache_tokens=1000000000000 needs .* GiB"),
+        (1, {"kernels": "plain", "quantize": "int8"}, "quantize=int8 needs the native kernels"),
         (1, {"start_timeout_s": 0.01}, r"did not load the model within 0\.01 s"),
     ],
 )

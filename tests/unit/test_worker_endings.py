@@ -103,11 +103,11 @@ class Flaky:
         self.start_again = True
         return await self.inner.start()
 
-    async def step(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         self.steps += 1
         if self.steps == self.failing_step:
             raise EngineFailed("rank 1 died")
-        return await self.inner.step(plan)
+        return self.inner.submit(plan)
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         self.inner.watch(on_failure)

@@ -1,16 +1,18 @@
 """An engine without weights: one token per sequence and step, at once, always the same at a position.
 
 It measures the serving path, and checks every plan as strictly as ranks rely on it: contiguous positions,
-blocks that are there, shared with nobody and given back. A violation is an `EngineFailed`.
+blocks that are there and given back, and shared only where they hold the tokens of both. A violation is an
+`EngineFailed`.
 """
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from services.worker.adapters.null_blocks import NullBlocks, NullSequence
 from services.worker.domain.plan import (
-    BLOCK_SIZE,
+    MAX_OUTSTANDING,
     Alternative,
     EngineFailed,
     EngineInfo,
@@ -25,21 +27,11 @@ from services.worker.domain.plan import (
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
-@dataclass(slots=True)
-class _Known:
-    """A sequence as a rank would keep it: the next position, and room in its blocks."""
-
-    logprobs: int
-    computed: int = 0
-    blocks: list[int] = field(default_factory=list)
-    capacity: int = 0
-
-
 class NullEngine:
     """See the module.
 
     tokens: the answer, over and over: position p gets tokens[p % len(tokens)].
-    step_delay_s: how long a step takes; 0 does not even yield.
+    step_delay_s: how long a step takes; 0: its result is there when `submit` returns.
     """
 
     def __init__(
@@ -56,44 +48,51 @@ class NullEngine:
         self._vocab_size = vocab_size
         self._context_length = context_length
         self._step_delay_s = step_delay_s
-        self._known: dict[int, _Known] = {}
-        self._owners: dict[int, int] = {}  # block to sequence
+        self._known: dict[int, NullSequence] = {}
+        self._blocks = NullBlocks(num_blocks)
+        self._outstanding: deque[asyncio.Future[StepResult]] = deque()
+        self._free_at = 0.0  # when the last step submitted is done, on the event loop's clock
         self._steps = 0
         self._last_seq_id = 0
         self._state = "stopped"
 
     async def start(self) -> EngineInfo:
         """There is nothing to load."""
-        self._known, self._owners, self._steps, self._last_seq_id = {}, {}, 0, 0
+        self._known, self._blocks, self._steps, self._last_seq_id = {}, NullBlocks(self._num_blocks), 0, 0
         self._state = "ready"
         return EngineInfo(
             num_blocks=self._num_blocks,
             vocab_size=self._vocab_size,
             context_length=self._context_length,
             fingerprint="null",
+            run_ahead=1 if self._step_delay_s else 0,
             ranks=[RankInfo(rank=0, pid=os.getpid(), load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)],
         )
 
-    async def step(self, plan: StepPlan) -> StepResult:
-        """Checks the plan and answers it."""
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        """Checks the plan and answers it, after the delay; a wrong plan ends the engine."""
+        loop = asyncio.get_running_loop()
+        if len(self._outstanding) >= MAX_OUTSTANDING:
+            raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
+        result = self.compute(plan)
+        future: asyncio.Future[StepResult] = loop.create_future()
+        if not self._step_delay_s:
+            future.set_result(result)
+            return future
+        self._outstanding.append(future)
+        self._free_at = max(self._free_at, loop.time()) + self._step_delay_s
+        loop.call_at(self._free_at, self._deliver, future, result)
+        return future
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        """One step, at once; raises `EngineFailed` for a plan that cannot be computed."""
         if self._state != "ready":
             raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
-        if self._step_delay_s:
-            await asyncio.sleep(self._step_delay_s)
-        for seq_id in plan.release:
-            self._release(seq_id)
-        for new in plan.admit:
-            self._admit(new)
-        tokens, cycle, sampled = self._tokens, len(self._tokens), []
-        for piece in plan.slices:
-            known = self._compute(piece)
-            if piece.sample:
-                token_id = tokens[known.computed % cycle]
-                if known.logprobs < 0:
-                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
-                else:
-                    top = [Alternative(token_id, 0.0)] if known.logprobs else []
-                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
+        try:
+            sampled = self._compute(plan)
+        except EngineFailed as error:
+            self._end(f"broken: {error}")
+            raise
         self._steps += 1
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
@@ -105,20 +104,50 @@ class NullEngine:
         return [{"rank": 0, "pid": os.getpid(), "state": self._state, "steps": self._steps, "engine": "null"}]
 
     async def stop(self) -> None:
-        """There is nothing to end."""
-        self._state = "stopped"
+        """Steps that are not done fail."""
+        self._end("stopped")
 
     @property
     def held_blocks(self) -> int:
         """Blocks of sequences that were not released; tests look at it."""
-        return len(self._owners)
+        return self._blocks.num_held
 
-    def _release(self, seq_id: int) -> None:
-        known = self._known.pop(seq_id, None)
-        if known is None:
-            raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
-        for block in known.blocks:
-            del self._owners[block]
+    def _end(self, state: str) -> None:
+        self._state = state
+        for future in self._outstanding:
+            if not future.done():
+                future.set_exception(EngineFailed(f"the null engine is {state}"))
+                future.exception()  # nobody has to ask for it
+        self._outstanding.clear()
+
+    def _deliver(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
+        if self._outstanding and self._outstanding[0] is future:
+            self._outstanding.popleft()
+        if not future.done():
+            future.set_result(result)
+
+    def _compute(self, plan: StepPlan) -> list[Sampled]:
+        for seq_id in plan.release:
+            known = self._known.pop(seq_id, None)
+            if known is None:
+                raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
+            self._blocks.release(known)
+        for new in plan.admit:
+            self._admit(new)
+        tokens, cycle, sampled = self._tokens, len(self._tokens), []
+        for piece in plan.slices:
+            known = self._extend(piece)
+            if piece.sample:
+                if known.computed != len(known.tokens):
+                    raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
+                token_id = tokens[known.computed % cycle]
+                known.tokens.append(token_id)
+                if known.logprobs < 0:
+                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
+                else:
+                    top = [Alternative(token_id, 0.0)] if known.logprobs else []
+                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
+        return sampled
 
     def _admit(self, new: NewSequence) -> None:
         if new.seq_id <= self._last_seq_id:
@@ -126,24 +155,27 @@ class NullEngine:
         if not 0 < new.prompt_len <= len(new.token_ids):
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
         self._last_seq_id = new.seq_id
-        self._known[new.seq_id] = _Known(logprobs=new.sampling.logprobs)
+        self._known[new.seq_id] = NullSequence(new.seq_id, new.token_ids.copy(), new.sampling.logprobs)
 
-    def _compute(self, piece: Slice) -> _Known:
+    def _extend(self, piece: Slice) -> NullSequence:
         known = self._known.get(piece.seq_id)
         if known is None:
             raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")
-        if piece.start != known.computed or not piece.token_ids:
+        if piece.new_blocks:
+            self._blocks.add(known, piece.new_blocks, piece.start)
+        start, count = piece.start, piece.num_tokens
+        if start != known.computed or not count or (piece.follow and piece.token_ids):
             raise EngineFailed(
                 f"sequence {piece.seq_id} is computed up to {known.computed}, "
-                f"the plan goes on at {piece.start} with {len(piece.token_ids)} tokens"
+                f"the plan goes on at {start} with {count} tokens"
             )
-        for block in piece.new_blocks:
-            owner = self._owners.setdefault(block, piece.seq_id)
-            if owner != piece.seq_id or block in known.blocks or not 0 <= block < self._num_blocks:
-                raise EngineFailed(f"block {block} for sequence {piece.seq_id} is taken or does not exist")
-            known.blocks.append(block)
-            known.capacity += BLOCK_SIZE
-        known.computed += len(piece.token_ids)
-        if known.computed > known.capacity:
-            raise EngineFailed(f"sequence {piece.seq_id} has blocks for {known.capacity} tokens only")
+        if not piece.follow and known.tokens[start : start + count] != piece.token_ids:
+            raise EngineFailed(
+                f"the plan has other tokens for sequence {piece.seq_id} at {start} than it has"
+            )
+        if start + count > len(known.tokens):
+            raise EngineFailed(
+                f"sequence {piece.seq_id} has {len(known.tokens)} tokens, nothing follows them yet"
+            )
+        self._blocks.write(known, count)
         return known

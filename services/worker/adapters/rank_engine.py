@@ -1,8 +1,8 @@
 """The engine port over rank processes: real models, computed by torch in other processes.
 
-Starts the ranks through `ProcessGroupManager`, sends every plan to all of them and waits for rank 0. The
-death of a rank is seen at once as the end of its socket, a hanging one by the step's time limit; both end the
-engine with a sentence that says which rank and why. No torch here.
+Starts the ranks through `ProcessGroupManager`, sends every plan to all of them and hands out what rank 0
+answers. The death of a rank is seen at once as the end of its socket, a hanging one by the step's time limit;
+both end the engine with a sentence that says which rank and why. No torch here.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,18 @@ from typing import Literal
 import msgspec
 
 from services.worker.adapters.rank_link import RankLink
-from services.worker.domain.plan import EngineFailed, EngineInfo, RankInfo, StepPlan, StepResult
+from services.worker.domain.plan import (
+    MAX_OUTSTANDING,
+    EngineFailed,
+    EngineInfo,
+    RankInfo,
+    StepPlan,
+    StepResult,
+)
 from services.worker.domain.rank_messages import (
+    Kernels,
     Kind,
+    Quantize,
     RankConfig,
     RankFailed,
     RankReady,
@@ -42,6 +52,8 @@ class RankEngineOptions:
     threads: of each rank; 0: the cores of this machine divided by the ranks, at least one.
     collectives: `auto` is shared memory on x86-64 Linux, else Gloo.
     interface: network interface for Gloo; empty: loopback.
+    quantize: `int8` stores the weights of the linear layers in 8 bits.
+    kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
     """
 
@@ -50,6 +62,8 @@ class RankEngineOptions:
     threads: int = 0
     collectives: Literal["auto", "shm", "gloo"] = "auto"
     interface: str = ""
+    quantize: Quantize = "none"
+    kernels: Kernels = "auto"
     kv_cache_tokens: int = 65536
     kv_memory_share: float = 0.5
     start_timeout_s: float = 600.0
@@ -65,7 +79,9 @@ class RankEngine:
         self._processes = ProcessGroupManager()
         self._links: list[RankLink] = []
         self._ready: dict[int, RankReady] = {}
-        self._waiting: asyncio.Future[StepResult | None] | None = None
+        self._starting: asyncio.Future[None] | None = None
+        self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
+        self._timer: asyncio.TimerHandle | None = None  # of the oldest one
         self._failure = "the engine was not started"
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
@@ -81,7 +97,7 @@ class RankEngine:
         try:
             with contextlib.ExitStack() as stack:
                 self._spawn(stack)
-            await self._wait(options.start_timeout_s, "the ranks did not load the model")
+            await self._until_ready(options.start_timeout_s)
         except OSError as error:
             self._failure = f"the ranks could not be started: {error}"
             raise EngineFailed(self._failure) from error
@@ -97,17 +113,21 @@ class RankEngine:
             ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
         )
 
-    async def step(self, plan: StepPlan) -> StepResult:
-        """Runs the plan on all ranks; see `Engine`."""
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        """Sends the plan to all ranks; see `Engine`."""
         if self._failure:
             raise EngineFailed(self._failure)
+        if len(self._outstanding) >= MAX_OUTSTANDING:
+            raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
+        future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        self._outstanding.append((plan, future))
+        if len(self._outstanding) == 1:
+            self._time_oldest()
+        self._steps += 1
         frame = pack_frame(Kind.PLAN, plan)
         for link in self._links:
             link.send(frame)
-        self._steps += 1
-        result = await self._wait(self.options.step_timeout_s, f"step {plan.step_id} was not done")
-        assert result is not None
-        return result
+        return future
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         """See `Engine`."""
@@ -134,17 +154,19 @@ class RankEngine:
                     "memory_bytes": process.memory_bytes(),
                     "loaded_bytes": info.loaded_bytes,
                     "load_s": round(info.load_s, 3),
+                    "kernels": info.kernels,
                 }
             )
         return rows
 
     async def stop(self) -> None:
         """Ends all ranks: those of a healthy engine by closing their sockets, others by force."""
-        failed, self._failure = bool(self._failure), self._failure or "the engine was stopped"
+        at_once = bool(self._failure or self._outstanding)
+        self._fail("the engine was stopped", tell=False)
         for link in self._links:
             link.close()
         self._links = []
-        await self._processes.stop(0.0 if failed else self.options.stop_timeout_s)
+        await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
 
     def _spawn(self, stack: contextlib.ExitStack) -> None:
         """Starts the processes and sends their configs; what only they need is closed with the stack."""
@@ -159,6 +181,8 @@ class RankEngine:
             start_timeout_s=options.start_timeout_s,
             # a rank that waits for another says so before the leader's own limit
             step_timeout_s=0.8 * options.step_timeout_s,
+            quantize=options.quantize,
+            kernels=options.kernels,
             kv_cache_tokens=options.kv_cache_tokens,
             kv_memory_share=options.kv_memory_share,
             interface=options.interface,
@@ -182,37 +206,45 @@ class RankEngine:
             self._links.append(link)
             link.send(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=process.rank)))
 
-    async def _wait(self, limit_s: float, late: str) -> StepResult | None:
-        """Waits for what `_on_frame` brings; a failure, a timeout or a cancellation ends the engine."""
-        if self._waiting is not None:
-            raise RuntimeError("a step was called before the last one returned")
+    async def _until_ready(self, limit_s: float) -> None:
+        """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
         loop = asyncio.get_running_loop()
-        self._waiting = loop.create_future()
-        timer = loop.call_later(limit_s, self._fail, f"{late} within {limit_s:g} s")
+        self._starting = loop.create_future()
+        late = f"the ranks did not load the model within {limit_s:g} s"
+        timer = loop.call_later(limit_s, self._fail, late)
         try:
-            return await self._waiting
+            await self._starting
         except asyncio.CancelledError:
-            self._waiting = None
-            self._fail("a step was abandoned before it was done")
+            self._fail("the start was abandoned before the ranks were ready", tell=False)
             raise
         finally:
             timer.cancel()
-            self._waiting = None
+            self._starting = None
+
+    def _time_oldest(self) -> None:
+        """Limits the time of the oldest step from now on: its ranks have begun with it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._outstanding:
+            plan, limit_s = self._outstanding[0][0], self.options.step_timeout_s
+            late = f"step {plan.step_id} was not done within {limit_s:g} s"
+            self._timer = asyncio.get_running_loop().call_later(limit_s, self._fail, late)
 
     def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
-        result: StepResult | None = None
         if kind is Kind.FAILED:
             message = msgspec.msgpack.decode(body, type=RankFailed).message
-            return self._fail(message if not self._steps else f"rank {process.rank}: {message}")
-        if kind is Kind.READY:
+            self._fail(message if not self._steps else f"rank {process.rank}: {message}")
+        elif kind is Kind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
-            if len(self._ready) < self.options.tensor_parallel:
-                return None
-        else:
-            result = self._result.decode(body)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(result)
-        return None
+            all_ready = len(self._ready) == self.options.tensor_parallel
+            if all_ready and self._starting is not None and not self._starting.done():
+                self._starting.set_result(None)
+        elif self._outstanding:  # else the engine failed a moment ago
+            future = self._outstanding.popleft()[1]
+            self._time_oldest()
+            if not future.done():
+                future.set_result(self._result.decode(body))
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if not reason:
@@ -221,18 +253,24 @@ class RankEngine:
             reason = process.describe_end()
         self._fail(f"rank {process.rank} (pid {process.pid}) is gone: {reason}")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, tell: bool = True) -> None:
         """The first reason counts; the ranks end at once, since no step can follow."""
         if self._failure:
             return
         self._failure = reason
-        if self._links:
+        if self._links and tell:
             self._processes.kill()
-        if self._waiting is None:
-            if self._on_idle_failure is not None:
-                self._on_idle_failure()
-        elif not self._waiting.done():
-            self._waiting.set_exception(EngineFailed(reason))
+        waiting: list[asyncio.Future[StepResult] | asyncio.Future[None]] = [f for _, f in self._outstanding]
+        if self._starting is not None:
+            waiting.append(self._starting)
+        self._outstanding.clear()
+        self._time_oldest()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(EngineFailed(reason))
+                future.exception()  # nobody has to ask for the second one
+        if tell and not waiting and self._on_idle_failure is not None:
+            self._on_idle_failure()
 
 
 def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:

@@ -4,7 +4,7 @@ Pure data and one Protocol. The leader decides everything (which sequences, whic
 engine computes. Plans travel to rank processes as MessagePack, so the types are wire types of the group.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from shared.messages import Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
+MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,22 +101,30 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank after its start."""
+    """A rank after its start; `kernels` names what it computes with, such as `plain` or `native int8`."""
 
     rank: int
     pid: int
     load_s: float
     loaded_bytes: int
     peak_rss_bytes: int
+    kernels: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An engine that is ready. `fingerprint` names weights and config, whatever the degree of parallelism."""
+    """An engine that is ready.
+
+    fingerprint: names weights and config, whatever the degree of parallelism.
+    kv_format: how keys and values are kept; blocks of one format are of no use to another.
+    run_ahead: steps that are worth having queued behind the one that runs; 0 where a step takes no time.
+    """
 
     num_blocks: int
     vocab_size: int
     context_length: int
     fingerprint: str
+    kv_format: str = "fp32"
+    run_ahead: int = MAX_OUTSTANDING - 1
     ranks: list[RankInfo] = []
 
 
@@ -124,18 +133,23 @@ class EngineFailed(Exception):
 
 
 class Engine(Protocol):
-    """A model that computes steps. One step at a time; a second call before the first returned is a bug."""
+    """A model that computes steps, in the order of their submission."""
 
     async def start(self) -> EngineInfo:
         """Loads everything; returns when a step can run. Raises `EngineFailed` with one clear sentence."""
         ...
 
-    async def step(self, plan: StepPlan) -> StepResult:
-        """Runs one step. Raises `EngineFailed` when a rank died, hung or refused; only `stop` helps then."""
+    def submit(self, plan: StepPlan) -> Awaitable[StepResult]:
+        """Queues a step; the result is a future of the running event loop.
+
+        At most `MAX_OUTSTANDING` steps are not done at any time, one more is a bug (`RuntimeError`). When a
+        rank died, hung or refused, every future that is not done raises `EngineFailed`, and so does `submit`
+        from then on; only `stop` helps. Cancelling a future drops its result, the step runs all the same.
+        """
         ...
 
     def watch(self, on_failure: Callable[[], None]) -> None:
-        """Calls `on_failure` when the engine fails while no step runs; the next `step` raises the reason.
+        """Calls `on_failure` when the engine fails while no step runs; the next `submit` raises the reason.
 
         There is one watcher; a later call replaces it.
         """

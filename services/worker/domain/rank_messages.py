@@ -18,6 +18,8 @@ SLOT_BYTES = (
     256 * 1024
 )  # of a rank in shared memory; larger tensors go in chunks, which stay in a core's cache
 CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
+Quantize = Literal["none", "int8"]
+Kernels = Literal["auto", "native", "plain"]
 _HEADER = struct.Struct("<IB")
 
 
@@ -34,6 +36,8 @@ class Kind(IntEnum):
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a rank needs to start. File descriptors are inherited; -1 where the backend has no use for one.
 
+    quantize: type of the linear layers' weights; `none`: fp32.
+    kernels: what to compute with; `auto` takes the native kernels where they run.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
     shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
     """
@@ -45,6 +49,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     collectives: Literal["shm", "gloo"]
     start_timeout_s: float
     step_timeout_s: float
+    quantize: Quantize = "none"
+    kernels: Kernels = "auto"
     kv_cache_tokens: int = 0
     kv_memory_share: float = 0.5
     shared_fd: int = -1

@@ -69,18 +69,18 @@ def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batc
     # decodes by length, then the others as they come
     order = sorted(
         range(len(slices)),
-        key=lambda i: (True, 0) if len(slices[i].token_ids) > 1 else (False, slices[i].start),
+        key=lambda i: (True, 0) if slices[i].num_tokens > 1 else (False, slices[i].start),
     )
-    count = sum(1 for part in slices if len(part.token_ids) == 1)
+    count = sum(1 for part in slices if part.num_tokens == 1)
     token_ids: list[int] = []
     positions: list[int] = []
     sizes: list[int] = []
     last_row = [0] * len(slices)
     for i in order:
-        part = slices[i]
-        token_ids += part.token_ids
-        positions += range(part.start, part.start + len(part.token_ids))
-        sizes.append(len(part.token_ids))
+        start, size = slices[i].start, slices[i].num_tokens
+        token_ids += states[i].tokens.view[start : start + size].tolist()  # of a `follow` slice, too
+        positions += range(start, start + size)
+        sizes.append(size)
         last_row[i] = len(token_ids) - 1
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
@@ -138,7 +138,7 @@ def _decode(begin: int, positions: list[int], states: list[SequenceState]) -> De
 
 
 def _prefill(part: Slice, state: SequenceState, begin: int) -> Prefill:
-    tokens = len(part.token_ids)
+    tokens = part.num_tokens
     length = part.start + tokens
     if part.start == 0:
         return Prefill(begin, begin + tokens, length, None, None)

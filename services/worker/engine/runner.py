@@ -1,10 +1,12 @@
 """One rank's share of a step: plan in, sampled tokens out (on rank 0).
 
-Joins sequences, model and sampler; knows neither sockets nor processes, so a test runs several
-of them in one process.
+Joins sequences, compute and sampler; knows neither sockets nor processes, so a test runs several of them in
+one process. All ranks learn what rank 0 sampled, so that the next plan need not carry it.
 """
 
 import time
+from array import array
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from services.worker.domain.plan import Sampled, StepPlan, StepResult
 from services.worker.engine.compute import Compute
 from services.worker.engine.sampler import Sampler
 from services.worker.engine.sequences import Sequences, SequenceState
+
+BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
 
 
 class Runner:
@@ -31,18 +35,25 @@ class Runner:
             CollectiveError: another rank is gone.
             SamplingError: the logits are not finite.
         """
-        began, waited = time.perf_counter(), self._collectives.seconds
+        began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
+        linears_s, attention_s = times.linears_s, times.attention_s
         states, logits = self.forward(plan)
-        sampled: list[Sampled] = []
-        if logits is not None:
-            sampling = [i for i, part in enumerate(plan.slices) if part.sample]
-            ends = [plan.slices[i].start + len(plan.slices[i].token_ids) for i in sampling]
-            sampled = self._sampler.sample(logits.numpy(), [states[i] for i in sampling], ends)
+        sampling = [i for i, part in enumerate(plan.slices) if part.sample]
+        rows = [states[i] for i in sampling]
+        ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
+        computed, sampled = time.perf_counter(), list[Sampled]()
+        if logits is not None and rows:
+            sampled = self._sampler.sample(logits.numpy(), rows, ends)
+        sampling_s = time.perf_counter() - computed
+        self._share(sampled, rows, ends)
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,
             compute_s=time.perf_counter() - began,
+            linears_s=times.linears_s - linears_s,
+            attention_s=times.attention_s - attention_s,
             collectives_s=self._collectives.seconds - waited,
+            sampling_s=sampling_s,
         )
 
     def forward(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
@@ -51,3 +62,16 @@ class Runner:
         if not plan.slices:
             return states, None
         return states, self._compute.forward(plan.slices, states)
+
+    def _share(self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]) -> None:
+        """Gives every rank the tokens that rank 0 sampled, one for each of the rows, and appends them there.
+
+        A row without a token gets 0: the next step may have been planned already, and its result is dropped.
+        """
+        mine = [0 if one.error else one.token_id for one in sampled]
+        tokens = array("i")
+        for begin in range(0, len(rows), BROADCAST_TOKENS):
+            part = array("i", mine[begin : begin + BROADCAST_TOKENS])
+            tokens.frombytes(self._collectives.broadcast(part.tobytes()))
+        for state, end, token_id in zip(rows, ends, tokens, strict=True):
+            state.take(end, token_id)

@@ -1,7 +1,7 @@
 """What a rank remembers of a sequence between steps: its tokens and its block table.
 
-Applies the `release`, `admit` and `new_blocks` of plans. It decides nothing; a plan that does not fit what
-was planned before is a bug of the leader and is refused with its name.
+Applies the `release`, `admit` and `new_blocks` of plans, and the tokens that rank 0 sampled. It decides
+nothing; a plan that does not fit what was planned before is a bug of the leader and is refused with its name.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ class Growing:
 
 
 class SequenceState:
-    """One sequence on one rank."""
+    """One sequence on one rank. `tokens` has those that were sampled here before the leader sees them."""
 
     def __init__(self, new: NewSequence) -> None:
         self.seq_id = new.seq_id
@@ -49,23 +49,37 @@ class SequenceState:
         self.table = Growing([])
 
     def extend(self, part: Slice, num_blocks: int) -> None:
-        """Takes what a slice adds: blocks, and tokens that were sampled since.
+        """Takes what a slice adds: blocks, and tokens that are not known here.
 
         Raises:
-            PlanError: the slice has no tokens, leaves a gap, needs more blocks than it has, or names a
-                block that does not exist.
+            PlanError: the slice has no tokens or others than were sampled, leaves a gap, needs more blocks
+                than it has, or names a block that does not exist.
         """
         if part.new_blocks:
             if not 0 <= min(part.new_blocks) <= max(part.new_blocks) < num_blocks:
                 raise PlanError(f"sequence {self.seq_id}: a block outside 0..{num_blocks - 1}")
             self.table.extend(part.new_blocks)
-        end = part.start + len(part.token_ids)
-        if not part.token_ids or not 0 <= part.start <= self.tokens.size:
-            raise PlanError(f"sequence {self.seq_id}: no slice of {self.tokens.size} tokens at {part.start}")
+        known, end = self.tokens.size, part.start + part.num_tokens
+        if bool(part.token_ids) == part.follow or not 0 <= part.start <= known:
+            raise PlanError(f"sequence {self.seq_id}: no slice of {known} tokens at {part.start}")
+        if part.follow and part.start != known - 1:
+            raise PlanError(
+                f"sequence {self.seq_id}: token {part.start} is not the one sampled last of {known}"
+            )
         if end > self.table.size * BLOCK_SIZE:
             raise PlanError(f"sequence {self.seq_id}: {self.table.size} blocks cannot hold {end} tokens")
-        if end > self.tokens.size:
-            self.tokens.extend(part.token_ids[self.tokens.size - part.start :])
+        if (
+            not part.follow
+            and self.tokens.view[part.start : end].tolist() != part.token_ids[: known - part.start]
+        ):
+            raise PlanError(f"sequence {self.seq_id}: other tokens at {part.start} than before")
+        if end > known:
+            self.tokens.extend(part.token_ids[known - part.start :])
+
+    def take(self, position: int, token_id: int) -> None:
+        """Appends the token that was sampled for a position; one that is there stays what it is."""
+        if position == self.tokens.size:
+            self.tokens.extend([token_id])
 
 
 class Sequences:

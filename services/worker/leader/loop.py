@@ -107,7 +107,7 @@ class EngineLoop:
             if scheduler.num_preemptions > preempted:
                 self._metrics.preemptions.inc(scheduler.num_preemptions - preempted)
             if plan.slices or plan.release or self._failed_idle:
-                result = await engine.step(plan)
+                result = await engine.submit(plan)
                 now = self._clock()
                 self._metrics.step.observe(now - started)
                 self._emit(scheduler, scheduler.apply(result), now)
