@@ -73,8 +73,9 @@ def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
 
 def _ranks(groups: list[dict[str, Any]]) -> Table:
     table = _table(
-        "Ranks", "group", "rank", "state", "pid", "steps", "memory", "loaded in", right=(1, 3, 4, 5, 6)
-    )
+        "Ranks", "group", "rank", "state", "pid", "steps", "memory", "loaded in", "kernels",
+        right=(1, 3, 4, 5, 6),
+    )  # fmt: skip
     for group in groups:
         for rank in group.get("ranks", []):
             memory, load_s = rank.get("memory_bytes"), rank.get("load_s")
@@ -86,6 +87,7 @@ def _ranks(groups: list[dict[str, Any]]) -> Table:
                 str(rank.get("steps")),
                 f"{memory / 2**20:.0f} MiB" if memory else "-",
                 f"{load_s:.2f} s" if load_s else "-",
+                str(rank.get("kernels") or "-"),
             )
     return table
 

@@ -34,6 +34,21 @@ class Policy(StrEnum):
     hybrid = "hybrid"
 
 
+class Quantize(StrEnum):
+    """How weights are stored."""
+
+    none = "none"
+    int8 = "int8"
+
+
+class Kernels(StrEnum):
+    """What ranks compute with."""
+
+    auto = "auto"
+    native = "native"
+    plain = "plain"
+
+
 class LogLevel(StrEnum):
     """The least that services log."""
 
@@ -65,6 +80,13 @@ def up(  # noqa: PLR0917 (each is an option)
     engine: Annotated[
         Engine, typer.Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE")
     ] = Engine.torch,
+    quantize: Annotated[
+        Quantize, typer.Option(help="`int8` keeps weights in 8 bits.", envvar="RYZ_QUANTIZE")
+    ] = Quantize.none,
+    kernels: Annotated[
+        Kernels,
+        typer.Option(help="Compiled kernels, or plain torch operations.", envvar="RYZ_KERNELS"),
+    ] = Kernels.auto,
     host: Annotated[str, typer.Option(help="Where the API listens.", envvar="RYZ_HTTP_HOST")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Its port; 0 finds a free one.", envvar="RYZ_HTTP_PORT")
@@ -112,6 +134,8 @@ def up(  # noqa: PLR0917 (each is an option)
         engine=engine.value,
         groups=groups,
         tensor_parallel=tensor_parallel,
+        quantize=quantize.value,
+        kernels=kernels.value,
         host=host,
         port=port,
         policy=policy.value,

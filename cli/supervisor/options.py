@@ -22,6 +22,8 @@ class UpOptions:
     engine: str
     groups: int
     tensor_parallel: int
+    quantize: str
+    kernels: str
     host: str
     port: int
     policy: str

@@ -80,6 +80,8 @@ def _own_settings(name: str, options: UpOptions, redis_url: str) -> dict[str, st
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
+        "RYZ_QUANTIZE": options.quantize,
+        "RYZ_KERNELS": options.kernels,
         "RYZ_THREADS": str(threads_per_rank(options.groups, options.tensor_parallel)),
     }
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}

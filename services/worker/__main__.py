@@ -44,6 +44,8 @@ def make_engine(settings: Settings, model: Model) -> Engine:
             threads=settings.threads,
             collectives=settings.collectives,
             interface=settings.gloo_interface,
+            quantize=settings.quantize,
+            kernels=settings.kernels,
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
             start_timeout_s=settings.engine_start_timeout_s,

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from services.worker.domain.rank_messages import Kernels, Quantize
 from shared.settings import CommonSettings
 
 
@@ -60,6 +61,12 @@ class Settings(CommonSettings):
         default="auto", description="How ranks exchange tensors: shared memory on one host, or Gloo."
     )
     gloo_interface: str = Field(default="", description="Network interface for Gloo; empty: loopback.")
+    quantize: Quantize = Field(
+        default="none", description="`int8` stores the linear layers' weights in 8 bits, scaled per output."
+    )
+    kernels: Kernels = Field(
+        default="auto", description="What ranks compute with: compiled kernels, or plain torch operations."
+    )
     engine_start_timeout_s: float = Field(
         default=600.0, gt=0, le=86_400, description="How long loading the model may take."
     )

@@ -24,7 +24,7 @@ def options(folder: Path, **changes: object) -> UpOptions:
         "state_dir": folder, "model": None, "model_name": "demo", "engine": "null", "groups": 2,
         "tensor_parallel": 2, "host": "127.0.0.1", "port": 0, "policy": "hybrid", "nats_url": "",
         "redis_url": "", "nats_port": 0, "redis_port": 0, "redis_dir": None, "log_level": "info",
-        "start_timeout_s": 30.0,
+        "start_timeout_s": 30.0, "quantize": "int8", "kernels": "plain",
     }  # fmt: skip
     return UpOptions(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -74,6 +74,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_GROUP"] == "g1"
     assert worker["RYZ_MODEL"] == str(tmp_path)
     assert worker["RYZ_TENSOR_PARALLEL"] == "2"
+    assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
     assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
     services = [spec for spec in plan.specs if spec.env]
     assert {spec.env["RYZ_NATS_URL"] for spec in services} == {plan.nats_url}

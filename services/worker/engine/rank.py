@@ -35,11 +35,10 @@ from services.worker.engine.memory import available_bytes
 from services.worker.engine.model import Decoder
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
-from services.worker.engine.sampler import SamplingError
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
 
-EXPECTED = (ModelError, CollectiveError, PlanError, SamplingError)
+EXPECTED = (ModelError, CollectiveError, PlanError)
 
 
 def serve(sock: socket.socket, started: float) -> int:
@@ -74,10 +73,14 @@ def _serve(sock: socket.socket, started: float) -> None:
         sock.sendall(pack_frame(Kind.READY, ready))
         collectives.timeout_s = config.step_timeout_s
         decoder = msgspec.msgpack.Decoder(StepPlan)
+        idle_since = time.perf_counter()
         for _, body in frames:
+            wait_s = time.perf_counter() - idle_since
             result = runner.step(decoder.decode(body))
             if config.rank == 0:
+                result = msgspec.structs.replace(result, wait_s=wait_s)
                 sock.sendall(pack_frame(Kind.RESULT, result))
+            idle_since = time.perf_counter()
 
 
 def connect(config: RankConfig) -> Collectives:
@@ -107,6 +110,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     """
     directory = Path(config.model)
     shape = read_config(directory)
+    kernels = _kernels(config)
     with open_checkpoint(directory) as checkpoint:
         model = Decoder(checkpoint, shape, collectives)
         loaded_bytes = checkpoint.loaded_bytes
@@ -120,6 +124,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         load_s=time.monotonic() - started,
         loaded_bytes=loaded_bytes,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        kernels=kernels,
     )
     ready = RankReady(
         info=info,
@@ -129,6 +134,17 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         fingerprint=fingerprint(directory, shape) if config.rank == 0 else "",
     )
     return runner, ready
+
+
+def _kernels(config: RankConfig) -> str:
+    """What computes this rank's share, in words; refuses what is not there."""
+    if config.kernels == "native":
+        raise ModelError("kernels=native is not available here; kernels=plain or kernels=auto is")
+    if config.quantize != "none":
+        raise ModelError(
+            f"quantize={config.quantize} needs the native kernels; plain ones compute in fp32 (quantize=none)"
+        )
+    return "plain"
 
 
 def _num_blocks(config: RankConfig, shape: ModelConfig) -> int:
