@@ -50,8 +50,8 @@ def _load(model: Path) -> Decoder:
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 15}, "head_dim"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "llama3"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, "linear"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, r"rope_scaling\.factor"),
         ({"rope_parameters": [1]}, "rope_parameters"),
     ],
 )
@@ -64,9 +64,9 @@ def test_a_wrong_config_names_its_field(model: Path, changes: dict[str, Any], na
 
 def test_old_and_new_spelling_of_theta(model: Path) -> None:
     _edit(model, rope_parameters=None, rope_theta=5e5)
-    assert read_config(model).rope_theta == 5e5
+    assert read_config(model).rope.theta == 5e5
     _edit(model, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
-    assert read_config(model).rope_theta == 1e6
+    assert read_config(model).rope.theta == 1e6
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe"])
@@ -81,9 +81,9 @@ def test_no_such_directory(tmp_path: Path) -> None:
         read_config(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("world", [0, 3, 8, 16])
+@pytest.mark.parametrize("world", [0, 3, 16])
 def test_a_split_that_does_not_fit(good: Path, world: int) -> None:
-    with pytest.raises(ModelError, match=f"tensor_parallel={world} .*1, 2, 4$"):
+    with pytest.raises(ModelError, match=f"tensor_parallel={world} .*1, 2, 4, 8$"):
         read_config(good).check_split(world)
 
 

@@ -9,27 +9,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.batch import Batch, Decodes, Prefill
+from services.worker.engine.batch import Decodes, Prefill, Reach
 from services.worker.engine.cache import LayerCache
 
 
-def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
-    """Attention of every token to its sequence so far.
+def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, reach: Reach, cache: LayerCache) -> Tensor:
+    """Attention of every token to its sequence so far, as far back as the layer's window reaches.
 
     Args:
         queries: [tokens, heads, head_dim], rotated.
         keys: [tokens, kv heads, head_dim], rotated; already in the cache.
         values: [tokens, kv heads, head_dim]; already in the cache.
-        batch: Which token belongs where.
+        reach: Which token belongs where and sees what.
         cache: This layer's cache.
 
     Returns:
         [tokens, heads * head_dim].
     """
     mixed = []
-    for decodes in batch.decodes:
+    for decodes in reach.decodes:
         mixed.append(_decode(queries[decodes.begin : decodes.end], decodes, cache))
-    for part in batch.prefills:
+    for part in reach.prefills:
         rows = slice(part.begin, part.end)
         mixed.append(_prefill(queries[rows], keys[rows], values[rows], part, cache))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)

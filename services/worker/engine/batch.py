@@ -5,7 +5,7 @@ to the longest of them. Longer slices (prefill chunks) are attended one by one. 
 per step and used by every layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice
-from services.worker.engine.sequences import SequenceState
+from services.worker.engine.sequences import Ints, SequenceState
 
 PADDING = 256  # tokens that a short sequence may always be padded by
 
@@ -22,8 +22,9 @@ PADDING = 256  # tokens that a short sequence may always be padded by
 class Decodes:
     """One token of each of some sequences: tokens `begin` to `end` of the batch.
 
-    blocks: [sequences * longest table]; length: of the longest, in tokens, the new token included.
-    mask: added to scores, [sequences, 1, 1, length]; None when all are equally long.
+    blocks: [sequences * blocks a sequence], from the first that the window reaches.
+    length: Keys of the longest, in tokens, the new token included.
+    mask: Added to scores, [sequences, 1, 1, length]; None when each sees all those keys.
     """
 
     begin: int
@@ -35,10 +36,12 @@ class Decodes:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A chunk of one sequence: tokens `begin` to `end` of the batch, after `start` earlier positions.
+    """A chunk of one sequence: tokens `begin` to `end` of the batch.
 
-    blocks: [blocks that hold positions 0 to length]; None when the chunk is the start of its sequence.
-    mask: added to scores, [tokens of the chunk, length]; None when plainly causal.
+    blocks: From the first that the window reaches to the chunk's last; None when the chunk is the start of
+        its sequence.
+    length: Keys, in tokens, the chunk's own included.
+    mask: Added to scores, [tokens of the chunk, length]; None when plainly causal.
     """
 
     begin: int
@@ -49,23 +52,33 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """What the tokens of a batch see in a layer, as far back as its window goes."""
+
+    decodes: list[Decodes]
+    prefills: list[Prefill]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Inputs of one forward pass.
 
     token_ids, positions, slots: [tokens].
-    sample_rows: tokens whose logits are wanted, in the order of the plan's sampling slices.
+    sample_rows: Tokens whose logits are wanted, in the order of the plan's sampling slices.
+    reaches: By the windows of the model's layers (0: no window).
     """
 
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
     sample_rows: Tensor
-    decodes: list[Decodes]
-    prefills: list[Prefill]
+    reaches: dict[int, Reach]
 
 
-def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batch:
-    """The batch for these slices, whose states include them already."""
+def make_batch(
+    slices: Sequence[Slice], states: Sequence[SequenceState], windows: Collection[int] = (0,)
+) -> Batch:
+    """The batch for these slices, whose states include them already, in a model with these windows."""
     # decodes by length, then the others as they come
     order = sorted(
         range(len(slices)),
@@ -85,23 +98,22 @@ def make_batch(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Batc
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
     slots = _slots(at, sizes, ordered)
-    prefills, begin = [], count
-    for i, state in zip(order[count:], ordered[count:], strict=True):
-        prefills.append(_prefill(slices[i], state, begin))
-        begin = prefills[-1].end
     return Batch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
         slots=torch.from_numpy(slots),
         sample_rows=torch.tensor([last_row[i] for i, p in enumerate(slices) if p.sample], dtype=torch.int64),
-        decodes=_decodes(positions[:count], ordered[:count]),
-        prefills=prefills,
+        reaches={
+            window: Reach(
+                _decodes(at[:count], ordered[:count], window),
+                _prefills([slices[i] for i in order[count:]], ordered[count:], count, window),
+            )
+            for window in windows
+        },
     )
 
 
-def _slots(
-    positions: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: list[int], states: list[SequenceState]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _slots(positions: Ints, sizes: list[int], states: list[SequenceState]) -> Ints:
     blocks = positions // BLOCK_SIZE
     begin = 0
     for size, state in zip(sizes, states, strict=True):
@@ -111,41 +123,70 @@ def _slots(
     return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
-def _decodes(positions: list[int], states: list[SequenceState]) -> list[Decodes]:
+def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[Decodes]:
     """Cuts decodes, in the order of their positions, where padding would cost more than another call."""
     parts, begin = [], 0
-    for end in range(1, len(positions) + 1):
-        if end == len(positions) or positions[end] > 2 * positions[begin] + PADDING:
-            parts.append(_decode(begin, positions[begin:end], states[begin:end]))
+    for end in range(1, len(states) + 1):
+        if (
+            end == len(states)
+            or _keys(positions[end], window) > 2 * _keys(positions[begin], window) + PADDING
+        ):
+            parts.append(_decode(begin, positions[begin:end], states[begin:end], window))
             begin = end
     return parts
 
 
-def _decode(begin: int, positions: list[int], states: list[SequenceState]) -> Decodes:
-    count, length = len(states), positions[-1] + 1
-    if count == 1:
-        return Decodes(begin, begin + 1, length, _table(states[0], length), None)
-    width = -(-length // BLOCK_SIZE)
-    blocks = np.zeros((count, width), np.int64)
+def _decode(begin: int, positions: Ints, states: list[SequenceState], window: int) -> Decodes:
+    first = np.array([_first_block(position, window) for position in positions.tolist()])
+    length = int((positions + 1 - first * BLOCK_SIZE).max())
+    blocks = np.zeros((len(states), -(-length // BLOCK_SIZE)), np.int64)
     for row, state in enumerate(states):
-        used = min(state.table.size, width)
-        blocks[row, :used] = state.table.view[:used]
-    mask = None
-    if positions[0] + 1 < length:
-        outside = np.arange(length) > np.array(positions)[:, None]
-        mask = torch.from_numpy(np.where(outside, np.float32(-np.inf), np.float32(0))).view(count, 1, 1, -1)
-    return Decodes(begin, begin + count, length, torch.from_numpy(blocks.reshape(-1)), mask)
+        used = state.table.view[first[row] : positions[row] // BLOCK_SIZE + 1]
+        blocks[row, : len(used)] = used
+    keys = first[:, None] * BLOCK_SIZE + np.arange(length)
+    mask = _mask(positions, keys, window)
+    return Decodes(
+        begin=begin,
+        end=begin + len(states),
+        length=length,
+        blocks=torch.from_numpy(blocks.reshape(-1)),
+        mask=None if mask is None else mask.view(len(states), 1, 1, -1),
+    )
 
 
-def _prefill(part: Slice, state: SequenceState, begin: int) -> Prefill:
-    tokens = part.num_tokens
-    length = part.start + tokens
-    if part.start == 0:
-        return Prefill(begin, begin + tokens, length, None, None)
-    later = torch.arange(length) > torch.arange(part.start, length).unsqueeze(1)
-    mask = torch.zeros(tokens, length).masked_fill_(later, -torch.inf)
-    return Prefill(begin, begin + tokens, length, _table(state, length), mask)
+def _prefills(slices: list[Slice], states: list[SequenceState], begin: int, window: int) -> list[Prefill]:
+    prefills: list[Prefill] = []
+    for part, state in zip(slices, states, strict=True):
+        end = begin + part.num_tokens
+        first = _first_block(part.start, window)
+        positions = np.arange(part.start, part.start + part.num_tokens)
+        keys = np.arange(first * BLOCK_SIZE, part.start + part.num_tokens)
+        blocks, mask = None, None
+        if part.start:
+            used = state.table.view[first : int(positions[-1]) // BLOCK_SIZE + 1]
+            blocks = torch.from_numpy(used.copy())
+        if part.start or 0 < window < part.num_tokens:
+            mask = _mask(positions, keys[None, :], window)
+        prefills.append(Prefill(begin, end, len(keys), blocks, mask))
+        begin = end
+    return prefills
 
 
-def _table(state: SequenceState, length: int) -> Tensor:
-    return torch.from_numpy(state.table.view[: -(-length // BLOCK_SIZE)].copy())
+def _mask(positions: Ints, keys: Ints, window: int) -> Tensor | None:
+    """-inf where a token must not see a key, by their positions, [tokens, keys]; None for nowhere."""
+    at = positions[:, None]
+    outside = keys > at
+    if window:
+        outside |= keys <= at - window
+    if not outside.any():
+        return None
+    return torch.from_numpy(np.where(outside, np.float32(-np.inf), np.float32(0)))
+
+
+def _first_block(position: int, window: int) -> int:
+    """The first block of its sequence that a token at that position sees."""
+    return max(0, position + 1 - window) // BLOCK_SIZE if window else 0
+
+
+def _keys(position: int, window: int) -> int:
+    return min(position, window) if window else position

@@ -50,12 +50,12 @@ class KVCache:
     """All layers' caches of one rank."""
 
     def __init__(self, config: ModelConfig, num_blocks: int, world: int) -> None:
-        heads = config.num_kv_heads // world
+        heads = len(config.kv_heads_of(0, world))
         self.num_blocks = num_blocks
         self.layers = [LayerCache(num_blocks, heads, config.head_dim) for _ in range(config.num_layers)]
 
 
 def block_bytes(config: ModelConfig, world: int) -> int:
     """Memory of one block on one rank: keys and values, fp32."""
-    heads = config.num_kv_heads // world
+    heads = len(config.kv_heads_of(0, world))
     return 2 * 4 * config.num_layers * BLOCK_SIZE * heads * config.head_dim

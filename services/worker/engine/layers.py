@@ -1,38 +1,15 @@
-"""Tensor-parallel layers: which slice of a weight a rank holds, and where ranks meet.
+"""Tensor-parallel layers in torch operations: where the ranks of a model meet.
 
-All sharding of the model is in this file (and all communication in `collectives/`). Column-parallel layers
-split the output features and need no communication, row-parallel ones split the input features and end with
-an all-reduce (Shoeybi et al., Megatron-LM, 2019). Activations between layers are whole on every rank.
+All communication of the model is here, made by `collectives/`; which slice of a weight a rank holds is
+decided in `loader.py`. Column-parallel layers split the output features and need no communication, row-
+parallel ones split the input features and end with an all-reduce (Shoeybi et al., Megatron-LM, 2019).
+Activations between layers are whole on every rank.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.weights import Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a rank's layers come from: the weight files, and the collectives that say which rank it is."""
-
-    checkpoint: Checkpoint
-    collectives: Collectives
-
-    def part(self, size: int) -> slice:
-        """This rank's part of a dimension that divides by the number of ranks."""
-        width = size // self.collectives.world
-        return slice(self.collectives.rank * width, (self.collectives.rank + 1) * width)
-
-    def vocab_part(self, vocab_size: int) -> slice:
-        """This rank's token ids: equal ranges, the last of them cut at the end of the vocabulary."""
-        width = -(-vocab_size // self.collectives.world)
-        begin = self.collectives.rank * width
-        return slice(min(begin, vocab_size), min(begin + width, vocab_size))
 
 
 class ColumnParallelLinear:
@@ -46,22 +23,6 @@ class ColumnParallelLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight
         self.bias = bias
-
-    @classmethod
-    def load(
-        cls, source: Source, parts: Sequence[tuple[str, int]], in_features: int, bias: bool
-    ) -> "ColumnParallelLinear":
-        """Loads this rank's rows of each part: a module's name and its output features."""
-        weights = [
-            source.checkpoint.read(f"{name}.weight", (size, in_features), rows=source.part(size))
-            for name, size in parts
-        ]
-        biases = [
-            source.checkpoint.read(f"{name}.bias", (size,), rows=source.part(size))
-            for name, size in parts
-            if bias
-        ]
-        return cls(torch.cat(weights), torch.cat(biases) if bias else None)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, in] -> [tokens, out of this rank]."""
@@ -82,13 +43,6 @@ class RowParallelLinear:
         self.bias = bias
         self.collectives = collectives
 
-    @classmethod
-    def load(cls, source: Source, name: str, shape: tuple[int, int], bias: bool) -> "RowParallelLinear":
-        """Loads this rank's columns of the module's matrix, whose whole shape is [out, in]."""
-        weight = source.checkpoint.read(f"{name}.weight", shape, columns=source.part(shape[1]))
-        offset = source.checkpoint.read(f"{name}.bias", shape[:1]) if bias else None
-        return cls(weight.contiguous(), offset, source.collectives)
-
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, in of this rank] -> [tokens, out], whole on every rank."""
         partial = F.linear(hidden, self.weight)
@@ -97,7 +51,7 @@ class RowParallelLinear:
 
 
 class VocabParallelEmbedding:
-    """Rows of the embedding table by token id; each rank holds a range of ids, the last one maybe fewer.
+    """Rows of the embedding table by token id; each rank holds a range of ids, the last ones maybe fewer.
 
     Args:
         weight: [ids of this rank, hidden].
@@ -106,31 +60,21 @@ class VocabParallelEmbedding:
     """
 
     def __init__(self, weight: Tensor, first: int, collectives: Collectives) -> None:
-        # one more row, zero, stands for the ids of other ranks
-        self.table = torch.cat((weight, weight.new_zeros(1, weight.shape[1])))
+        self.weight = weight
         self.first = first
         self.collectives = collectives
-
-    @classmethod
-    def load(cls, source: Source, name: str, shape: tuple[int, int]) -> "VocabParallelEmbedding":
-        """Loads this rank's rows of the table, whose whole shape is [vocab, hidden]."""
-        rows = source.vocab_part(shape[0])
-        weight = source.checkpoint.read(f"{name}.weight", shape, rows=rows)
-        return cls(weight, rows.start, source.collectives)
-
-    @property
-    def weight(self) -> Tensor:
-        """[ids of this rank, hidden], without the extra row."""
-        return self.table[:-1]
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """[tokens] -> [tokens, hidden], whole on every rank."""
         if self.collectives.world == 1:
-            return F.embedding(token_ids, self.table)
-        rows = token_ids - self.first
-        extra = self.table.shape[0] - 1
-        rows.masked_fill_((rows < 0) | (rows > extra), extra)
-        hidden = F.embedding(rows, self.table)
+            return F.embedding(token_ids, self.weight)
+        rows, count = token_ids - self.first, self.weight.shape[0]
+        if count:
+            foreign = (rows < 0) | (rows >= count)
+            hidden = F.embedding(rows.masked_fill_(foreign, 0), self.weight)
+            hidden.masked_fill_(foreign.unsqueeze(1), 0.0)
+        else:
+            hidden = self.weight.new_zeros(len(token_ids), self.weight.shape[1])
         self.collectives.all_reduce_sum(hidden)
         return hidden
 
@@ -145,21 +89,16 @@ class VocabParallelHead:
     """
 
     def __init__(self, weight: Tensor, vocab_size: int, collectives: Collectives) -> None:
-        padding = -(-vocab_size // collectives.world) - weight.shape[0]
-        # every rank gathers the same width
-        self.weight = F.pad(weight, (0, 0, 0, padding)) if padding else weight
+        self.weight = weight
         self.vocab_size = vocab_size
         self.collectives = collectives
-
-    @classmethod
-    def load(cls, source: Source, name: str, shape: tuple[int, int]) -> "VocabParallelHead":
-        """Loads this rank's rows of the matrix, whose whole shape is [vocab, hidden]."""
-        weight = source.checkpoint.read(f"{name}.weight", shape, rows=source.vocab_part(shape[0]))
-        return cls(weight, shape[0], source.collectives)
+        # every rank gathers the same width
+        self._padding = -(-vocab_size // collectives.world) - weight.shape[0]
 
     def __call__(self, hidden: Tensor) -> Tensor | None:
         """[rows, hidden] -> [rows, vocab] on rank 0, None on the others."""
-        gathered = self.collectives.gather(F.linear(hidden, self.weight))
+        own = F.linear(hidden, self.weight)
+        gathered = self.collectives.gather(F.pad(own, (0, self._padding)) if self._padding else own)
         if gathered is None or self.collectives.world == 1:
             return None if gathered is None else gathered[0]
         # [world, rows, ids of a rank] -> [rows, vocab]

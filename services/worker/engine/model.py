@@ -1,7 +1,8 @@
-"""The decoder: pre-norm blocks of attention and gated MLP, as in Llama (Touvron et al., 2023).
+"""The decoder: pre-norm blocks of attention and gated MLP, as in Llama (Touvron et al., 2023) and relatives.
 
-Reads like an ordinary model of one process. That weights are split over ranks shows only in the names of the
-layers (`layers.py`); that sequences are batched and their KV is paged only in `batch.py` and `attention.py`.
+Reads like an ordinary model of one process; what differs between families is in the config. That weights are
+split over ranks shows only in the names of the layers (`layers.py`) and in their origin (`loader.py`); that
+sequences are batched and their KV is paged only in `batch.py` and `attention.py`.
 """
 
 import torch.nn.functional as F
@@ -15,9 +16,17 @@ from services.worker.engine.config import ModelConfig
 from services.worker.engine.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
-    Source,
     VocabParallelEmbedding,
     VocabParallelHead,
+)
+from services.worker.engine.loader import (
+    LayerWeights,
+    Source,
+    load_embedding,
+    load_final_norm,
+    load_head,
+    load_layer,
+    open_source,
 )
 from services.worker.engine.rope import RotaryEmbedding, rotate
 from services.worker.engine.weights import Checkpoint
@@ -26,50 +35,57 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class RMSNorm:
-    """Root mean square normalisation (Zhang and Sennrich, 2019)."""
+    """Root mean square normalisation (Zhang and Sennrich, 2019) along the last dimension."""
 
-    def __init__(self, source: Source, name: str, config: ModelConfig) -> None:
-        self.weight = source.checkpoint.read(f"{name}.weight", (config.hidden_size,))
-        self.shape = (config.hidden_size,)
-        self.eps = config.norm_eps
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.shape = tuple(weight.shape)
+        self.eps = eps
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden], normalised along its last dimension."""
+        """[..., size of the weight], normalised."""
         return F.rms_norm(hidden, self.shape, self.weight, self.eps)
 
 
 class Attention:
-    """Causal grouped-query attention with rotary positions; this rank's heads."""
+    """Causal grouped-query attention with rotary positions; this rank's heads.
 
-    def __init__(self, source: Source, name: str, config: ModelConfig) -> None:
-        query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        parts = [(f"{name}.q_proj", query_size), (f"{name}.k_proj", kv_size), (f"{name}.v_proj", kv_size)]
-        self.qkv = ColumnParallelLinear.load(source, parts, config.hidden_size, config.attention_bias)
-        shape = (config.hidden_size, query_size)
-        self.output = RowParallelLinear.load(source, f"{name}.o_proj", shape, config.attention_bias)
-        self.num_heads = config.num_heads // source.collectives.world
-        self.num_kv_heads = config.num_kv_heads // source.collectives.world
+    window: How many last positions a token sees, itself included; 0 for all.
+    """
+
+    def __init__(
+        self, weights: LayerWeights, config: ModelConfig, collectives: Collectives, window: int
+    ) -> None:
+        rank, world = collectives.rank, collectives.world
+        self.qkv = ColumnParallelLinear(weights.qkv, weights.qkv_bias)
+        self.output = RowParallelLinear(weights.output, weights.output_bias, collectives)
+        self.query_norm = None if weights.q_norm is None else RMSNorm(weights.q_norm, config.norm_eps)
+        self.key_norm = None if weights.k_norm is None else RMSNorm(weights.k_norm, config.norm_eps)
+        self.num_heads = len(config.heads_of(rank, world))
+        self.num_kv_heads = len(config.kv_heads_of(rank, world))
         self.head_dim = config.head_dim
+        self.window = window
 
     def __call__(self, hidden: Tensor, rotation: Rotation, batch: Batch, cache: LayerCache) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; the tokens' keys and values go into the cache."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         # [tokens, heads + 2 * kv heads, head_dim]
         qkv = self.qkv(hidden).view(hidden.shape[0], -1, self.head_dim)
+        if self.query_norm is not None and self.key_norm is not None:
+            qkv[:, :heads] = self.query_norm(qkv[:, :heads])
+            qkv[:, heads : heads + kv_heads] = self.key_norm(qkv[:, heads : heads + kv_heads])
         rotated = rotate(qkv[:, : heads + kv_heads], rotation)
         queries, keys, values = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
         cache.write(batch.slots, keys, values)
-        return self.output(paged_attention(queries, keys, values, batch, cache))
+        return self.output(paged_attention(queries, keys, values, batch.reaches[self.window], cache))
 
 
 class MLP:
     """SwiGLU feed-forward layer (Shazeer, 2020)."""
 
-    def __init__(self, source: Source, name: str, config: ModelConfig) -> None:
-        hidden, inner = config.hidden_size, config.intermediate_size
-        parts = [(f"{name}.gate_proj", inner), (f"{name}.up_proj", inner)]
-        self.gate_up = ColumnParallelLinear.load(source, parts, hidden, config.mlp_bias)
-        self.down = RowParallelLinear.load(source, f"{name}.down_proj", (hidden, inner), config.mlp_bias)
+    def __init__(self, weights: LayerWeights, collectives: Collectives) -> None:
+        self.gate_up = ColumnParallelLinear(weights.gate_up, weights.gate_up_bias)
+        self.down = RowParallelLinear(weights.down, weights.down_bias, collectives)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
@@ -80,11 +96,12 @@ class MLP:
 class DecoderLayer:
     """Attention, then MLP, each after a norm and added to the residual stream."""
 
-    def __init__(self, source: Source, name: str, config: ModelConfig) -> None:
-        self.attention_norm = RMSNorm(source, f"{name}.input_layernorm", config)
-        self.attention = Attention(source, f"{name}.self_attn", config)
-        self.mlp_norm = RMSNorm(source, f"{name}.post_attention_layernorm", config)
-        self.mlp = MLP(source, f"{name}.mlp", config)
+    def __init__(self, source: Source, config: ModelConfig, index: int) -> None:
+        weights = load_layer(source, config, index)
+        self.attention_norm = RMSNorm(weights.attention_norm, config.norm_eps)
+        self.attention = Attention(weights, config, source.collectives, config.windows[index])
+        self.mlp_norm = RMSNorm(weights.mlp_norm, config.norm_eps)
+        self.mlp = MLP(weights, source.collectives)
 
     def __call__(self, hidden: Tensor, rotation: Rotation, batch: Batch, cache: LayerCache) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
@@ -105,21 +122,15 @@ class Decoder:
     """
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> None:
-        config.check_split(collectives.world)
-        source = Source(checkpoint, collectives)
-        table = (config.vocab_size, config.hidden_size)
+        source = open_source(checkpoint, config, collectives)
+        first = source.vocab_part(config.vocab_size).start
         self.config = config
-        self.embedding = VocabParallelEmbedding.load(source, "model.embed_tokens", table)
-        self.layers = [
-            DecoderLayer(source, f"model.layers.{index}", config) for index in range(config.num_layers)
-        ]
-        self.norm = RMSNorm(source, "model.norm", config)
-        self.head = (
-            VocabParallelHead(self.embedding.weight, config.vocab_size, collectives)
-            if config.tied_embeddings
-            else VocabParallelHead.load(source, "lm_head", table)
-        )
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self.embedding = VocabParallelEmbedding(load_embedding(source, config), first, collectives)
+        self.layers = [DecoderLayer(source, config, index) for index in range(config.num_layers)]
+        self.norm = RMSNorm(load_final_norm(source, config), config.norm_eps)
+        head = self.embedding.weight if config.tied_embeddings else load_head(source, config)
+        self.head = VocabParallelHead(head, config.vocab_size, collectives)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor | None:
         """Logits [sampling slices, vocab] on rank 0; None on the others, and when nothing is sampled."""

@@ -22,8 +22,9 @@ class PlainCompute:
         self.times = Times()
         self._model = model
         self._cache = cache
+        self._windows = frozenset(model.config.windows)
 
     def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            return self._model.forward(make_batch(slices, states), self._cache)
+            return self._model.forward(make_batch(slices, states, self._windows), self._cache)

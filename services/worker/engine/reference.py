@@ -1,14 +1,18 @@
 """The oracle of the engine: one sequence, the whole weights, no batch, no cache, no ranks.
 
-Deliberately slow and written apart from the fast path (own rotary embedding, own attention, repeated KV
-heads), so that a mistake in one does not hide in the other. Tests compare; nothing serves from it.
+Deliberately slow and written apart from the fast path (own rotary embedding, number by number, own masks,
+repeated KV heads), so that a mistake in one does not hide in the other. Tests compare; nothing serves from
+it.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.config import ModelConfig
+from services.worker.engine.rope_config import RopeConfig
 from services.worker.engine.weights import Checkpoint
 
 
@@ -26,7 +30,8 @@ class ReferenceDecoder:
         hidden = table[torch.tensor(token_ids)]
         for index in range(c.num_layers):
             name = f"model.layers.{index}"
-            hidden = hidden + self._attention(self._norm(hidden, f"{name}.input_layernorm"), name)
+            normed = self._norm(hidden, f"{name}.input_layernorm")
+            hidden = hidden + self._attention(normed, name, c.windows[index])
             hidden = hidden + self._mlp(self._norm(hidden, f"{name}.post_attention_layernorm"), name)
         hidden = self._norm(hidden, "model.norm")
         if c.tied_embeddings:
@@ -40,24 +45,28 @@ class ReferenceDecoder:
             tokens.append(int(self.logits(tokens)[-1].argmax()))
         return tokens[len(token_ids) :]
 
-    def _attention(self, hidden: Tensor, layer: str) -> Tensor:
-        c, tokens = self.config, len(hidden)
-        name, bias = f"{layer}.self_attn", c.attention_bias
+    def _attention(self, hidden: Tensor, layer: str, window: int) -> Tensor:
+        c, tokens, name = self.config, len(hidden), f"{layer}.self_attn"
         query_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
         # [heads, tokens, head_dim]
         queries, keys, values = (
-            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, bias)
+            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, c.qkv_bias)
             .view(tokens, -1, c.head_dim)
             .transpose(0, 1)
             for part, size in (("q_proj", query_size), ("k_proj", kv_size), ("v_proj", kv_size))
         )
+        if c.qk_norm:
+            queries, keys = self._norm(queries, f"{name}.q_norm"), self._norm(keys, f"{name}.k_norm")
         group = c.num_heads // c.num_kv_heads
         queries, keys = self._rotate(queries), self._rotate(keys).repeat_interleave(group, dim=0)
         scores = queries @ keys.transpose(1, 2) / c.head_dim**0.5
-        scores = scores + torch.full((tokens, tokens), -torch.inf).triu(1)
+        seen = torch.ones(tokens, tokens).tril()
+        if window:
+            seen = seen.triu(1 - window)
+        scores = scores.masked_fill(seen == 0, -torch.inf)
         mixed = scores.softmax(-1) @ values.repeat_interleave(group, dim=0)
         flat = mixed.transpose(0, 1).reshape(tokens, query_size)
-        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, bias)
+        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, c.output_bias)
 
     def _mlp(self, hidden: Tensor, layer: str) -> Tensor:
         c, name = self.config, f"{layer}.mlp"
@@ -67,17 +76,63 @@ class ReferenceDecoder:
         return self._linear(gate * up, f"{name}.down_proj", outer, inner, bias)
 
     def _rotate(self, states: Tensor) -> Tensor:
-        dim = self.config.head_dim
-        frequencies = self.config.rope_theta ** (-torch.arange(0, dim, 2).float() / dim)
-        angles = torch.outer(torch.arange(states.shape[1]).float(), frequencies)
-        first, second = states[..., : dim // 2], states[..., dim // 2 :]
-        cos, sin = angles.cos(), angles.sin()
+        half, rope = self.config.head_dim // 2, self.config.rope
+        angles = torch.tensor(
+            [
+                [position * frequency(rope, pair, half, position) for pair in range(half)]
+                for position in range(states.shape[1])
+            ]
+        )
+        first, second = states[..., :half], states[..., half:]
+        cos, sin = angles.cos() * amplitude(rope), angles.sin() * amplitude(rope)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
     def _norm(self, hidden: Tensor, name: str) -> Tensor:
-        weight = self._read(f"{name}.weight", (self.config.hidden_size,))
+        weight = self._read(f"{name}.weight", (hidden.shape[-1],))
         return hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
 
     def _linear(self, hidden: Tensor, name: str, out: int, into: int, bias: bool) -> Tensor:
         product = hidden @ self._read(f"{name}.weight", (out, into)).T
         return product + self._read(f"{name}.bias", (out,)) if bias else product
+
+
+def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
+    """Radians per position of one pair of a head's `half` pairs of dimensions."""
+    theta = rope.theta
+    if rope.kind == "dynamic":
+        excess = max(position + 1, rope.original_length) / rope.original_length - 1
+        theta *= math.pow(1 + rope.factor * excess, half / (half - 1))
+    plain = math.pow(theta, -pair / half)
+    stretched, share = plain / rope.factor, 0.0
+    if rope.kind == "linear":
+        share = 1.0
+    if rope.kind == "llama3":
+        wavelength = 2 * math.pi / plain
+        if wavelength >= rope.original_length / rope.low_freq_factor:
+            share = 1.0
+        elif wavelength > rope.original_length / rope.high_freq_factor:
+            span = rope.high_freq_factor - rope.low_freq_factor
+            share = (rope.high_freq_factor - rope.original_length / wavelength) / span
+    if rope.kind == "yarn":
+        # the pair that turns this often within the original length
+        low, high = (
+            half * math.log(rope.original_length / (2 * math.pi * turns), rope.theta)
+            for turns in (rope.beta_fast, rope.beta_slow)
+        )
+        if rope.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * half - 1)
+        share = min(1.0, max(0.0, (pair - low) / ((high - low) or 0.001)))
+    return share * stretched + (1 - share) * plain
+
+
+def amplitude(rope: RopeConfig) -> float:
+    """What cosines and sines are multiplied by."""
+    if rope.kind != "yarn":
+        return 1.0
+    if rope.attention_factor:
+        return rope.attention_factor
+    growth = 0.1 * math.log(rope.factor)
+    if rope.mscale and rope.mscale_all_dim:
+        return (1 + rope.mscale * growth) / (1 + rope.mscale_all_dim * growth)
+    return 1 + growth

@@ -1,23 +1,26 @@
 """Reads tensors, or slices of them, from the safetensors files of a model directory.
 
-Knows files, names, shapes and types; which slice a rank wants is decided in `layers.py`. Only the bytes of
-the slices asked for are read, so a rank's `loaded_bytes` is about its share of the files.
+Knows files, names, shapes and types; which slice a rank wants is decided in `loader.py`. Only the bytes of
+the slices asked for are read, straight into the finished tensor or through a small buffer: nothing is mapped,
+so a rank's memory is that of its weights, and a file that shrinks meanwhile is an error and no signal.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.config import ModelError, read_json
+from services.worker.engine.fields import ModelError, read_json
+from services.worker.engine.safetensors_file import TYPES, Stored, read_header
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_TYPES = {"F32", "F16", "BF16"}
+BUFFER_BYTES = 1 << 22  # what one read through a buffer takes at most, unless a row is longer
 _WHOLE = slice(None)
 
 
@@ -38,64 +41,124 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
+def stored_tensors(directory: Path) -> dict[str, Stored]:
+    """All tensors of a model by name; raises `ModelError` when a file is missing or damaged."""
+    tensors: dict[str, Stored] = {}
+    for path in weight_files(directory):
+        for name, tensor in read_header(path).items():
+            if name in tensors:
+                raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
+            tensors[name] = tensor
+    return tensors
+
+
 class Checkpoint:
     """Open weight files. `loaded_bytes` counts what was read, in the type it is stored in."""
 
-    def __init__(self, directory: Path, files: dict[str, Any], paths: dict[str, Path]) -> None:
+    def __init__(self, directory: Path, tensors: dict[str, Stored], files: dict[Path, int]) -> None:
         self.directory = directory
+        self.tensors = tensors
         self.loaded_bytes = 0
         self._files = files
-        self._paths = paths
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def read(
-        self, name: str, shape: tuple[int, ...], rows: slice = _WHOLE, columns: slice = _WHOLE
-    ) -> Tensor:
-        """A tensor, or some of its rows or columns, in fp32.
+    def check(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """Where that tensor is.
 
         Args:
             name: As in the file.
             shape: The whole tensor's shape, as the config demands it.
-            rows: Of the first dimension.
-            columns: Of the second dimension.
 
         Raises:
             ModelError: the tensor is missing, or has another shape or a type that is not supported.
         """
-        if name not in self._files:
+        stored = self.tensors.get(name)
+        if stored is None:
             raise ModelError(f"{self.directory}: tensor {name} is in none of the weight files")
-        view = self._files[name].get_slice(name)
-        path, found = self._paths[name], tuple(view.get_shape())
-        if found != shape:
-            raise ModelError(f"{path}: tensor {name} has shape {found}, config.json demands {shape}")
-        if view.get_dtype() not in _TYPES:
+        if stored.shape != shape:
             raise ModelError(
-                f"{path}: tensor {name} has type {view.get_dtype()}, supported: {', '.join(sorted(_TYPES))}"
+                f"{stored.path}: tensor {name} has shape {stored.shape}, config.json demands {shape}"
             )
+        if stored.kind not in TYPES:
+            supported = ", ".join(sorted(TYPES))
+            raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
+        return stored
+
+    def read(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        rows: slice = _WHOLE,
+        columns: slice = _WHOLE,
+        dtype: torch.dtype | None = torch.float32,
+    ) -> Tensor:
+        """A tensor of one or two dimensions, or some of its rows or columns.
+
+        Args:
+            name: As in the file.
+            shape: The whole tensor's shape, as the config demands it.
+            rows: Of the first dimension; consecutive.
+            columns: Of the second dimension; consecutive.
+            dtype: None for the stored one.
+
+        Raises:
+            ModelError: as `check`, and when the file cannot be read.
+        """
+        stored = self.check(name, shape)
+        parts = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=False)]
+        out = torch.empty([len(part) for part in parts], dtype=dtype or TYPES[stored.kind])
+        self.read_into(out, name, shape, rows, columns)
+        return out
+
+    def read_into(
+        self, out: Tensor, name: str, shape: tuple[int, ...], rows: slice = _WHOLE, columns: slice = _WHOLE
+    ) -> None:
+        """As `read`, into a contiguous tensor of the slice's shape, converted to its type."""
+        stored = self.check(name, shape)
+        dtype, file = TYPES[stored.kind], self._files[stored.path]
+        width = shape[1] if len(shape) == 2 else 1
+        wanted, across = range(shape[0])[rows], range(width)[columns]
+        target = out.view(len(wanted), len(across))
+        step = max(1, BUFFER_BYTES // (len(across) * dtype.itemsize))
+        if target.dtype == dtype and len(across) == width:
+            step = max(1, len(wanted))  # one read, in place
+        for begin in range(0, len(wanted), step):
+            part = target[begin : begin + step]
+            buffer = part if part.dtype == dtype else torch.empty(part.shape, dtype=dtype)
+            lines: NDArray[np.uint8] = buffer.view(torch.uint8).numpy()
+            offset = stored.begin + (wanted[begin] * width + across.start) * dtype.itemsize
+            if len(across) == width:
+                _fill(file, lines.reshape(-1), offset, stored, name)
+            else:
+                for index, line in enumerate(lines):
+                    _fill(file, line, offset + index * width * dtype.itemsize, stored, name)
+            if buffer is not part:
+                part.copy_(buffer)
+            self.loaded_bytes += lines.nbytes
+
+
+def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: Stored, name: str) -> None:
+    """Reads as many bytes as the memory has; one call of the system reads 2 GiB at most."""
+    view = memory.data
+    while view:
         try:
-            stored: Tensor = view[rows] if len(shape) == 1 else view[rows, columns]
-        except SafetensorError as error:
-            raise ModelError(f"{path}: tensor {name} cannot be read: {error}") from error
-        self.loaded_bytes += stored.numel() * stored.element_size()
-        # a copy, so that nothing refers to the mapped file once it is closed
-        return stored.to(torch.float32, copy=True)
+            count = os.preadv(file, [view], offset)
+        except OSError as error:
+            raise ModelError(f"{stored.path}: tensor {name} cannot be read: {error.strerror}") from error
+        if count == 0:
+            raise ModelError(f"{stored.path} has become shorter while tensor {name} was read; copy it again")
+        view, offset = view[count:], offset + count
 
 
 @contextmanager
 def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
     """Opens all weight files of a directory; raises `ModelError` when one is missing or damaged."""
-    files: dict[str, Any] = {}
-    paths: dict[str, Path] = {}
+    tensors = stored_tensors(directory)
     with ExitStack() as stack:
+        files: dict[Path, int] = {}
         for path in weight_files(directory):
             try:
-                opened = stack.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise ModelError(
-                    f"{path} is no complete safetensors file ({error}); download or convert it again"
-                ) from error
-            for name in opened.keys():  # noqa: SIM118 (not a dict)
-                files[name], paths[name] = opened, path
-        yield Checkpoint(directory, files, paths)
+                files[path] = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+            stack.callback(os.close, files[path])
+        yield Checkpoint(directory, tensors, files)

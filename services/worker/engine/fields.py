@@ -1,0 +1,86 @@
+"""Reads the fields of a model's JSON files with checks, and refuses them in one sentence.
+
+It knows files, names and types of fields; what a field means is decided in `config.py` and `rope_config.py`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class ModelError(Exception):
+    """A model directory or setting that cannot be served; the text names the file, tensor or setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one JSON object. A field that is null counts as missing, unless said otherwise.
+
+    path: The file, for refusals. raw: The object. prefix: Its place in the file, such as `rope_scaling.`.
+    """
+
+    path: Path
+    raw: dict[str, Any]
+    prefix: str = ""
+
+    def with_defaults(self, **defaults: Any) -> "Fields":
+        """The same, where these stand for what is missing; null in the file stays null."""
+        return Fields(self.path, defaults | self.raw, self.prefix)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(name, "a positive integer")
+        return value
+
+    def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+        """A finite number above 0 that is `least` or more."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.error(name, "a positive number")
+        if value < least:
+            raise self.error(name, f"{least:g} or more")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def table(self, name: str) -> "Fields":
+        """The fields of an object in the file; none when it is missing."""
+        value = self._get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(name, "an object or null")
+        return Fields(self.path, value, f"{self.prefix}{name}.")
+
+    def missing(self, name: str) -> bool:
+        """Whether the field is missing or null."""
+        return self.raw.get(name) is None
+
+    def error(self, name: str, expected: str) -> ModelError:
+        """The refusal of one field."""
+        return ModelError(
+            f"{self.path}: `{self.prefix}{name}` must be {expected}, got {self.raw.get(name)!r}"
+        )
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.raw.get(name)
+        return default if value is None else value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of the model; raises `ModelError` naming the file."""
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist; a model is a directory in Hugging Face format") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path} must hold a JSON object, it holds a {type(raw).__name__}")
+    return raw
