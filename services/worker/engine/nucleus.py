@@ -24,7 +24,7 @@ LARGEST = float(np.finfo(np.float32).max)
 COLDEST = 1e-37  # a lower temperature would be no normal number in fp32
 CHUNK = 512  # weights that one partial sum stands for
 GROUPS = 64  # scores that one group maximum stands for
-SMALL = 256  # so many are sorted rather than parted again
+SMALL = 1024  # so many are sorted rather than parted again
 ROUNDS = 64  # partings after which the rest is sorted, however much that is
 
 

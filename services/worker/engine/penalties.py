@@ -4,9 +4,6 @@ Counts the tokens as they come instead of all of them at every step. The counts 
 the tokens: made anew from them, as after a resume, they are the same.
 """
 
-from collections import Counter
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,10 +36,10 @@ class Penalties:
         self._places: dict[int, int] = {}
         self._ids = np.empty(0, np.int64)
         self._bias, self._factors, self._counts, self._presence = np.empty((4, 0))
-        biases = {i: bias for i, bias in state.sampling.logit_bias.items() if i < vocab_size}
-        if biases:
-            places = self._find(biases)
-            self._bias[places] = list(biases.values())
+        for token_id, bias in state.sampling.logit_bias.items():
+            if token_id < vocab_size:
+                place = self._place(token_id)
+                self._bias[place] = bias
 
     def apply(self, scores: Scores, state: SequenceState, end: int) -> None:
         """Edits the logits of the token that follows the first `end` tokens, in place.
@@ -68,32 +65,29 @@ class Penalties:
         scores[ids] = np.where(np.isneginf(raw), raw, np.clip(values, -LARGEST, LARGEST))
 
     def _count(self, tokens: NDArray[np.int64]) -> None:
-        start = self._prompt_len - self.counted
+        output = max(self._prompt_len - self.counted, 0)  # index of the first that is not of the prompt
         self.counted += len(tokens)
         repetition = self._sampling.repetition_penalty
         if repetition != 1:
-            places = self._find(set(tokens.tolist()))
-            self._factors[places] = repetition
+            for token_id in set(tokens.tolist()):
+                place = self._place(token_id)
+                self._factors[place] = repetition
         if self._sampling.presence_penalty or self._sampling.frequency_penalty:
-            counts = Counter(tokens[max(start, 0) :].tolist())
-            places = self._find(counts)
-            self._counts[places] += list(counts.values())
-            self._presence[places] = self._sampling.presence_penalty
+            for token_id in tokens[output:].tolist():
+                place = self._place(token_id)
+                self._counts[place] += 1
+                self._presence[place] = self._sampling.presence_penalty
 
-    def _find(self, token_ids: Collection[int]) -> list[int]:
-        """The places of the tokens, made where there are none."""
-        places = self._places
-        found = [places.setdefault(token_id, len(places)) for token_id in token_ids]
-        if len(places) > len(self._ids):
-            self._grow(max(64, 2 * len(places)))
-        for token_id, place in zip(token_ids, found, strict=True):
-            self._ids[place] = token_id
-        return found
-
-    def _grow(self, size: int) -> None:
-        more = size - len(self._ids)
-        self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
-        self._bias, self._counts, self._presence = (
-            np.concatenate([values, np.zeros(more)]) for values in (self._bias, self._counts, self._presence)
-        )
-        self._factors = np.concatenate([self._factors, np.ones(more)])
+    def _place(self, token_id: int) -> int:
+        """The place of the token, made where there is none; may replace the arrays by larger ones."""
+        place = self._places.setdefault(token_id, len(self._places))
+        if place == len(self._ids):
+            more = max(64, place)
+            self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
+            self._bias, self._counts, self._presence = (
+                np.concatenate([values, np.zeros(more)])
+                for values in (self._bias, self._counts, self._presence)
+            )
+            self._factors = np.concatenate([self._factors, np.ones(more)])
+        self._ids[place] = token_id
+        return place
