@@ -10,18 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.worker.domain.plan import BLOCK_SIZE, Engine, NewSequence, Slice, StepPlan
 from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
-from services.worker.engine.config import read_config
+from services.worker.engine.compute import Compute
+from services.worker.engine.config import ModelConfig, read_config
 from services.worker.engine.model import Decoder
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
-from services.worker.engine.weights import open_checkpoint
+from services.worker.engine.weights import Checkpoint, open_checkpoint
 from shared.messages import Sampling
 
 T = TypeVar("T")
@@ -41,12 +43,19 @@ TINY: dict[str, Any] = {
 }
 
 
-def make_llama(directory: Path, **changes: Any) -> Path:
-    """A random Llama in Hugging Face format; changes override `TINY`. `max_shard_size` splits the file."""
+ComputeFactory = Callable[[Checkpoint, ModelConfig, Collectives, int], Compute]
+
+
+def make_model(directory: Path, family: str, **changes: Any) -> Path:
+    """A random model in Hugging Face format; changes override `TINY`. `max_shard_size` splits the file.
+
+    family: transformers' `model_type`, such as llama or qwen3.
+    """
     options = {key: changes.pop(key) for key in ("max_shard_size",) if key in changes}
     dtype = changes.pop("dtype", torch.float32)
     torch.manual_seed(7)
-    model = LlamaForCausalLM(LlamaConfig(**(TINY | changes)))
+    config = AutoConfig.for_model(family, **(TINY | changes))
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers' own
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:
@@ -55,12 +64,24 @@ def make_llama(directory: Path, **changes: Any) -> Path:
     return directory
 
 
-def transformers_logits(directory: Path, token_ids: list[int]) -> Tensor:
-    """What transformers computes: logits after each token, [tokens, vocab]."""
-    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+def make_llama(directory: Path, **changes: Any) -> Path:
+    """`make_model` of the family that most tests take."""
+    return make_model(directory, "llama", **changes)
+
+
+def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = False) -> Tensor:
+    """What transformers computes: logits after each token, [tokens, vocab]; stepwise: as it generates."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with torch.no_grad():
-        logits: Tensor = model(torch.tensor([token_ids])).logits[0]
-    return logits
+        if not stepwise:
+            whole: Tensor = model(torch.tensor([token_ids])).logits[0]
+            return whole
+        cache, rows = None, []
+        for token_id in token_ids:
+            output = model(torch.tensor([[token_id]]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            rows.append(output.logits[0, 0])
+    return torch.stack(rows)
 
 
 class ThreadCollectives:
@@ -127,14 +148,26 @@ def run_threads(world: int, work: Callable[[Collectives], T]) -> list[T]:
         return [future.result() for future in futures]
 
 
-def plan_logits(directory: Path, world: int, plans: list[StepPlan], num_blocks: int = 64) -> list[Tensor]:
+def plain_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """A rank's computing in torch operations."""
+    model = Decoder(checkpoint, config, collectives)
+    return PlainCompute(model, KVCache(config, num_blocks, collectives.world))
+
+
+def plan_logits(
+    directory: Path,
+    world: int,
+    plans: list[StepPlan],
+    num_blocks: int = 64,
+    compute: ComputeFactory = plain_compute,
+) -> list[Tensor]:
     """The logits of each plan (empty where it samples nothing), computed by ranks that are threads."""
 
     def work(collectives: Collectives) -> list[Tensor]:
-        config = read_config(directory)
         with open_checkpoint(directory) as checkpoint:
-            model = Decoder(checkpoint, config, collectives)
-        runner = Runner(PlainCompute(model, KVCache(config, num_blocks, world)))
+            runner = Runner(compute(checkpoint, read_config(directory), collectives, num_blocks))
         results = []
         for plan in plans:
             logits = runner.forward(plan)[1]
@@ -158,14 +191,23 @@ class Blocks:
     def __init__(self, num_blocks: int) -> None:
         self._free = [(block * 7 + 3) % num_blocks for block in range(num_blocks)]
         assert len(set(self._free)) == num_blocks, "choose a number of blocks that 7 does not divide"
-        self._held: dict[int, int] = {}
+        self._held: dict[int, list[int]] = {}
 
     def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> Slice:
         """A slice with the new blocks that it needs."""
-        needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - self._held.get(seq_id, 0)
+        held = self._held.setdefault(seq_id, [])
+        needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(held)
         new = [self._free.pop() for _ in range(max(0, needed))]
-        self._held[seq_id] = self._held.get(seq_id, 0) + len(new)
+        held += new
         return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
+
+    def share(self, giver: int, seq_id: int, start: int, token_ids: list[int]) -> Slice:
+        """The first slice of a sequence whose tokens before `start` are in the giver's first blocks."""
+        assert start % BLOCK_SIZE == 0, "only full blocks can be shared"
+        shared = self._held[giver][: start // BLOCK_SIZE]
+        self._held[seq_id] = list(shared)
+        part = self.slice(seq_id, start, token_ids)
+        return msgspec.structs.replace(part, new_blocks=shared + part.new_blocks)
 
 
 async def generate(

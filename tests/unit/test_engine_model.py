@@ -13,27 +13,87 @@ from services.worker.engine import batch
 from services.worker.engine.config import read_config
 from services.worker.engine.reference import ReferenceDecoder
 from services.worker.engine.weights import open_checkpoint
-from tests.engine_support import Blocks, make_llama, new_sequence, plan_logits, transformers_logits
+from tests.engine_support import (
+    Blocks,
+    make_llama,
+    make_model,
+    new_sequence,
+    plan_logits,
+    transformers_logits,
+)
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "tied": {"tie_word_embeddings": True},
-    "biased": {"attention_bias": True, "mlp_bias": True},
-    "all heads": {"num_key_value_heads": 8, "head_dim": 8},
-    "other theta": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+LENGTH = 100  # tokens; beyond the windows and the original lengths of the variants
+ORIGINAL = {"max_position_embeddings": 32}
+SCALED = {"factor": 4.0, "rope_theta": 10000.0}
+LLAMA3 = SCALED | {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = SCALED | {"rope_type": "yarn", "original_max_position_embeddings": 32}
+
+# family and what differs from `TINY`
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("llama", {}),
+    "tied": ("llama", {"tie_word_embeddings": True}),
+    "biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "all heads": ("llama", {"num_key_value_heads": 8, "head_dim": 8}),
+    "two KV heads": ("llama", {"num_key_value_heads": 2, "attention_bias": True}),
+    "one KV head": ("llama", {"num_key_value_heads": 1}),
+    "other theta": ("llama", {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}),
+    "linear": ("llama", ORIGINAL | {"rope_parameters": SCALED | {"rope_type": "linear"}}),
+    "dynamic": ("llama", ORIGINAL | {"rope_parameters": SCALED | {"rope_type": "dynamic"}}),
+    "llama3": ("llama", {"max_position_embeddings": 128, "rope_parameters": LLAMA3}),
+    "yarn": ("llama", {"max_position_embeddings": 128, "rope_parameters": YARN}),
+    "yarn, mscale": (
+        "qwen2",
+        {
+            "max_position_embeddings": 128,
+            "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False},
+        },
+    ),
+    "yarn, factor": (
+        "qwen3",
+        {
+            "max_position_embeddings": 128,
+            "rope_parameters": YARN | {"attention_factor": 1.3, "beta_fast": 8.0, "beta_slow": 0.5},
+        },
+    ),
+    "mistral": ("mistral", {"sliding_window": 20}),
+    "mistral, no window": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 24}),
+    "qwen3, layer types": (
+        "qwen3",
+        {
+            "attention_bias": True,
+            "num_key_value_heads": 2,
+            "use_sliding_window": True,
+            "sliding_window": 33,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
-        name: make_llama(tmp_path_factory.mktemp("model"), **changes) for name, changes in VARIANTS.items()
+        name: make_model(tmp_path_factory.mktemp("model"), family, **changes)
+        for name, (family, changes) in VARIANTS.items()
     }
 
 
 @cache
 def _expected(model: Path, seed: int) -> Tensor:
-    return transformers_logits(model, _tokens(60, seed))
+    # transformers' logits with dynamic scaling depend on how a prompt is cut; ours are those of single tokens
+    stepwise = read_config(model).rope.kind == "dynamic"
+    return transformers_logits(model, _tokens(LENGTH, seed), stepwise)
 
 
 def _tokens(count: int, seed: int) -> list[int]:
@@ -48,33 +108,40 @@ def _mixed_plans(
     blocks = Blocks(64)
     cut = blocks.slice
     plans = [
-        StepPlan(step_id=1, admit=[new_sequence(1, a[:50])], slices=[cut(1, 0, a[:21], sample=False)]),
+        StepPlan(step_id=1, admit=[new_sequence(1, a[:90])], slices=[cut(1, 0, a[:21], sample=False)]),
         # a chunk that is not the last, a whole prompt, in one step
         StepPlan(
             step_id=2,
-            admit=[new_sequence(2, b[:30])],
-            slices=[cut(1, 21, a[21:38], sample=False), cut(2, 0, b[:30])],
+            admit=[new_sequence(2, b[:50])],
+            slices=[cut(1, 21, a[21:38], sample=False), cut(2, 0, b[:50])],
         ),
         # decode of 2 planned before the last chunk of 1 and the start of a prompt of one token
         StepPlan(
             step_id=3,
             admit=[new_sequence(3, c[:1])],
-            slices=[cut(2, 30, b[30:31]), cut(1, 38, a[38:50]), cut(3, 0, c[:1])],
+            slices=[cut(2, 50, b[50:51]), cut(1, 38, a[38:90]), cut(3, 0, c[:1])],
         ),
-        # decodes of very different lengths beside a chunk
-        StepPlan(
-            step_id=4,
-            slices=[cut(3, 1, c[1:2]), cut(1, 50, a[50:51]), cut(2, 31, b[31:32])],
-        ),
+        # decodes of very different lengths beside one another
+        StepPlan(step_id=4, slices=[cut(3, 1, c[1:2]), cut(1, 90, a[90:91]), cut(2, 51, b[51:52])]),
         # sequence 2 ends, its id is used no more; the others go on across a block boundary
-        StepPlan(step_id=5, release=[2], slices=[cut(1, 51, a[51:52]), cut(3, 2, c[2:20])]),
+        StepPlan(step_id=5, release=[2], slices=[cut(1, 91, a[91:92]), cut(3, 2, c[2:20])]),
+        # starts with blocks that sequence 1 computed
+        StepPlan(
+            step_id=6,
+            admit=[new_sequence(4, a[:70])],
+            slices=[cut(1, 92, a[92:93]), blocks.share(1, 4, 64, a[64:70])],
+        ),
+        # both go on in blocks of their own
+        StepPlan(step_id=7, slices=[cut(4, 70, a[70:71]), cut(1, 93, a[93:97])]),
     ]
     rows = [
         [],
-        [("b", 30)],
-        [("b", 31), ("a", 50), ("c", 1)],
-        [("c", 2), ("a", 51), ("b", 32)],
-        [("a", 52), ("c", 20)],
+        [("b", 50)],
+        [("b", 51), ("a", 90), ("c", 1)],
+        [("c", 2), ("a", 91), ("b", 52)],
+        [("a", 92), ("c", 20)],
+        [("a", 93), ("a", 70)],
+        [("a", 71), ("a", 97)],
     ]
     return plans, rows
 
@@ -83,7 +150,7 @@ def _mixed_plans(
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
-    plans, rows = _mixed_plans(*(_tokens(60, seed) for seed in seeds.values()))
+    plans, rows = _mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
     for found, wanted in zip(plan_logits(models[name], world, plans), rows, strict=True):
         assert len(found) == len(wanted)
@@ -91,19 +158,28 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["plain", "mistral"])
 def test_decodes_of_unlike_lengths_apart_give_the_same(
-    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    plans, _ = _mixed_plans(*(_tokens(60, seed) for seed in (1, 2, 3)))
-    together = plan_logits(models["plain"], 2, plans)
+    plans, _ = _mixed_plans(*(_tokens(LENGTH, seed) for seed in (1, 2, 3)))
+    together = plan_logits(models[name], 2, plans)
     monkeypatch.setattr(batch, "PADDING", 0)
-    for found, wanted in zip(plan_logits(models["plain"], 2, plans), together, strict=True):
+    for found, wanted in zip(plan_logits(models[name], 2, plans), together, strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+
+
+def test_as_many_ranks_as_heads(models: dict[str, Path]) -> None:
+    tokens = _tokens(LENGTH, 1)[:40]
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    for name in ("plain", "qwen3, layer types"):
+        found = plan_logits(models[name], 8, [plan])[0][0]
+        torch.testing.assert_close(found, _expected(models[name], 1)[39], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_oracle_equals_transformers(models: dict[str, Path], name: str) -> None:
-    tokens = _tokens(60, 1)
+    tokens = _tokens(LENGTH, 1)
     with open_checkpoint(models[name]) as checkpoint:
         found = ReferenceDecoder(checkpoint, read_config(models[name])).logits(tokens)
     torch.testing.assert_close(found, _expected(models[name], 1), atol=1e-4, rtol=0)
