@@ -6,11 +6,13 @@ their counters show n. Memory ordering: stores become visible in program order o
 the flags rely on; on other machines the backend refuses to start.
 """
 
+import ctypes
 import mmap
 import os
 import platform
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +28,18 @@ _YIELD_S = 0.0001  # after this long with sched_yield, sleep
 _SLEEP_S = 0.00002
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Shared memory of the ranks beside that of the collectives: addresses in this process.
+
+    counters: one cache line per rank, zero at first. address: where the rest begins. memory: keeps it mapped.
+    """
+
+    counters: int
+    address: int
+    memory: mmap.mmap
 
 
 class SharedMemoryCollectives:
@@ -48,6 +62,7 @@ class SharedMemoryCollectives:
         self.world = world
         self.timeout_s = timeout_s
         self.seconds = 0.0
+        self._fd = os.dup(shared_fd)
         shared = mmap.mmap(shared_fd, shared_bytes(world))
         self._flags = memoryview(shared)[: CACHE_LINE * world].cast("q")
         self._mine = rank * CACHE_LINE // 8
@@ -112,6 +127,19 @@ class SharedMemoryCollectives:
     def close(self) -> None:
         """Lets go of the shared memory; it is unmapped with the last view, which a traceback may hold."""
         self._slots = []
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def map_region(self, num_bytes: int) -> Region:
+        """More memory in the same file, once, for all ranks with the same size; pages cost when they are used."""
+        begin = -(-shared_bytes(self.world) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        size = CACHE_LINE * self.world + num_bytes
+        if os.fstat(self._fd).st_size < begin + size:
+            os.ftruncate(self._fd, begin + size)
+        memory = mmap.mmap(self._fd, size, offset=begin)
+        counters = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        return Region(counters, counters + CACHE_LINE * self.world, memory)
 
     def _gather(self, tensor: Tensor, wanted: bool) -> Tensor | None:
         began = time.perf_counter()

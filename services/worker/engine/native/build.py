@@ -1,0 +1,127 @@
+"""Compiles the kernels: `python -m services.worker.engine.native.build`; a rank does it when nobody did before.
+
+One shared library for each instruction set, named after the sources and options it was made from, so a stale
+one is never loaded. A machine without a C++ compiler serves with the plain path. No torch here.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent / "src"
+_MAIN = SOURCES / "program.cpp"
+# strict floating point: results must not depend on what the compiler found convenient in one of the variants
+_OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
+# best first: the flags of /proc/cpuinfo that a variant needs, and the compiler's name for them
+TARGETS = {
+    "avx512": (
+        {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"},
+        ("-march=x86-64-v4", "-mavx512vnni"),
+    ),
+    "avx2": ({"avx2", "fma", "f16c"}, ("-march=x86-64-v3",)),
+}
+_COMPILE_LIMIT_S = 300
+
+
+class NoKernels(Exception):
+    """There are no kernels for this machine, and none can be made; one sentence says why."""
+
+
+def targets() -> list[str]:
+    """The variants that this machine can run, best first."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return []
+    flags: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("flags"):
+            flags = set(line.partition(":")[2].split())
+            break
+    return [name for name, (needed, _) in TARGETS.items() if needed <= flags]
+
+
+def find(target: str) -> Path | None:
+    """The library of a variant, when somebody has made it."""
+    return next((path for path in _places(target) if path.is_file()), None)
+
+
+def ensure(target: str | None = None) -> Path:
+    """The library for this machine (or of one variant), compiled now if need be.
+
+    Raises:
+        NoKernels: the machine can run none, or there is no compiler, or it failed.
+    """
+    names = [target] if target else targets()
+    if not names:
+        raise NoKernels("the kernels are for Linux on x86-64 with AVX2 or AVX-512")
+    return find(names[0]) or _compile(names[0])
+
+
+def _places(target: str) -> list[Path]:
+    """Where the library may be: beside the sources, or in the user's cache where that cannot be written."""
+    digest = hashlib.blake2b(repr((_OPTIONS, TARGETS[target][1])).encode(), digest_size=8)
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.read_bytes())
+    name = f"kernels-{target}-{digest.hexdigest()}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [SOURCES.parent / "build" / name, cache / "ryzanstein" / name]
+
+
+def _compile(target: str) -> Path:
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "c++", "g++", "clang++"))), None)
+    if compiler is None:
+        raise NoKernels("no C++ compiler was found (g++ or clang++ on PATH, or CXX)")
+    path = next((p for p in _places(target) if _writable(p.parent)), None)
+    if path is None:
+        raise NoKernels(f"none of {', '.join(str(p.parent) for p in _places(target))} can be written")
+    with (path.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group want it at the same time
+        if path.is_file():
+            return path
+        draft = path.with_suffix(".new")
+        command = [compiler, *_OPTIONS, *TARGETS[target][1], str(_MAIN), "-o", str(draft)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoKernels(f"{compiler} could not compile the kernels: {error}") from error
+        if done.returncode:
+            reason = next(
+                (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
+            )
+            raise NoKernels(f"{compiler} could not compile the kernels: {reason}")
+        draft.rename(path)
+        for old in path.parent.glob(f"kernels-{target}-*.so"):
+            if old != path:
+                old.unlink(missing_ok=True)
+    return path
+
+
+def _writable(directory: Path) -> bool:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK)
+
+
+def main() -> int:
+    """Compiles every variant that this machine can run, or all with `--all`; says where they are."""
+    names = list(TARGETS) if "--all" in sys.argv[1:] else targets()
+    if not names:
+        print("no kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path")
+    for name in names:
+        try:
+            print(f"{name}: {ensure(name)}")
+        except NoKernels as error:
+            print(f"{name}: {error}; it serves with the plain path")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

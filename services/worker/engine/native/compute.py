@@ -1,0 +1,198 @@
+"""Runs the compiled forward pass for a step's slices.
+
+Prepares the index arrays, cuts a large batch into passes, and sees to what lies between ops where the ranks
+meet over other collectives than this host's shared memory. Results do not depend on how a batch is cut.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.domain.plan import BLOCK_SIZE, Slice
+from services.worker.engine.collectives.base import CollectiveError, Collectives
+from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
+from services.worker.engine.compute import Times
+from services.worker.engine.config import ModelConfig
+from services.worker.engine.native.cache import NativeCache
+from services.worker.engine.native.decoder import NativeDecoder, Shares
+from services.worker.engine.native.library import NUM_TIMES, BatchPointers, Exchange, Kernels, Op
+from services.worker.engine.native.packed import buffer, padded
+from services.worker.engine.native.program import MAX_ROWS, HeadShape, Parts
+from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.rope import RotaryEmbedding
+from services.worker.engine.sequences import SequenceState
+
+Ints = NDArray[np.int32]
+Piece = tuple[
+    SequenceState, int, int, bool
+]  # sequence, first position, tokens, whether its last one is sampled
+
+
+def heads_of(config: ModelConfig, rank: int, world: int) -> HeadShape:
+    """The heads of one rank."""
+    return HeadShape(len(config.heads_of(rank, world)), len(config.kv_heads_of(rank, world)), config.head_dim)
+
+
+class NativeCompute:
+    """See `Compute` for the contract.
+
+    Args:
+        kernels: Compiled for this machine.
+        config: The whole model's shape.
+        weights: This rank's.
+        collectives: Connects the ranks; over shared memory the kernels meet there themselves.
+        num_blocks: Of the KV cache.
+        threads: Of this rank.
+        spin: Whether threads and ranks wait for each other on the core; not where they are more than cores.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        config: ModelConfig,
+        weights: NativeWeights,
+        collectives: Collectives,
+        num_blocks: int,
+        threads: int,
+        spin: bool = True,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.collectives = collectives
+        self.times = Times()
+        self._kernels = kernels
+        self._vocab_size = config.vocab_size
+        heads = heads_of(config, collectives.rank, collectives.world)
+        cache = NativeCache(config.num_layers, num_blocks, heads)
+        positions = min(config.context_length, num_blocks * BLOCK_SIZE)
+        cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
+        rotation = (cos.contiguous(), sin.contiguous())
+        self._width = padded(config.hidden_size)
+        self._exchange: Exchange | None = None
+        self._partial = buffer(1)
+        shares = self._shares(spin)
+        self._decoder = NativeDecoder(config, weights, heads, cache, rotation, shares)
+        together = collectives.world == 1 or self._exchange is not None
+        program = self._decoder.program
+        self._segments = (
+            [program.whole(exchanges=self._exchange is not None)] if together else program.segments()
+        )
+        self._spans = np.zeros((MAX_ROWS, 4), np.int32)
+        self._clock = (ctypes.c_int64 * NUM_TIMES)()
+        self._team = kernels.team_new(threads, spin)
+
+    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+        """See `Compute`."""
+        logits = []
+        for pieces in _passes(slices, states):
+            found = self._pass(pieces)
+            if found is not None:
+                logits.append(found)
+        self.times.linears_s, self.times.attention_s = self._clock[0] / 1e9, self._clock[1] / 1e9
+        if not logits:
+            return None
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def close(self) -> None:
+        """Ends the threads; the object is unusable then."""
+        if self._team:
+            self._kernels.team_free(self._team)
+            self._team = 0
+
+    def _pass(self, pieces: list[Piece]) -> Tensor | None:
+        """One pass of at most MAX_ROWS tokens; the logits as `forward` returns them."""
+        rows = sum(count for _, _, count, _ in pieces)
+        token_ids, positions, slots = (np.empty(rows, np.int32) for _ in range(3))
+        tables: list[NDArray[np.int64]] = []
+        samples: list[int] = []
+        begin = at = 0
+        for index, (state, start, count, sampled) in enumerate(pieces):
+            end = begin + count
+            blocks = state.table.view[: (start + count - 1) // BLOCK_SIZE + 1]
+            if count == 1:
+                token_ids[begin], positions[begin] = state.tokens.view[start], start
+                slots[begin] = blocks[-1] * BLOCK_SIZE + start % BLOCK_SIZE
+            else:
+                where = np.arange(start, start + count)
+                token_ids[begin:end], positions[begin:end] = state.tokens.view[start : start + count], where
+                slots[begin:end] = blocks[where // BLOCK_SIZE] * BLOCK_SIZE + where % BLOCK_SIZE
+            self._spans[index] = begin, count, start, at
+            tables.append(blocks)
+            at += len(blocks)
+            if sampled:
+                samples.append(end - 1)
+            begin = end
+        table: Ints = np.concatenate(tables).astype(np.int32)
+        sample_rows: Ints = np.array(samples, np.int32)
+        batch = BatchPointers(
+            rows=rows,
+            spans=len(pieces),
+            samples=len(samples),
+            token_ids=token_ids.ctypes.data,
+            positions=positions.ctypes.data,
+            slots=slots.ctypes.data,
+            span=self._spans.ctypes.data,
+            tables=table.ctypes.data,
+            sample_rows=sample_rows.ctypes.data,
+        )
+        for index, ops in enumerate(self._segments):
+            if index:
+                self.collectives.all_reduce_sum(self._partial[:rows])
+            self._run(ops, batch)
+        if not samples:
+            return None
+        return self._gather(self._decoder.logits[: len(samples)])
+
+    def _run(self, ops: ctypes.Array[Op], batch: BatchPointers) -> None:
+        if self._exchange is not None:
+            self._exchange.timeout_ns = int(self.collectives.timeout_s * 1e9)
+        before = self._clock[2]
+        late = self._kernels.run(self._team, self._exchange, ops, len(ops), batch, self._clock)
+        self.collectives.seconds += (self._clock[2] - before) / 1e9
+        if late >= 0:
+            limit = self.collectives.timeout_s
+            raise CollectiveError(f"rank {late} did not answer the others within {limit:g} s")
+
+    def _gather(self, own: Tensor) -> Tensor | None:
+        """[rows, ids of this rank] of every rank -> [rows, vocab] on rank 0."""
+        if self.collectives.world == 1:
+            return own
+        gathered = self.collectives.gather(own)
+        if gathered is None:
+            return None
+        return gathered.transpose(0, 1).reshape(len(own), -1)[:, : self._vocab_size]
+
+    def _shares(self, spin: bool) -> Shares:
+        """Where the ranks' shares meet: in shared memory, or in a buffer of this rank's."""
+        collectives, floats = self.collectives, MAX_ROWS * self._width
+        if collectives.world == 1 or not isinstance(collectives, SharedMemoryCollectives):
+            self._partial = buffer(MAX_ROWS, self._width)
+            return Shares(*[Parts.local(self._partial)] * 3)
+        world, rank = collectives.world, collectives.rank
+        region = collectives.map_region(3 * world * floats * 4)
+        self._exchange = Exchange(
+            published=region.counters, rank=rank, world=world, spin=spin, timeout_ns=0, count=0
+        )
+        addresses = [region.address + index * world * floats * 4 for index in range(3)]
+        return Shares(*[Parts(address, address + rank * floats * 4, world, region) for address in addresses])
+
+
+def _passes(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Iterator[list[Piece]]:
+    """Cuts the slices, in their order, into passes of at most MAX_ROWS tokens."""
+    pieces: list[Piece] = []
+    room = MAX_ROWS
+    for part, state in zip(slices, states, strict=True):
+        start, left = part.start, part.num_tokens
+        while left:
+            count = min(left, room)
+            left -= count
+            pieces.append((state, start, count, part.sample and not left))
+            start, room = start + count, room - count
+            if not room:
+                yield pieces
+                pieces, room = [], MAX_ROWS
+    if pieces:
+        yield pieces

@@ -1,0 +1,118 @@
+"""The decoder of `model.py` as a program of kernels: the same layers, one op after another.
+
+Between ranks the embedding and the row-parallel linears write their share into `Parts`, an exchange makes the
+shares visible, and the residual op that follows adds them in the order of ranks and makes the next norm.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from services.worker.engine.config import ModelConfig
+from services.worker.engine.native.cache import NativeCache
+from services.worker.engine.native.library import Flag, WeightType
+from services.worker.engine.native.packed import STORED_TYPES, buffer, padded
+from services.worker.engine.native.program import MAX_ROWS, Activation, HeadShape, Parts, Program
+from services.worker.engine.native.weights import NativeLayer, NativeWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Where the ranks' shares of the residual stream meet.
+
+    They alternate: a rank may still be reading one while another writes the next.
+    """
+
+    embedding: Parts
+    attention: Parts
+    mlp: Parts
+
+
+class NativeDecoder:
+    """The program of this rank's share, and its buffers.
+
+    Args:
+        config: The whole model's shape.
+        weights: This rank's.
+        heads: This rank's.
+        cache: Where keys and values go.
+        rotation: Cosines and sines by position, [positions, head_dim / 2] each.
+        shares: Of all ranks, or this rank's only where the collectives add them up.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: NativeWeights,
+        heads: HeadShape,
+        cache: NativeCache,
+        rotation: tuple[Tensor, Tensor],
+        shares: Shares,
+    ) -> None:
+        self._config, self._heads, self._rotation, self._shares = config, heads, rotation, shares
+        self.hidden = buffer(MAX_ROWS, padded(config.hidden_size))
+        self._normed = Activation.make(config.hidden_size, weights.quantized)
+        self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
+        self._mixed = Activation.make(heads.heads * heads.dim, weights.quantized)
+        self._gated = Activation.make(weights.layers[0].gate_up.columns, weights.quantized)
+        self.logits = buffer(MAX_ROWS, weights.head.columns)
+        self.program = program = Program()
+        self._embed(program, weights)
+        # each layer ends with the norm that the next one, or the head, reads
+        norms = [layer.attention_norm for layer in weights.layers[1:]] + [weights.norm]
+        for index, layer in enumerate(weights.layers):
+            self._attention(program, layer, cache.layers[index], config.windows[index])
+            flags = Flag.SAMPLED if index == config.num_layers - 1 else Flag.NONE
+            self._mlp(program, layer, norms[index], flags)
+        program.linear(
+            self._normed, weights.head, self.logits.data_ptr(), weights.head.columns, flags=Flag.SAMPLED
+        )
+
+    def _embed(self, program: Program, weights: NativeWeights) -> None:
+        shares, table = self._shares.embedding, weights.embedding
+        kind: WeightType = STORED_TYPES[table.dtype]
+        program.embed(table, kind, weights.first_id, shares.own, self.hidden.shape[1])
+        program.exchange()
+        self._residual(program, shares, None, weights.layers[0].attention_norm, Flag.ASSIGN)
+
+    def _attention(
+        self, program: Program, layer: NativeLayer, cache: tuple[Tensor, Tensor], window: int
+    ) -> None:
+        width = self.hidden.shape[1]
+        program.linear(self._normed, layer.qkv, self._qkv.data_ptr(), self._qkv.shape[1])
+        program.attention(
+            self._qkv,
+            self._heads,
+            cache,
+            self._rotation,
+            layer.qk_norms,
+            self._config.norm_eps,
+            window,
+            out=self._mixed,
+        )
+        program.quantize(self._mixed)
+        program.linear(self._mixed, layer.output, self._shares.attention.own, width)
+        program.exchange()
+        self._residual(program, self._shares.attention, layer.output_bias, layer.mlp_norm)
+
+    def _mlp(self, program: Program, layer: NativeLayer, next_norm: Tensor, flags: Flag) -> None:
+        width = self.hidden.shape[1]
+        program.linear(self._normed, layer.gate_up, self._gated.floats.data_ptr(), self._gated.width)
+        program.quantize(self._gated)
+        program.linear(self._gated, layer.down, self._shares.mlp.own, width)
+        program.exchange()
+        self._residual(program, self._shares.mlp, layer.down_bias, next_norm, flags)
+
+    def _residual(
+        self, program: Program, parts: Parts, bias: Tensor | None, norm: Tensor, flags: Flag = Flag.NONE
+    ) -> None:
+        program.residual(
+            self.hidden,
+            self._config.hidden_size,
+            parts,
+            bias=bias,
+            norm=norm,
+            eps=self._config.norm_eps,
+            out=self._normed,
+            flags=flags,
+        )

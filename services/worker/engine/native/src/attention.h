@@ -1,0 +1,243 @@
+// Attention over the paged KV cache, without copying it. Of each block a KV head's keys lie as [head_dim][16 tokens]
+// and its values as [16 tokens][head_dim], so that scores and sums are both plain multiply-adds of whole registers.
+// Softmax is computed as it goes (Milakov and Gimelshein, 2018; as in FlashAttention), in steps of CHUNK positions
+// counted from the start of the sequence: a token's result is the same alone, in a batch, and in any prefill chunk.
+#pragma once
+#include <cmath>
+#include <limits>
+
+#include "rows.h"
+
+namespace ryz {
+
+constexpr int BLOCK = 16;       // tokens per KV block
+constexpr int CHUNK = 16;       // blocks per softmax step
+constexpr int MAX_QUERIES = 8;  // query rows of one task
+
+struct Span {  // consecutive tokens of one sequence
+  int32_t begin, count;  // rows of the batch
+  int32_t start;         // position of the first
+  int32_t table;         // where its blocks begin in `tables`
+};
+
+struct Batch {
+  int32_t rows, spans, samples, unused;
+  const int32_t* token_ids;    // [rows]
+  const int32_t* positions;    // [rows]
+  const int32_t* slots;        // [rows], block * 16 + offset
+  const Span* span;            // [spans]
+  const int32_t* tables;       // block ids of all spans
+  const int32_t* sample_rows;  // [samples]
+};
+
+struct Heads {
+  int64_t heads, kv_heads, dim, width;  // width: dim padded to sixteen
+  float* keys;    // [blocks][kv_heads][width][16]
+  float* values;  // [blocks][kv_heads][16][width]
+  int64_t window;  // positions a token sees, itself included; 0: all
+  float scale;
+
+  float* key_block(int64_t block, int64_t head) const { return keys + (block * kv_heads + head) * BLOCK * width; }
+  float* value_block(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
+};
+
+struct Rotary {
+  const float* cos, *sin;  // [positions, dim / 2]
+  const float* query_norm, *key_norm;  // [width] or null
+  float eps;
+};
+
+// Turns one token's queries and keys, in place, and stores its key and value.
+inline void rotate_and_store(const Heads& h, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
+  const int64_t half = h.dim / 2;
+  const float *cos = r.cos + position * half, *sin = r.sin + position * half;
+  alignas(64) float key[1024] = {0};
+  for (int64_t head = 0; head < h.heads + h.kv_heads; head++) {
+    float* x = qkv + head * h.dim;
+    const float* norm = head < h.heads ? r.query_norm : r.key_norm;
+    if (norm) {
+      std::memcpy(key, x, h.dim * sizeof(float));
+      rms_norm(key, norm, r.eps, h.dim, h.width, key);
+      std::memcpy(x, key, h.dim * sizeof(float));
+    }
+    rotate(x, cos, sin, half);
+  }
+  const int64_t block = slot / BLOCK, offset = slot % BLOCK;
+  for (int64_t head = 0; head < h.kv_heads; head++) {
+    const float* k = qkv + (h.heads + head) * h.dim;
+    float* keys = h.key_block(block, head) + offset;
+    for (int64_t d = 0; d < h.dim; d++) keys[d * BLOCK] = k[d];
+    std::memcpy(h.value_block(block, head) + offset * h.width, k + h.kv_heads * h.dim, h.dim * sizeof(float));
+  }
+}
+
+// One row of a task: a query and its running softmax.
+struct Query {
+  const float* q;    // [dim]
+  float* out;        // [dim]
+  int64_t position;  // it sees first..position
+  int64_t first;
+};
+
+template <int ROWS, int BLOCKS>
+inline void score_blocks(const Heads& h, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
+                         float (*scores)[CHUNK * BLOCK]) {
+  F acc[ROWS][BLOCKS];
+  const float* keys[BLOCKS];
+  for (int b = 0; b < BLOCKS; b++) keys[b] = h.key_block(blocks[b], head);
+  for (int r = 0; r < ROWS; r++)
+    for (int b = 0; b < BLOCKS; b++) acc[r][b] = zero();
+  for (int64_t d = 0; d < h.dim; d++) {
+    F k[BLOCKS];
+    for (int b = 0; b < BLOCKS; b++) k[b] = load(keys[b] + d * BLOCK);
+    for (int r = 0; r < ROWS; r++) {
+      const F x = set1(q[d][r]);
+      for (int b = 0; b < BLOCKS; b++) acc[r][b] = fma(x, k[b], acc[r][b]);
+    }
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int b = 0; b < BLOCKS; b++) store(scores[r] + b * BLOCK, acc[r][b]);
+}
+
+// scores of ROWS queries against `count` blocks
+template <int ROWS>
+inline void score(const Heads& h, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
+                  float (*scores)[CHUNK * BLOCK]) {
+  constexpr int TOGETHER = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
+  int b = 0;
+  float(*to)[CHUNK * BLOCK] = scores;
+  for (; b + TOGETHER <= count; b += TOGETHER) {
+    score_blocks<ROWS, TOGETHER>(h, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+  }
+  for (; b < count; b++) {
+    score_blocks<ROWS, 1>(h, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+  }
+}
+
+// out[r] = out[r] * factor[r] + sum over positions [from, to) of weight * value, for WIDE registers of the head's width
+template <int ROWS, int WIDE>
+inline void mix(const Heads& h, int64_t head, const int32_t* blocks, int from, int to, int64_t column,
+                const float (*weights)[CHUNK * BLOCK], const float* factor, float* const* out) {
+  F acc[ROWS][WIDE];
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < WIDE; c++) acc[r][c] = load(out[r] + column + c * LANES) * set1(factor[r]);
+  for (int t = from; t < to; t++) {
+    const float* v = h.value_block(blocks[t / BLOCK], head) + t % BLOCK * h.width + column;
+    F value[WIDE];
+    for (int c = 0; c < WIDE; c++) value[c] = load(v + c * LANES);
+    for (int r = 0; r < ROWS; r++) {
+      const F w = set1(weights[r][t]);
+      for (int c = 0; c < WIDE; c++) acc[r][c] = fma(w, value[c], acc[r][c]);
+    }
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < WIDE; c++) store(out[r] + column + c * LANES, acc[r][c]);
+}
+
+template <int ROWS>
+void attend(const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
+  alignas(64) float scores[ROWS][CHUNK * BLOCK];
+  alignas(64) float sums[ROWS][256];  // the running results, [width]
+  float q[256][MAX_QUERIES];
+  float peak[ROWS], total[ROWS], factor[ROWS];
+  float* out[ROWS];
+  int64_t first = queries[0].first, last = 0;
+  for (int r = 0; r < ROWS; r++) {
+    peak[r] = -std::numeric_limits<float>::infinity();
+    total[r] = 0;
+    out[r] = sums[r];
+    std::memset(sums[r], 0, h.width * sizeof(float));
+    for (int64_t d = 0; d < h.dim; d++) q[d][r] = queries[r].q[d] * h.scale;
+    first = std::min(first, queries[r].first);
+    last = std::max(last, queries[r].position);
+  }
+  constexpr int64_t STEP = CHUNK * BLOCK;
+  for (int64_t base = first / STEP * STEP; base <= last; base += STEP) {
+    const int count = (int)std::min<int64_t>(CHUNK, (last - base) / BLOCK + 1);
+    // blocks before the window may be gone or hold anything: they are neither read nor named
+    const int skip = (int)(std::max<int64_t>(0, first - base) / BLOCK);
+    const int32_t* blocks = table + base / BLOCK;
+    score<ROWS>(h, head, blocks + skip, count - skip, q, (float(*)[CHUNK * BLOCK])(scores[0] + skip * BLOCK));
+    for (int r = 0; r < ROWS; r++) {
+      const int from = (int)std::max<int64_t>(0, queries[r].first - base);
+      const int to = (int)std::min<int64_t>(STEP, queries[r].position + 1 - base);
+      F top = set1(-std::numeric_limits<float>::infinity());
+      for (int b = skip; b < count; b++) {
+        const F s = keep(load(scores[r] + b * BLOCK), b * BLOCK, from, to);
+        store(scores[r] + b * BLOCK, s);
+        top = max(top, s);
+      }
+      const float higher = std::max(peak[r], largest(top));
+      if (higher == -std::numeric_limits<float>::infinity()) {  // this query sees nothing of this step
+        factor[r] = 1;
+        for (int b = skip; b < count; b++) store(scores[r] + b * BLOCK, zero());
+        continue;
+      }
+      factor[r] = std::exp(peak[r] - higher);
+      peak[r] = higher;
+      F mass = zero();
+      for (int b = skip; b < count; b++) {
+        const F p = exp(load(scores[r] + b * BLOCK) - set1(higher));
+        store(scores[r] + b * BLOCK, p);
+        mass = mass + p;
+      }
+      total[r] = total[r] * factor[r] + sum(mass);
+    }
+    const int begin = (int)std::max<int64_t>(0, first - base), end = (int)std::min<int64_t>(STEP, last + 1 - base);
+    int64_t column = 0;
+    for (; column + 4 * LANES <= h.width && ROWS <= 4; column += 4 * LANES) {
+      mix<ROWS, 4>(h, head, blocks, begin, end, column, scores, factor, out);
+    }
+    for (; column + 2 * LANES <= h.width; column += 2 * LANES) {
+      mix<ROWS, 2>(h, head, blocks, begin, end, column, scores, factor, out);
+    }
+    for (; column < h.width; column += LANES) {
+      mix<ROWS, 1>(h, head, blocks, begin, end, column, scores, factor, out);
+    }
+  }
+  for (int r = 0; r < ROWS; r++) {
+    const float inverse = 1.0f / total[r];
+    for (int64_t d = 0; d < h.dim; d++) queries[r].out[d] = sums[r][d] * inverse;
+  }
+}
+
+template <int ROWS>
+inline void attend_of(int rows, const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
+  if (rows == ROWS) {
+    attend<ROWS>(h, head, table, queries);
+  } else if constexpr (ROWS > 1) {
+    attend_of<ROWS - 1>(rows, h, head, table, queries);
+  }
+}
+
+// How many tasks a span makes: per KV head, tiles of tokens whose queries fit one task.
+inline int64_t tile_tokens(const Heads& h) { return std::max<int64_t>(1, MAX_QUERIES / (h.heads / h.kv_heads)); }
+inline int64_t tasks_of(const Heads& h, const Span& span) {
+  const int64_t tokens = tile_tokens(h);
+  return h.kv_heads * ((span.count + tokens - 1) / tokens);
+}
+
+// Task `index` of a span: qkv [rows, stride] has the turned queries, out [rows, out_stride] takes the results.
+inline void attention_task(const Heads& h, const Span& span, const int32_t* tables, int64_t index, const float* qkv,
+                           int64_t stride, float* out, int64_t out_stride) {
+  const int64_t group = h.heads / h.kv_heads, tokens = tile_tokens(h);
+  const int64_t head = index % h.kv_heads, begin = index / h.kv_heads * tokens;
+  const int64_t end = std::min<int64_t>(span.count, begin + tokens);
+  Query queries[MAX_QUERIES];
+  int count = 0;
+  for (int64_t token = begin; token < end; token++) {
+    const int64_t row = span.begin + token, position = span.start + token;
+    const int64_t first = h.window ? std::max<int64_t>(0, position + 1 - h.window) : 0;
+    for (int64_t g = 0; g < group; g++) {
+      const int64_t column = (head * group + g) * h.dim;
+      queries[count++] = {qkv + row * stride + column, out + row * out_stride + column, position, first};
+      if (count == MAX_QUERIES) {
+        attend_of<MAX_QUERIES>(count, h, head, tables + span.table, queries);
+        count = 0;
+      }
+    }
+  }
+  if (count) attend_of<MAX_QUERIES>(count, h, head, tables + span.table, queries);
+}
+
+}  // namespace ryz

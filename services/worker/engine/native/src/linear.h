@@ -1,0 +1,181 @@
+// Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input (for each four of them
+// where weights are bytes) the weights of these outputs lie side by side, so that a panel is read once, in order.
+// Every output is one chain of multiply-adds over the inputs in their order, however many rows there are.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "simd.h"
+
+namespace ryz {
+
+constexpr int PANEL = 2 * LANES;
+constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
+enum Type { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3 };
+
+inline int type_bytes(int type) { return type == F32 ? 4 : type == INT8 ? 1 : 2; }
+inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+// inputs of a packed row
+inline int64_t depth(int64_t k, int type) { return type == INT8 ? padded(k, 4) : k; }
+inline int64_t panel_bytes(int64_t k, int type) { return depth(k, type) * PANEL * type_bytes(type); }
+
+template <int TYPE>
+inline F load_weights(const uint8_t* p) {
+  if constexpr (TYPE == F32) return load((const float*)p);
+  if constexpr (TYPE == BF16) return load_bf16((const uint16_t*)p);
+  return load_f16((const uint16_t*)p);
+}
+
+struct Input {
+  const float* x;        // [rows, stride], floats; or
+  const int8_t* q;       // [rows, stride], bytes, with
+  const float* scales;   // [rows] and
+  const int32_t* sums;   // [rows]
+  int64_t stride;
+};
+
+struct Output {
+  float* y;  // [rows, stride]
+  int64_t stride, columns;
+  const float* bias;    // [panels * PANEL] or null
+  const float* scales;  // [panels * PANEL], of byte weights
+  bool silu;            // the first half of a panel gates the second: half as many columns come out
+};
+
+inline F silu(F x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
+
+inline void put(float* y, F value, int64_t columns) {
+  if (columns >= LANES) {
+    store(y, value);
+  } else if (columns > 0) {
+    float part[LANES];
+    store(part, value);
+    std::memcpy(y, part, columns * sizeof(float));
+  }
+}
+
+inline void finish(const Output& out, int64_t panel, int64_t row, F first, F second) {
+  if (out.bias) {
+    first = first + load(out.bias + panel * PANEL);
+    second = second + load(out.bias + panel * PANEL + LANES);
+  }
+  if (out.silu) {
+    const int64_t column = panel * LANES;
+    put(out.y + row * out.stride + column, silu(first) * second, out.columns - column);
+  } else {
+    const int64_t column = panel * PANEL;
+    put(out.y + row * out.stride + column, first, out.columns - column);
+    put(out.y + row * out.stride + column + LANES, second, out.columns - column - LANES);
+  }
+}
+
+template <int TYPE, int ROWS>
+inline void tile(const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel, int64_t row) {
+  if constexpr (TYPE == INT8) {
+    I acc[ROWS][2];
+    for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = izero();
+    const int8_t* x = in.q + row * in.stride;
+    for (int64_t i = 0; i < k; i += 4, w += 4 * PANEL) {
+      const I w0 = iload(w), w1 = iload(w + 4 * LANES);
+      for (int r = 0; r < ROWS; r++) {
+        const I xr = ibroadcast4(x + r * in.stride + i);
+        acc[r][0] = dot4(acc[r][0], w0, xr);
+        acc[r][1] = dot4(acc[r][1], w1, xr);
+      }
+    }
+    const F s0 = load(out.scales + panel * PANEL), s1 = load(out.scales + panel * PANEL + LANES);
+    for (int r = 0; r < ROWS; r++) {
+      const int offset = WEIGHT_OFFSET * in.sums[row + r];
+      const F scale = set1(in.scales[row + r]);
+      finish(out, panel, row + r, to_float(acc[r][0], offset) * s0 * scale, to_float(acc[r][1], offset) * s1 * scale);
+    }
+  } else {
+    F acc[ROWS][2];
+    for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
+    const float* x = in.x + row * in.stride;
+    constexpr int BYTES = LANES * (TYPE == F32 ? 4 : 2);
+    for (int64_t i = 0; i < k; i++, w += 2 * BYTES) {
+      const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
+      for (int r = 0; r < ROWS; r++) {
+        const F xr = set1(x[r * in.stride + i]);
+        acc[r][0] = fma(xr, w0, acc[r][0]);
+        acc[r][1] = fma(xr, w1, acc[r][1]);
+      }
+    }
+    for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, acc[r][0], acc[r][1]);
+  }
+}
+
+template <int TYPE, int ROWS>
+inline void tile_of(int rows, const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel,
+                    int64_t row) {
+  if (rows == ROWS) {
+    tile<TYPE, ROWS>(in, w, k, out, panel, row);
+  } else if constexpr (ROWS > 1) {
+    tile_of<TYPE, ROWS - 1>(rows, in, w, k, out, panel, row);
+  }
+}
+
+// Panels first to end, all rows: the panel stays in the core's cache while the rows pass by.
+template <int TYPE>
+void panels(const Input& in, const uint8_t* weights, int64_t k, const Output& out, int64_t rows, int first, int end) {
+  const int64_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
+  for (int panel = first; panel < end; panel++) {
+    const uint8_t* w = weights + panel * panel_bytes(k, TYPE);
+    for (int64_t t = 0, row = 0; t < tiles; t++) {
+      const int count = (int)((rows - row + tiles - t - 1) / (tiles - t));  // tiles of about the same height
+      tile_of<TYPE, MAX_ROWS>(count, in, w, depth(k, TYPE), out, panel, row);
+      row += count;
+    }
+  }
+}
+
+inline void linear(int type, const Input& in, const uint8_t* weights, int64_t k, const Output& out, int64_t rows,
+                   int first, int end) {
+  switch (type) {
+    case F32: return panels<F32>(in, weights, k, out, rows, first, end);
+    case BF16: return panels<BF16>(in, weights, k, out, rows, first, end);
+    case F16: return panels<F16>(in, weights, k, out, rows, first, end);
+    default: return panels<INT8>(in, weights, k, out, rows, first, end);
+  }
+}
+
+// [n, k] floats, bf16 or fp16 as they are, into panels; rows beyond n become zeros.
+template <class T>
+void pack(const T* source, int64_t n, int64_t k, T* target) {
+  const int64_t count = padded(n, PANEL) / PANEL;
+  for (int64_t panel = 0; panel < count; panel++) {
+    T* to = target + panel * k * PANEL;
+    for (int64_t j = 0; j < PANEL; j++) {
+      const int64_t row = panel * PANEL + j;
+      const T* from = source + row * k;
+      for (int64_t i = 0; i < k; i++) to[i * PANEL + j] = row < n ? from[i] : T(0);
+    }
+  }
+}
+
+// [n, k] floats into panels of bytes, with one scale per output: the largest weight becomes 127.
+inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target, float* scales) {
+  const int64_t count = padded(n, PANEL) / PANEL, deep = depth(k, INT8);
+  for (int64_t panel = 0; panel < count; panel++) {
+    uint8_t* to = target + panel * deep * PANEL;
+    for (int64_t j = 0; j < PANEL; j++) {
+      const int64_t row = panel * PANEL + j;
+      const float* from = source + row * k;
+      float peak = 0;
+      bool bad = false;  // NaN or infinity: the scale becomes NaN, so that the damage shows
+      for (int64_t i = 0; row < n && i < k; i++) {
+        peak = std::max(peak, std::fabs(from[i]));
+        bad |= !std::isfinite(from[i]);
+      }
+      const float inverse = peak > 0 && !bad ? 127.0f / peak : 0.0f;
+      scales[row] = bad ? NAN : peak / 127.0f;
+      for (int64_t i = 0; i < deep; i++) {
+        const int value = row < n && i < k && !bad ? (int)std::nearbyint(from[i] * inverse) : 0;
+        to[i / 4 * 4 * PANEL + j * 4 + i % 4] = (uint8_t)(value + WEIGHT_OFFSET);
+      }
+    }
+  }
+}
+
+}  // namespace ryz

@@ -1,0 +1,218 @@
+// A forward pass as a list of ops that is made once and run for every step: one call from Python, and the rank's
+// threads go through the ops together. Buffers and weights are given as addresses; `program.py` owns them.
+#include <algorithm>
+#include <vector>
+
+#include "attention.h"
+#include "exchange.h"
+#include "linear.h"
+#include "rows.h"
+#include "team.h"
+
+namespace ryz {
+
+enum Kind { EMBED = 0, RESIDUAL = 1, LINEAR = 2, ROTATE = 3, ATTENTION = 4, QUANTIZE = 5, EXCHANGE = 6 };
+enum Times { T_LINEAR = 0, T_ATTENTION = 1, T_EXCHANGE = 2, T_ROWS = 3, NUM_TIMES = 4 };
+
+// The fields of an op by kind; program.py has the same structure.
+struct Op {
+  int32_t kind, flags;
+  int64_t n[7];
+  const void* p[10];
+  float eps;
+  int32_t type;
+};
+
+enum Flags {
+  SAMPLED = 1,  // rows are those to be sampled, not all
+  ASSIGN = 2,   // RESIDUAL: the sum replaces the stream
+  SILU = 4,     // LINEAR: the first half of the outputs gates the second
+  BYTES = 8,    // the input (LINEAR) or the output (RESIDUAL) is quantized
+};
+
+struct Context {
+  Team& team;
+  Exchange* exchange;
+  const Batch& batch;
+};
+
+template <class T>
+T* at(const Op& op, int i) {
+  return (T*)op.p[i];
+}
+
+int64_t rows_of(const Op& op, const Batch& batch) { return op.flags & SAMPLED ? batch.samples : batch.rows; }
+
+// p: table, out | n: columns, width, first id, ids
+void embed(const Op& op, const Batch& batch, int first, int end) {
+  for (int row = first; row < end; row++) {
+    float* to = at<float>(op, 1) + row * op.n[1];
+    const int64_t id = batch.token_ids[row] - op.n[2];
+    if (id < 0 || id >= op.n[3]) {
+      std::memset(to, 0, op.n[1] * sizeof(float));
+    } else {
+      copy_row(at<uint8_t>(op, 0), op.type, id, op.n[0], to);
+    }
+  }
+}
+
+// p: hidden, parts (or null: nothing to add), bias, norm, y, q, scales, sums | n: columns, width, part stride, parts, q stride
+void residual(const Op& op, const Batch& batch, int first, int end) {
+  Residual r = {};
+  r.hidden = at<float>(op, 0);
+  r.columns = op.n[0], r.width = op.n[1];
+  r.parts = at<float>(op, 1), r.part_stride = op.n[2], r.parts_count = (int)op.n[3];
+  r.assign = op.flags & ASSIGN;
+  r.bias = at<float>(op, 2), r.norm = at<float>(op, 3), r.eps = op.eps;
+  r.y = at<float>(op, 4);
+  r.out = {at<int8_t>(op, 5), at<float>(op, 6), at<int32_t>(op, 7), op.n[4]};
+  for (int i = first; i < end; i++) {
+    const int64_t row = op.flags & SAMPLED ? batch.sample_rows[i] : i;
+    if (r.parts) add_parts(r, row);
+    if (r.norm) norm_row(r, row, i);
+  }
+}
+
+// p: x, q, scales, sums, weights, y, bias, weight scales | n: inputs, input stride, panels, output stride, columns
+void linear_op(const Op& op, const Batch& batch, int first, int end) {
+  const Input in = {at<float>(op, 0), at<int8_t>(op, 1), at<float>(op, 2), at<int32_t>(op, 3), op.n[1]};
+  const Output out = {at<float>(op, 5), op.n[3], op.n[4], at<float>(op, 6), at<float>(op, 7), (op.flags & SILU) != 0};
+  linear(op.type, in, at<uint8_t>(op, 4), op.n[0], out, rows_of(op, batch), first, end);
+}
+
+// p: qkv, keys, values, cos, sin, query norm, key norm, out | n: heads, kv heads, dim, width, window, qkv stride, out stride
+Heads heads_of(const Op& op) {
+  return {op.n[0], op.n[1], op.n[2], op.n[3], at<float>(op, 1), at<float>(op, 2), op.n[4], 1.0f / std::sqrt((float)op.n[2])};
+}
+
+void rotate_op(const Op& op, const Batch& batch, int first, int end) {
+  const Heads heads = heads_of(op);
+  const Rotary rotary = {at<float>(op, 3), at<float>(op, 4), at<float>(op, 5), at<float>(op, 6), op.eps};
+  for (int row = first; row < end; row++) {
+    rotate_and_store(heads, rotary, at<float>(op, 0) + row * op.n[5], batch.positions[row], batch.slots[row]);
+  }
+}
+
+void attention_op(const Op& op, const Context& c, Counter& counter) {
+  const Heads heads = heads_of(op);
+  const Batch& batch = c.batch;
+  int64_t total = 0;
+  for (int s = 0; s < batch.spans; s++) total += tasks_of(heads, batch.span[s]);
+  counter.share((int)total, c.team.threads(), [&](int first, int end) {
+    int64_t base = 0;
+    for (int s = 0; s < batch.spans && base < end; s++) {
+      const int64_t count = tasks_of(heads, batch.span[s]);
+      for (int64_t i = std::max<int64_t>(first, base); i < std::min<int64_t>(end, base + count); i++) {
+        attention_task(heads, batch.span[s], batch.tables, i - base, at<float>(op, 0), op.n[5], at<float>(op, 7),
+                       op.n[6]);
+      }
+      base += count;
+    }
+  });
+}
+
+// p: x, q, scales, sums | n: width, q stride, x stride
+void quantize_op(const Op& op, const Batch&, int first, int end) {
+  const Quantized out = {at<int8_t>(op, 1), at<float>(op, 2), at<int32_t>(op, 3), op.n[1]};
+  for (int row = first; row < end; row++) quantize(at<float>(op, 0) + row * op.n[2], op.n[0], out, row);
+}
+
+int time_of(int kind) {
+  switch (kind) {
+    case LINEAR: return T_LINEAR;
+    case ROTATE:
+    case ATTENTION: return T_ATTENTION;
+    case EXCHANGE: return T_EXCHANGE;
+    default: return T_ROWS;
+  }
+}
+
+// Returns -1, or the number of a rank that did not come.
+int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& batch, int64_t* times) {
+  std::vector<Counter> counters(count);
+  const Context c = {team, exchange, batch};
+  std::atomic<int> late{-1};
+  team.run([&](int thread) {
+    int64_t before = thread == 0 ? now_ns() : 0;
+    for (int i = 0; i < count; i++) {
+      const Op& op = ops[i];
+      const auto share = [&](int64_t total, void (*work)(const Op&, const Batch&, int, int)) {
+        counters[i].share((int)total, team.threads(), [&](int first, int end) { work(op, batch, first, end); });
+      };
+      switch (op.kind) {
+        case EMBED: share(batch.rows, embed); break;
+        case RESIDUAL: share(rows_of(op, batch), residual); break;
+        case LINEAR: if (rows_of(op, batch)) share(op.n[2], linear_op); break;
+        case ROTATE: share(batch.rows, rotate_op); break;
+        case ATTENTION: attention_op(op, c, counters[i]); break;
+        case QUANTIZE: share(batch.rows, quantize_op); break;
+        case EXCHANGE:
+          if (thread == 0) {
+            exchange->publish();
+            late = exchange->wait();
+          }
+          break;
+      }
+      team.barrier();
+      if (thread == 0) {
+        const int64_t now = now_ns();
+        times[time_of(op.kind)] += now - before;
+        before = now;
+      }
+      if (late.load(std::memory_order_relaxed) >= 0) return;
+    }
+  });
+  return late;
+}
+
+// All-reduce of any length over the slots of the ranks, in pieces; sums in the order of ranks.
+// slots: [2][world][slot_floats]. Returns -1, or the number of a rank that did not come.
+int all_reduce(Exchange& exchange, float* slots, int64_t slot_floats, float* data, int64_t count) {
+  const int world = exchange.world;
+  int late = exchange.wait();  // of the operation before this one, nothing may be left to read
+  for (int64_t begin = 0; begin < count && late < 0; begin += slot_floats) {
+    const int64_t size = std::min(slot_floats, count - begin);
+    float* parity = slots + ((exchange.count + 1) & 1) * world * slot_floats;
+    std::memcpy(parity + exchange.rank * slot_floats, data + begin, size * sizeof(float));
+    exchange.publish();
+    late = exchange.wait();
+    if (late >= 0) break;
+    float* to = data + begin;
+    for (int64_t i = 0; i < size; i++) to[i] = parity[i] + parity[slot_floats + i];
+    for (int other = 2; other < world; other++) {
+      const float* from = parity + other * slot_floats;
+      for (int64_t i = 0; i < size; i++) to[i] += from[i];
+    }
+  }
+  return late;
+}
+
+}  // namespace ryz
+
+using namespace ryz;
+
+extern "C" {
+
+int ryz_avx512() { return RYZ_AVX512; }
+int ryz_panel() { return PANEL; }
+
+Team* ryz_team_new(int threads, int spin) { return new Team(threads, spin); }
+void ryz_team_free(Team* team) { delete team; }
+
+int ryz_run(Team* team, Exchange* exchange, const Op* ops, int count, const Batch* batch, int64_t* times) {
+  return run(*team, exchange, ops, count, *batch, times);
+}
+int ryz_all_reduce(Exchange* exchange, float* slots, int64_t slot_floats, float* data, int64_t count) {
+  return all_reduce(*exchange, slots, slot_floats, data, count);
+}
+
+int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }
+void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, float* scales) {
+  switch (type) {
+    case F32: return pack((const float*)source, n, k, (float*)target);
+    case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, scales);
+    default: return pack((const uint16_t*)source, n, k, (uint16_t*)target);
+  }
+}
+
+}  // extern "C"
