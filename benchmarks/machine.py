@@ -6,17 +6,19 @@ Only reads; what cannot be found out on a system is "unknown", which a reader se
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("uvloop", "uvicorn", "nats-py", "msgspec", "fastapi")
+SERVING_PACKAGES = ("uvloop", "uvicorn", "nats-py", "msgspec", "fastapi")
+ENGINE_PACKAGES = ("torch", "numpy", "transformers", "llama_cpp_python")
 
 
-def machine() -> dict[str, object]:
-    """CPU, memory, kernel, Python, packages of the serving path; the load average tells of neighbours."""
+def machine(packages: Sequence[str] = SERVING_PACKAGES) -> dict[str, object]:
+    """CPU, memory, kernel, Python, versions of packages; the load average tells of neighbours."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
@@ -24,7 +26,7 @@ def machine() -> dict[str, object]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in packages},
         "load_average_1m": round(os.getloadavg()[0], 2),
     }
 

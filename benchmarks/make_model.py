@@ -71,7 +71,7 @@ def make_model(
 
 
 def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
-    """A byte-level BPE with exactly that many tokens: trained as far as the corpus reaches, then made-up merges.
+    """A byte-level BPE with exactly that many tokens: trained as far as the corpus reaches, the rest made up.
 
     Made-up merges stand last, so they leave ordinary text nearly alone.
     """

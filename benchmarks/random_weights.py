@@ -93,8 +93,8 @@ def write_file(path: Path, file: WeightFile, dtype: str, seed: int, written: Cal
 def random_tensor(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> Iterator[NDArray[np.generic]]:
     """The numbers of one tensor in pieces of whole rows, in the bytes of the file.
 
-    Norms are near 1; matrices are normal with the deviation 1 / sqrt(inputs), so that activations keep their size
-    from layer to layer and the logits of the next token differ by a few units.
+    Norms are near 1; matrices are normal with the deviation 1 / sqrt(inputs), so that activations keep their
+    size from layer to layer and the logits of the next token differ by a few units.
     """
     rng = np.random.Generator(np.random.SFC64([seed, crc32(name.encode())]))
     rows, columns = shape[0], prod(shape[1:])

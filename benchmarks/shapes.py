@@ -48,7 +48,7 @@ class Shape:
             )
         if self.vocab < least:
             raise ShapeError(
-                f"--vocab {self.vocab} is too small: a byte-level tokenizer with its special tokens has {least}"
+                f"--vocab {self.vocab} is too small: the bytes and special tokens of a tokenizer are {least}"
             )
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -16,7 +16,9 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cli.bench_engine import engine
 from cli.bench_model import make_model
+from cli.bench_options import numbers
 from cli.console import err, fail, out
 
 app = typer.Typer(
@@ -34,6 +36,7 @@ def bench() -> None:
     """Measure the serving path."""
 
 
+app.command("engine")(engine)
 app.command("make-model")(make_model)
 
 
@@ -60,7 +63,7 @@ def serving(  # noqa: PLR0917 (typer takes options as arguments)
     from benchmarks.serving import BenchFailed, Plan, measure  # noqa: PLC0415
     from benchmarks.stack import started  # noqa: PLC0415
 
-    levels = _levels(concurrency)
+    levels = numbers("--concurrency", concurrency, 4096)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended
     facts = {"machine": machine(), "commit": commit()}
     with ExitStack() as cleanup:
@@ -82,18 +85,6 @@ def serving(  # noqa: PLR0917 (typer takes options as arguments)
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
     else:
         _print(report)
-
-
-def _levels(text: str) -> list[int]:
-    try:
-        levels = [int(part) for part in text.split(",")]
-    except ValueError:
-        levels = []
-    if not levels or not all(1 <= level <= 4096 for level in levels):
-        fail(
-            f"--concurrency takes numbers from 1 to 4096 with commas between them, got {text!r}.", exit_code=2
-        )
-    return levels
 
 
 @contextmanager

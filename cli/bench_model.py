@@ -22,7 +22,8 @@ def make_model(  # noqa: PLR0917 (typer takes options as arguments)
     vocab: Annotated[int | None, typer.Option(help="Tokens of the vocabulary, at least 261.")] = None,
     context: Annotated[int | None, typer.Option(help="Positions that the model has.")] = None,
     tied: Annotated[
-        bool | None, typer.Option("--tied/--untied", help="Share the embedding with the output layer, or not.")
+        bool | None,
+        typer.Option("--tied/--untied", help="Share the embedding with the output layer, or not."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="Decides the weights.")] = 0,

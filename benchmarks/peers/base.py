@@ -1,0 +1,33 @@
+"""The contract of a peer: another engine that computes the same model, timed as ours is.
+
+A peer runs in a process of its own (`start_peer`), so that its threads and memory are its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class PeerError(Exception):
+    """A peer cannot run this model or is not installed; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One run of a batch. `tokens` are the generated ones of each sequence, the first included.
+
+    prefill_s: from the prompts' start until every sequence has its first token.
+    decode_s: all later tokens.
+    """
+
+    prefill_s: float
+    decode_s: float
+    tokens: list[list[int]]
+
+
+class Peer(Protocol):
+    """A loaded model. Greedy, no end-of-sequence token ends anything, nothing is kept between runs."""
+
+    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+        """Generates `num_tokens` for each prompt, all in one batch; the prompts have one length."""
+        ...

@@ -1,0 +1,59 @@
+"""transformers as a peer: the loop that its `generate` runs, without what greedy decoding does not need.
+
+One forward pass for the prompts, then one for each token of all sequences, with its key and value cache.
+"""
+
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import PeerError, Timing
+
+
+class Transformers:
+    """See `Peer`.
+
+    Args:
+        model: Directory in Hugging Face format.
+        precision: fp32, fp16 or bf16.
+    """
+
+    def __init__(self, model: Path, precision: str) -> None:
+        types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+        if precision not in types:
+            raise PeerError(f"not available: transformers has no {precision} on a CPU without more packages")
+        try:
+            library: Any = import_module("transformers")  # an optional extra
+        except ImportError:
+            raise PeerError(
+                "the package transformers is not installed; `pip install 'ryzanstein[peers]'`"
+            ) from None
+        import torch  # noqa: PLC0415
+
+        library.utils.logging.disable_progress_bar()
+        self._torch = torch
+        self._model: Any = library.AutoModelForCausalLM.from_pretrained(
+            model, dtype=getattr(torch, types[precision]), local_files_only=True
+        ).eval()
+
+    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+        """See `Peer`."""
+        torch = self._torch
+        torch.set_num_threads(threads)
+        columns = []
+        with torch.inference_mode():
+            began = time.perf_counter()
+            inputs = torch.tensor([list(prompt) for prompt in prompts])
+            out = self._model(input_ids=inputs, use_cache=True, logits_to_keep=1)
+            columns.append(out.logits[:, -1].argmax(-1))
+            prefilled = time.perf_counter()
+            for _ in range(num_tokens - 1):
+                out = self._model(
+                    input_ids=columns[-1].unsqueeze(1), past_key_values=out.past_key_values, use_cache=True
+                )
+                columns.append(out.logits[:, -1].argmax(-1))
+            tokens = torch.stack(columns, dim=1).tolist()
+            ended = time.perf_counter()
+        return Timing(prefilled - began, ended - prefilled, tokens)

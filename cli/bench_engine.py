@@ -1,0 +1,110 @@
+"""`ryz bench engine`: the options, the refusals, the bar and the table around `benchmarks/engine.py`."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from cli.bench_engine_view import show
+from cli.bench_options import choice, numbers
+from cli.bench_progress import counting_bar
+from cli.console import err, fail
+
+
+def engine(  # noqa: PLR0917 (typer takes options as arguments)
+    model: Annotated[Path, typer.Option(help="Model directory in Hugging Face format.")],
+    quantize: Annotated[str, typer.Option(help="none or int8; both with a comma between them.")] = "none",
+    tp: Annotated[str, typer.Option(help="Ranks that compute together, one number after the other.")] = "1",
+    threads: Annotated[
+        int, typer.Option(min=0, max=1024, help="Threads of each rank; 0: cores / ranks.")
+    ] = 0,
+    batches: Annotated[str, typer.Option(help="Sequences at once, one number after the other.")] = "1,4,8,16",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt; they are random.")] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens generated for each prompt.")] = 48,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Measured runs; the median counts.")] = 3,
+    kernels: Annotated[str, typer.Option(help="auto, native or plain.")] = "auto",
+    peer: Annotated[
+        list[str] | None, typer.Option(help="Measure transformers or llama.cpp in turns; may be repeated.")
+    ] = None,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="For each tp above 1: ranks that work alone, side by side.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Tokens a second of the whole engine (scheduler and ranks), and where a step's time goes.
+
+    Greedy, past every end of sequence, with random prompts, so nothing comes from the prefix cache. Decoding
+    is counted while all sequences of the batch decode. Peers compute the same weights on as many threads.
+    """
+    from benchmarks.engine import BenchFailed, Plan, measure  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from benchmarks.machine import ENGINE_PACKAGES, commit, machine  # noqa: PLC0415
+    from services.worker.domain.rank_messages import Kernels, Quantize  # noqa: PLC0415
+
+    plan = Plan(
+        model=model,
+        quantize=[choice("--quantize", part, get_args(Quantize)) for part in quantize.split(",")],
+        tp=numbers("--tp", tp, 64),
+        threads=threads,
+        batches=numbers("--batches", batches, 512),
+        prompt=prompt,
+        tokens=tokens,
+        repeats=repeats,
+        kernels=choice("--kernels", kernels, get_args(Kernels)),
+        peers=_peers(peer or []),
+        independent=independent,
+    )
+    _check_model(plan)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended
+    facts = {"machine": machine(ENGINE_PACKAGES), "commit": commit()}
+    try:
+        with counting_bar(plan.num_steps()) as progress:
+            report = {**asyncio.run(measure(plan, progress)), **facts}
+    except BenchFailed as error:
+        fail(f"The measurement failed: {error}.")
+    if as_json:
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    else:
+        show(report)
+    notes = {
+        (name, peer["note"])
+        for row in report["rows"]
+        for name, peer in row["peers"].items()
+        if "note" in peer
+    }
+    for name, note in sorted(notes):
+        err.print(f"{name}: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _peers(names: list[str]) -> list[str]:
+    from benchmarks.peers import PEERS, missing_packages  # noqa: PLC0415
+
+    for name in names:
+        choice("--peer", name, PEERS)
+        if missing := missing_packages(name):
+            fail(
+                f"--peer {name} needs {' and '.join(missing)}, not installed here: "
+                "`pip install 'ryzanstein[peers]'` brings them.",
+                exit_code=2,
+            )
+    return list(dict.fromkeys(names))
+
+
+def _check_model(plan: Any) -> None:
+    """Refuses what cannot run before anything is started."""
+    from services.worker.engine.config import ModelError, read_config  # noqa: PLC0415
+
+    try:
+        config = read_config(plan.model)
+        for world in plan.tp:
+            config.check_split(world)
+    except ModelError as error:
+        fail(f"{error}.", exit_code=2)
+    if plan.prompt + plan.tokens > config.context_length:
+        fail(
+            f"--prompt {plan.prompt} and --tokens {plan.tokens} are more than the model's context of "
+            f"{config.context_length} tokens: ask for less.",
+            exit_code=2,
+        )

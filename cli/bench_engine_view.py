@@ -1,0 +1,65 @@
+"""Shows the report of `ryz bench engine` to a person: tables of rates, of a step's parts and of the peers."""
+
+from typing import Any
+
+from rich.table import Table
+
+from cli.console import out
+
+
+def show(report: dict[str, Any]) -> None:
+    """Prints everything but what only a program wants."""
+    rows = report["rows"]
+    table = Table(
+        "", "tp", "batch", "prefill tok/s", "decode tok/s", "step ms", "bandwidth", title=rows[0]["model"]
+    )
+    split = Table("", "tp", "batch", *rows[0]["parts"], title="a decode step, ms on rank 0")
+    peers = Table(
+        "peer", "", "tp", "batch", "prefill tok/s", "we", "decode tok/s", "we", title="in turns with ours"
+    )
+    for row in rows:
+        names = [row["precision"], str(row["tp"]), str(row["batch"])]
+        rates = [f"{row[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")]
+        table.add_row(*names, *rates, f"{row['step_ms']['p50']:.2f}", f"{row['bandwidth_share']:.0%}")
+        split.add_row(*names, *(f"{value:.3f}" for value in row["parts"].values()))
+        for name, peer in row["peers"].items():
+            peers.add_row(name, *names, *_peer(peer))
+    for one in (table, split, *([peers] if peers.row_count else [])):
+        out.print(one)
+    for one in report.get("independent", []):
+        _line(_independent(one))
+    for one in report["engines"]:
+        memory = ", ".join(f"{value:,.0f}" for value in one["peak_rss_mb"])
+        kernels = f", kernels {one['kernels']}" if one["kernels"] else ""
+        _line(
+            f"{one['precision']}, tp {one['tp']}: loaded in {one['load_s']} s, "
+            f"{memory} MiB per rank at most{kernels}"
+        )
+    facts, bandwidth = report["machine"], rows[0]["bandwidth_gb_per_s"]
+    _line(
+        f"{facts['cpu']}, {facts['usable_cores']} cores, {facts['memory_gib']} GiB, reads {bandwidth} GB/s, "
+        f"load {facts['load_average_1m']}, commit {report['commit']}"
+    )
+
+
+def _peer(peer: dict[str, Any]) -> list[str]:
+    if "note" in peer:
+        return ["-", "", "-", ""]
+    rates = [f"{peer[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")]
+    times = [f"x{peer[f'{kind}_speedup']:.2f}" for kind in ("prefill", "decode")]
+    return [rates[0], times[0], rates[1], times[1]]
+
+
+def _independent(one: dict[str, Any]) -> str:
+    rates = one["decode_tokens_per_s"]
+    return (
+        f"{one['precision']}, {one['tp']} ranks on one thread each, batch {one['batch']}: "
+        f"as a group {rates['group']} tok/s, x{one['speedup_over_one_rank']} of one rank alone "
+        f"({rates['one_rank_alone']}), {one['share_of_independent_ranks']:.0%} of independent ranks "
+        f"side by side ({rates['independent_ranks_together']}); "
+        f"collectives {one['collectives_share']:.1%} of a step"
+    )
+
+
+def _line(text: str) -> None:
+    out.print(text, markup=False, soft_wrap=True)
