@@ -1,7 +1,11 @@
 """Model directories that cannot be served are refused in one sentence that names what is wrong."""
 
+import errno
 import json
+import os
 import shutil
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.worker.engine.collectives.base import SingleRank
+from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.model import Decoder
 from services.worker.engine.weights import open_checkpoint
-from tests.engine_support import make_llama
+from tests.engine_support import make_llama, run_threads
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,109 @@ def test_unsupported_type(model: Path) -> None:
     save_file(tensors, model / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.norm\.weight has type F64"):
         _load(model)
+
+
+def _rewrite(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Puts a changed header before the same data."""
+    path = model / "model.safetensors"
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    changed = json.dumps(change(header) or header).encode()
+    path.write_bytes(struct.pack("<Q", len(changed)) + changed + content[8 + length :])
+
+
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda h: h[NORM].update(data_offsets=[0, 256]), f"the tensors .*{NORM}.* share bytes"),
+        (lambda h: h[NORM].update(data_offsets=[0, 8]), rf"{NORM} is F32 \[64\], .* gives it 8 bytes"),
+        (lambda h: h[NORM].update(data_offsets=[10**9, 10**9 + 256]), f"{NORM} would end at byte 1000"),
+        (lambda h: h[NORM].update(data_offsets=[256, 0]), f"{NORM} has no proper dtype"),
+        (lambda h: h[NORM].update(shape=[-64]), f"{NORM} has no proper dtype"),
+        (lambda h: h[NORM].update(shape="64"), f"{NORM} has no proper dtype"),
+        (lambda h: h[NORM].update(dtype=7), f"{NORM} has no proper dtype"),
+        (lambda h: {"x": 1}, "x has no proper dtype"),
+        (lambda h: [1], "no JSON object"),
+    ],
+)
+def test_a_header_that_lies(model: Path, change: Callable[[dict[str, Any]], Any], named: str) -> None:
+    _rewrite(model, change)
+    with pytest.raises(ModelError, match=rf"model\.safetensors is no complete.*({named})"):
+        _load(model)
+
+
+def test_a_header_that_is_no_json(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"{{{{" + bytes(100))
+    with pytest.raises(ModelError, match="its header is no JSON"):
+        _load(model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "model.layers.0.extra"],
+)
+def test_a_tensor_without_a_place(model: Path, name: str) -> None:
+    tensors = load_file(model / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(8)}, model / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"model\.safetensors: tensor {name} has no place in the model"):
+        _load(model)
+
+
+def test_leftovers_of_older_files_are_no_harm(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+    save_file(tensors, model / "model.safetensors")
+    _load(model)
+    _edit(model, tie_word_embeddings=True)  # the copy of the embedding in lm_head.weight is not read
+    decoder = _load(model)
+    assert decoder.head.weight is decoder.embedding.weight
+
+
+def test_a_tensor_in_two_files(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").rename(model / "a.safetensors")
+    save_file({NORM: tensors[NORM]}, model / "b.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, "a.safetensors") | {NORM: "b.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=rf"b\.safetensors: tensor {NORM} is in a\.safetensors as well"):
+        _load(model)
+
+
+def test_all_ranks_refuse_alike(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    del tensors[NORM]
+    save_file(tensors, model / "model.safetensors")
+
+    def refusal(collectives: Collectives) -> str:
+        with open_checkpoint(model) as checkpoint, pytest.raises(ModelError) as error:
+            Decoder(checkpoint, read_config(model), collectives)
+        return str(error.value)
+
+    first, second = run_threads(2, refusal)
+    assert first == second == f"{model}: tensor {NORM} is in none of the weight files"
+
+
+def test_a_file_that_shrinks_while_it_is_read(model: Path) -> None:
+    with open_checkpoint(model) as checkpoint:
+        os.truncate(model / "model.safetensors", 20_000)
+        with pytest.raises(
+            ModelError, match=r"model\.safetensors has become shorter while tensor .* was read"
+        ):
+            Decoder(checkpoint, read_config(model), SingleRank())
+
+
+def test_a_disk_that_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with open_checkpoint(model) as checkpoint:
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(ModelError, match=r"tensor .* cannot be read: Input/output error"):
+            Decoder(checkpoint, read_config(model), SingleRank())
 
 
 @pytest.mark.parametrize("keep", [0, 4, 500, 100_000])

@@ -1,8 +1,8 @@
 """Rotary position embedding (Su et al., 2021) in the half-split layout of Hugging Face's Llama, with scaling.
 
 Cosines and sines are a pure function of the position, so any block of the KV cache means the same wherever
-it was computed. Formulas are evaluated in fp32 as transformers does, for far positions turn rounding of the
-frequencies into angles.
+it was computed. Formulas are evaluated in fp32 as in transformers (but for the growing base of dynamic
+scaling), for far positions turn the rounding of frequencies into angles.
 """
 
 import math
@@ -77,10 +77,10 @@ def _dynamic_frequencies(positions: Tensor, exponents: Tensor, rope: RopeConfig)
     high ones stay (transformers computes the same when it decodes token by token).
     """
     half = len(exponents)
-    length = (positions + 1).clamp(min=rope.original_length).to(torch.float32)
+    length = (positions + 1).clamp(min=rope.original_length).to(torch.float64)
     stretch = rope.factor * length / rope.original_length - (rope.factor - 1)
     base = rope.theta * stretch ** (half / (half - 1))
-    return 1.0 / base.unsqueeze(1) ** exponents
+    return (1.0 / base.unsqueeze(1) ** exponents).to(torch.float32)
 
 
 def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
