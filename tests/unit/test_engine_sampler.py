@@ -227,7 +227,10 @@ def test_penalties_of_tokens_that_are_not_there_are_a_bug() -> None:
 
 
 def test_a_sampler_follows_the_size_of_the_vocabulary() -> None:
-    sampler, state = Sampler(), _state(Sampling(presence_penalty=1, logit_bias={30: 100.0}), [1, 2])
+    sampler, state = (
+        Sampler(),
+        _state(Sampling(temperature=0, presence_penalty=1, logit_bias={31: 100.0}), [1, 2]),
+    )
     for vocab in (VOCAB, 40, VOCAB):
         logits = _logits(1, 1, vocab)
         (found,) = _sample(logits, [state], sampler)
@@ -293,6 +296,18 @@ def test_of_equal_tokens_the_draw_is_the_share_of_the_ids(vocab: int) -> None:
     assert _draw_many(Sampling(seed=3), logits, 100) == [
         draws.bits(3, 0, position) * vocab >> 53 for position in range(1, 101)
     ]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_p=0.99), Sampling(top_k=3)])
+@pytest.mark.parametrize(("vocab", "first", "second"), [(5, 1, 3), (2000, 3, 700)])
+def test_a_draw_at_an_edge_goes_to_the_next_possible_token(
+    sampling: Sampling, vocab: int, first: int, second: int
+) -> None:
+    scores = np.full(vocab, -np.inf, np.float32)
+    scores[[first, second]] = 0
+    nucleus = Nucleus(vocab)
+    drawn = [nucleus.draw(scores, first, sampling, bits) for bits in (0, 2**52 - 1, 2**52, 2**53 - 1)]
+    assert drawn == [first, first, second, second]
 
 
 def test_limits_leave_out_the_unlikely() -> None:

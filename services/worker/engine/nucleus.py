@@ -154,11 +154,9 @@ def _head(scores: Scores, weights: Weights, need: int) -> Ids:
         if len(rest) <= SMALL:
             break
         low, high = float(values.min()), float(values.max())
-        if low == high:
-            break
         middle = np.float32((low + high) / 2)
-        if middle <= low:  # neighbours in fp32
-            middle = np.float32(high)
+        if middle <= low:  # all equal, or neighbours in fp32
+            break
         upper = values >= middle
         mass = int(masses[upper].sum())
         if mass < need:
