@@ -59,7 +59,13 @@ def leader_options(settings: Settings) -> LeaderOptions:
     return LeaderOptions(
         group=settings.group,
         instance_id=settings.instance_id,
-        steps=Limits(settings.token_budget, settings.max_running, settings.max_waiting),
+        steps=Limits(
+            settings.token_budget,
+            settings.max_running,
+            settings.max_waiting,
+            settings.step_target_ms / 1000,
+        ),
+        prefix_sharing=settings.prefix_sharing,
         tensor_parallel=settings.tensor_parallel,
         weight=settings.weight,
         heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,

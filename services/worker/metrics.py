@@ -52,6 +52,9 @@ class Metrics:
         self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
         self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])
         self.preemptions = counter("num_preemptions", "Sequences put back because blocks ran short.")
+        self.prefix_cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
+        self.prefix_cache_hits = counter("prefix_cache_hits", "Tokens of them that need not be computed.")
+        self.failed_sequences = counter("failed_sequences", "Sequences for which the model gave no token.")
         self.unsent_frames = counter(
             "unsent_frames", "Frames kept for retransmission while the bus was away."
         )

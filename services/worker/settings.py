@@ -45,6 +45,16 @@ class Settings(CommonSettings):
         validate_default=True,
         description="Tokens per step, decodes and prefill chunks together; at least max_running.",
     )
+    step_target_ms: float = Field(
+        default=100.0,
+        ge=0,
+        le=60_000,
+        description="How long a step with parts of prompts may take while others decode; 0: any time.",
+    )
+    prefix_sharing: Literal["tenant", "all", "off"] = Field(
+        default="tenant",
+        description="Who shares the KV of equal beginnings: requests of one tenant, of all tenants, or nobody.",
+    )
     kv_cache_tokens: int = Field(
         default=65_536,
         ge=0,

@@ -58,7 +58,7 @@ def test_padding_of_decodes_is_bounded() -> None:
     batch = make_batch(plan.slices, sequences.apply(plan))
     assert batch.positions.tolist() == sorted(starts)
     assert batch.sample_rows.tolist() == [4, 0, 3, 1, 5, 2]
-    assert [(part.begin, part.end, part.length) for part in batch.decodes] == [
+    assert [(part.begin, part.end, part.length) for part in batch.reaches[0].decodes] == [
         (0, 3, 101),
         (3, 4, 901),
         (4, 6, 4091),

@@ -58,8 +58,7 @@ class NullEngine:
 
     async def start(self) -> EngineInfo:
         """There is nothing to load."""
-        self._known, self._blocks, self._steps, self._last_seq_id = {}, NullBlocks(self._num_blocks), 0, 0
-        self._state = "ready"
+        self.reset()
         return EngineInfo(
             num_blocks=self._num_blocks,
             vocab_size=self._vocab_size,
@@ -68,6 +67,11 @@ class NullEngine:
             run_ahead=1 if self._step_delay_s else 0,
             ranks=[RankInfo(rank=0, pid=os.getpid(), load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)],
         )
+
+    def reset(self) -> None:
+        """Forgets everything and is ready; all that there is to a start."""
+        self._known, self._blocks, self._steps, self._last_seq_id = {}, NullBlocks(self._num_blocks), 0, 0
+        self._state = "ready"
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Checks the plan and answers it, after the delay; a wrong plan ends the engine."""

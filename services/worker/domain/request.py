@@ -177,9 +177,12 @@ class Generation:
 
     def done(self) -> Done:
         """The last frame of a generation that ran its course."""
+        # of the first choice: the others find what it computed
+        cached = self.choices[0].sequence.cached_tokens if self.choices else 0
         usage = Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
+            cached_tokens=min(self.prompt_tokens, max(0, cached)),
         )
         self.ended = True
         request = self.request

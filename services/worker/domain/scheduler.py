@@ -1,44 +1,38 @@
 """Continuous batching: which tokens of which sequences the next step computes.
 
-One mixed batch per step under a token budget: decodes first, the rest for chunks of prefills. Memory is
-given out in blocks; when it runs short, the sequence that is last in order gives up its blocks and is
-computed again later. Pure: time is an argument; what happens to the tokens is decided by the caller.
+One mixed batch per step under a token budget: decodes first, the rest for chunks of prefills. A step may be
+planned while the one before it runs: what that one samples is computed on without being known here. When
+blocks run short, the last in order gives up its own and is computed again later. Pure: time is an argument;
+what happens to the tokens is decided by the caller.
 """
 
-from bisect import bisect_left, insort
+from collections import deque
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import attrgetter
 
-from services.worker.domain.blocks import BlockManager, blocks_for
-from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
+from services.worker.domain.admission import Admission
+from services.worker.domain.blocks import BlockManager
+from services.worker.domain.names import BlockNames
+from services.worker.domain.pace import Pace
+from services.worker.domain.plan import BLOCK_SIZE, Sampled, Slice, StepPlan, StepResult
 from services.worker.domain.prefill import share_budget
+from services.worker.domain.queues import Limits, Queues
 from services.worker.domain.sequence import Phase, Sequence
 from shared.messages import FinishReason
 
-MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
-_ORDER = attrgetter("order")
+__all__ = ["Advance", "Limits", "Scheduler"]
 
+UNNAMED = BlockNames("", sharing="off")
 
-@dataclass(slots=True, frozen=True)
-class Limits:
-    """Bounds of a scheduler, in tokens per step and in sequences. A budget below `max_running` is refused."""
-
-    token_budget: int
-    max_running: int
-    max_waiting: int
-
-    def __post_init__(self) -> None:
-        if self.token_budget < self.max_running or self.max_running < 1 or self.max_waiting < 0:
-            raise ValueError(
-                f"token_budget ({self.token_budget}) must be at least max_running ({self.max_running}), "
-                f"which must be positive, and max_waiting ({self.max_waiting}) not negative"
-            )
+# a slice in flight: the sequence, its seq_id then, how many tokens it computes, whether it brings a new one
+_Part = tuple[Sequence, int, int, bool]
 
 
 @dataclass(slots=True, frozen=True)
 class Advance:
-    """A sequence got a token; with a reason it was the last one and its blocks are free already."""
+    """A sequence got a token; with a reason it was the last one and its blocks are free already.
+
+    If `sampled` has an error there is no token: the sequence cannot go on, and has left the scheduler.
+    """
 
     sequence: Sequence
     sampled: Sampled
@@ -46,20 +40,27 @@ class Advance:
 
 
 class Scheduler:
-    """Sequences waiting and running, both in order of priority, then arrival. Call plan, apply, plan, ..."""
+    """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
-    def __init__(self, blocks: BlockManager, limits: Limits) -> None:
+    A plan without slices and releases does nothing: it is not to be computed, and has no result.
+    names: of blocks; without them nothing is shared.
+    """
+
+    def __init__(self, blocks: BlockManager, limits: Limits, names: BlockNames = UNNAMED) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
-        self.num_preemptions = 0
-        self._by_id: dict[int, Sequence] = {}
-        self._release: list[int] = []
-        self._in_flight: list[tuple[Sequence, int, int]] = []  # sequence, its seq_id then, tokens computed
-        self._last_seq_id = 0
+        self.queues = Queues(blocks)
+        self.waiting, self.running = self.queues.waiting, self.queues.running
+        self.admission = Admission(self.queues, limits, names)
+        self._names = names
+        self._pace = Pace(limits.step_target_s)
+        self._in_flight: deque[tuple[int, list[_Part]]] = deque()  # step_id and slices, oldest first
         self._step_id = 0
-        self._earliest_deadline = float("inf")  # a lower bound of all deadlines
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a sequence gave its blocks to another."""
+        return self.queues.num_preemptions
 
     def has_room(self, num_sequences: int) -> bool:
         """Whether that many more may come in: waiting places and free running places together."""
@@ -68,177 +69,153 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `plan` would give the engine something to do."""
-        return bool(self.running or self.waiting or self._release)
+        """Whether there is something to plan, now or when the steps in flight are done."""
+        return bool(self.running or self.waiting or self.queues.release)
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
-        if blocks_for(len(sequence.tokens) + 1) > self.blocks.num_blocks:
-            raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
-        sequence.phase = Phase.WAITING
-        insort(self.waiting, sequence, key=_ORDER)
-        self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
+        self.queues.add(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """Takes a sequence out, finished or cancelled, wherever it is; its blocks are free at once.
 
-        Its seq_id is in the next plan's `release`. Calling it again, also during a step, changes nothing.
+        Its seq_id is in the next plan's `release`; what steps in flight sample for it is dropped. Calling it
+        again changes nothing.
         """
-        if sequence.phase is Phase.WAITING:
-            self._remove(self.waiting, sequence)
-        elif sequence.phase is Phase.RUNNING:
-            self._leave(sequence)
-        sequence.phase = Phase.ENDED
+        self.queues.end(sequence)
 
     def expire(self, now: float) -> list[Sequence]:
         """Sequences whose deadline has passed, waiting or running; the caller ends them."""
-        if now < self._earliest_deadline:
-            return []
-        late, earliest = [], float("inf")
-        for sequence in self.waiting + self.running:
-            if sequence.deadline <= now:
-                late.append(sequence)
-            else:
-                earliest = min(earliest, sequence.deadline)
-        self._earliest_deadline = earliest
-        return late
+        return self.queues.expire(now)
 
     def plan(self) -> StepPlan:
-        """The next step. Its slices are empty only if nothing waits or runs."""
+        """The next step."""
         slices: list[Slice] = []
-        self._in_flight = []
-        prefilling = self._plan_decodes(slices)
-        rest = self.limits.token_budget - len(slices)
-        admitted = self._admit(prefilling, rest)
+        parts: list[_Part] = []
+        self.admission.make_way()
+        prefilling = self._plan_decodes(slices, parts)
+        rest = self._pace.chunk(self.limits.token_budget - len(slices), len(slices))
+        admitted = self.admission.admit(prefilling, rest)
         for sequence, count in share_budget(prefilling, rest):
-            self._plan_slice(slices, sequence, count)
-        self._step_id += 1
-        release, self._release = self._release, []
+            self._plan_slice(slices, parts, sequence, count)
+        release, self.queues.release = self.queues.release, []
+        if slices or release:
+            self._step_id += 1
+            self._in_flight.append((self._step_id, parts))
         return StepPlan(step_id=self._step_id, release=release, admit=admitted, slices=slices)
 
     def apply(self, result: StepResult) -> list[Advance]:
-        """Books a step: one `Advance` per sampled token, in the plan's order; ended sequences get none."""
-        for sequence, seq_id, count in self._in_flight:
+        """Books the oldest step in flight: one `Advance` per sampled token, in the plan's order.
+
+        Sequences that ended since get none; those that were preempted keep their token.
+        """
+        step_id, parts = self._in_flight.popleft()
+        if result.step_id != step_id:
+            raise ValueError(
+                f"step {step_id} is the oldest without result, this one is of step {result.step_id}"
+            )
+        sampled = iter(result.sampled)
+        advances: list[Advance] = []
+        num_tokens = 0
+        for sequence, seq_id, count, samples in parts:
+            num_tokens += count
             if sequence.seq_id == seq_id:
-                sequence.computed += count
-        self._in_flight = []
-        advances = []
-        for sampled in result.sampled:
-            advanced = self._by_id.get(sampled.seq_id)
-            if advanced is None:  # ended while the step ran
+                self._book(sequence, count)
+            if not samples:
                 continue
-            reason = advanced.take(sampled.token_id)
-            if reason is not None:
-                self.end(advanced)
-            advances.append(Advance(advanced, sampled, reason))
+            one = next(sampled, None)
+            if one is None or one.seq_id != seq_id:
+                raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
+            if sequence.phase is Phase.ENDED:
+                continue
+            sequence.pending -= 1
+            reason: FinishReason | None = None
+            if one.error:
+                self.queues.end(sequence, forget=True)
+            else:
+                reason = sequence.take(one.token_id)
+                if reason is not None:
+                    self.queues.end(sequence)
+            advances.append(Advance(sequence, one, reason))
+        if num_tokens > len(parts):
+            self._pace.observe(num_tokens, result.compute_s)
         return advances
 
     def check_invariants(self) -> None:
-        """Raises `AssertionError` when queues, blocks and sequences do not agree."""
-        self.blocks.check_invariants()
+        """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
+        self.queues.check_invariants()
+        planned: dict[int, int] = {}
+        pending: dict[int, int] = {}
+        for _, parts in self._in_flight:
+            for sequence, seq_id, count, samples in parts:
+                planned[seq_id] = planned.get(seq_id, 0) + count
+                pending[id(sequence)] = pending.get(id(sequence), 0) + samples
         for sequence in self.running:
-            held = len(self.blocks.table(sequence.seq_id)) * BLOCK_SIZE
-            if sequence.phase is not Phase.RUNNING or not sequence.computed <= sequence.capacity == held:
-                raise AssertionError(f"sequence {sequence.seq_id} says {sequence.capacity}, its table {held}")
-        if {s.seq_id for s in self.running} != set(self._by_id) or self._out_of_order():
-            raise AssertionError("running sequences are not those known by id, or out of order")
-        if not self.running and self.blocks.num_used:
-            raise AssertionError(f"{self.blocks.num_used} blocks are in use and nothing runs")
+            if sequence.planned - sequence.computed != planned.get(sequence.seq_id, 0):
+                raise AssertionError(
+                    f"sequence {sequence.seq_id} is in flight with other tokens than it says"
+                )
+        for sequence in self.running + self.waiting:
+            if sequence.pending != pending.get(id(sequence), 0):
+                raise AssertionError(f"request {sequence.request_id} waits for {sequence.pending} tokens")
 
-    def _plan_decodes(self, slices: list[Slice]) -> list[Sequence]:
-        """Adds a slice for each sequence that decodes; returns those that still have a prompt to compute."""
-        prefilling, index, running, in_flight = [], 0, self.running, self._in_flight
+    def _book(self, sequence: Sequence, count: int) -> None:
+        """So many more tokens of a running sequence are computed; the blocks that are full now get names."""
+        before = sequence.computed // BLOCK_SIZE
+        sequence.computed += count
+        after = sequence.computed // BLOCK_SIZE
+        if after > before:
+            self.queues.computed(sequence, before, self._names.of(sequence)[before:after])
+
+    def _plan_decodes(self, slices: list[Slice], parts: list[_Part]) -> list[Sequence]:
+        """One token of each sequence that has no more to compute; returns the others."""
+        prefilling, index, running = [], 0, self.running
         while index < len(running):
             sequence = running[index]
-            start = sequence.computed
-            if len(sequence.tokens) - start != 1:
-                prefilling.append(sequence)
-            elif start < sequence.capacity and not sequence.new_blocks:
-                slices.append(
-                    Slice(seq_id=sequence.seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
-                )
-                in_flight.append((sequence, sequence.seq_id, 1))
-            else:
-                if start >= sequence.capacity and not self._grow(sequence):
-                    break  # it gave up its own blocks, and is the last one
-                self._plan_slice(slices, sequence, 1)
             index += 1
+            start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
+            if known + pending - start != 1:
+                prefilling.append(sequence)
+                continue
+            if pending and known + pending - sequence.prompt_len >= sequence.max_tokens:
+                continue  # its last token is in flight
+            if start >= sequence.capacity and not self._grow(sequence):
+                break  # it gave up its own blocks, and was the last one
+            if not sequence.new_blocks and not pending:
+                seq_id = sequence.seq_id
+                slices.append(
+                    Slice(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
+                )
+                parts.append((sequence, seq_id, 1, True))
+                sequence.planned, sequence.pending = start + 1, 1
+            else:
+                self._plan_slice(slices, parts, sequence, 1)
         return [s for s in prefilling if s.phase is Phase.RUNNING]
 
-    def _plan_slice(self, slices: list[Slice], sequence: Sequence, count: int) -> None:
-        start, end = sequence.computed, sequence.computed + count
+    def _plan_slice(self, slices: list[Slice], parts: list[_Part], sequence: Sequence, count: int) -> None:
+        start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
+        samples = end == known + sequence.pending
         slices.append(
             Slice(
                 seq_id=sequence.seq_id,
                 start=start,
                 token_ids=sequence.tokens[start:end],
                 new_blocks=sequence.new_blocks,
-                sample=end == len(sequence.tokens),
+                sample=samples,
+                follow=start >= known,
             )
         )
-        sequence.new_blocks = []
-        self._in_flight.append((sequence, sequence.seq_id, count))
+        parts.append((sequence, sequence.seq_id, count, samples))
+        sequence.planned, sequence.new_blocks = end, []
+        sequence.pending += samples
 
     def _grow(self, sequence: Sequence) -> bool:
         """One more block, at the expense of the last ones in order; False if that is the sequence itself."""
-        while (added := self.blocks.append(sequence.seq_id, sequence.computed + 1)) is None:
+        while (added := self.blocks.append(sequence.seq_id, sequence.planned + 1)) is None:
             victim = self.running[-1]
-            self._leave(victim)
-            self.num_preemptions += 1
-            victim.num_preemptions += 1
-            victim.phase = Phase.WAITING
-            insort(self.waiting, victim, key=_ORDER)
+            self.queues.preempt(victim)
             if victim is sequence:
                 return False
         sequence.capacity += BLOCK_SIZE * len(added)
         sequence.new_blocks += added
         return True
-
-    def _admit(self, prefilling: list[Sequence], rest: int) -> list[NewSequence]:
-        """Moves waiting sequences to the running ones, in order, while there are places, blocks and budget.
-
-        A sequence gets the blocks of all its tokens at once, so that only decodes ever run short. A few
-        blocks stay free for those that decode already.
-        """
-        admitted: list[NewSequence] = []
-        demand = sum(min(s.remaining, rest // 2) for s in prefilling)
-        while self.waiting and len(self.running) < self.limits.max_running:
-            if demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1):
-                break
-            sequence = self.waiting[0]
-            spare = min(len(self.running), self.blocks.num_blocks // 32)
-            if blocks_for(len(sequence.tokens)) + spare > self.blocks.num_free:
-                break
-            self._last_seq_id += 1
-            sequence.seq_id = seq_id = self._last_seq_id
-            sequence.computed = self.blocks.allocate(seq_id, sequence.tokens)
-            added = self.blocks.append(seq_id, len(sequence.tokens))
-            assert added is not None  # counted above
-            del self.waiting[0]
-            insort(self.running, sequence, key=_ORDER)
-            self._by_id[seq_id] = sequence
-            sequence.phase, sequence.capacity = Phase.RUNNING, len(added) * BLOCK_SIZE
-            sequence.new_blocks = added
-            admitted.append(sequence.announce())
-            insort(prefilling, sequence, key=_ORDER)
-            demand += min(sequence.remaining, rest // 2)
-        return admitted
-
-    def _leave(self, sequence: Sequence) -> None:
-        """A running sequence stops running: table closed, engine told with the next plan."""
-        self._remove(self.running, sequence)
-        del self._by_id[sequence.seq_id]
-        self.blocks.release(sequence.seq_id)
-        self._release.append(sequence.seq_id)
-        sequence.computed = sequence.capacity = sequence.seq_id = 0
-        sequence.new_blocks = []
-
-    @staticmethod
-    def _remove(queue: list[Sequence], sequence: Sequence) -> None:
-        index = bisect_left(queue, sequence.order, key=_ORDER)
-        while queue[index] is not sequence:  # the choices of a request may share an order
-            index += 1
-        del queue[index]
-
-    def _out_of_order(self) -> bool:
-        return any(a.order > b.order for queue in (self.running, self.waiting) for a, b in pairwise(queue))

@@ -23,11 +23,14 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Tokens are prompt and output in one list; the KV of the first `computed` of them is in the blocks.
+    """Tokens are prompt and output in one list, as far as the leader knows them.
 
     `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
-    engine's name for it, a new one with each admission. `capacity` is how many tokens its blocks hold,
-    `new_blocks` those that the ranks have not been told of.
+    engine's name for it, a new one with each admission. The KV of the first `computed` tokens is in the
+    blocks, that of the first `planned` will be when the steps in flight are done; these bring `pending` more.
+    `capacity` is how many tokens its blocks hold, `new_blocks` those that the ranks have not been told of,
+    `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
+    -1: there was none yet.
     """
 
     request_id: str
@@ -37,6 +40,7 @@ class Sequence:
     max_tokens: int
     sampling: Sampling
     eos_ids: frozenset[int] = frozenset()
+    tenant: str = ""
     priority: int = 0
     arrival: int = 0
     deadline: float = math.inf
@@ -44,8 +48,12 @@ class Sequence:
     phase: Phase = Phase.NEW
     seq_id: int = 0
     computed: int = 0
+    planned: int = 0
+    pending: int = 0
     capacity: int = 0
     new_blocks: list[int] = field(default_factory=list)
+    block_names: list[bytes] = field(default_factory=list)
+    cached_tokens: int = -1
     num_preemptions: int = 0
 
     def __post_init__(self) -> None:
@@ -58,8 +66,8 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens whose KV is still to be computed; 1 while decoding."""
-        return len(self.tokens) - self.computed
+        """Tokens whose KV no step computes yet; 1 while decoding."""
+        return len(self.tokens) + self.pending - self.planned
 
     @property
     def num_output(self) -> int:

@@ -1,17 +1,21 @@
 """The engine loop: plan a step, run it, turn its tokens into frames; and restart a failed engine.
 
-It yields to the event loop after each step, so that work, cancels and frames go on between steps. What a
-step computes is the scheduler's decision, what the caller sees the generation's.
+While a short step runs, the next one is planned and submitted, so ranks need not wait for the leader. It
+yields to the event loop after each step, so that work, cancels and frames go on between steps. What a step
+computes is the scheduler's decision, what the caller sees the generation's.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 import structlog
 
 from services.worker.domain.blocks import BlockManager
-from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo
+from services.worker.domain.names import BlockNames, PrefixSharing
+from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo, StepResult
 from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Advance, Limits, Scheduler
 from services.worker.leader.generations import Generations
@@ -25,6 +29,18 @@ WHOLE_FLUSH_S = 0.05
 WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has to fit into a message
 RESTART_PAUSE_S = (0.5, 10.0)  # first and longest
 CHECK_INTERVAL_S = 1.0
+# A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
+# to wait for the one that is queued as well.
+RUN_AHEAD_TOKENS = 64
+
+
+@dataclass(slots=True, frozen=True)
+class _Step:
+    """A step that was submitted at that time."""
+
+    num_tokens: int
+    result: asyncio.Future[StepResult]
+    submitted: float
 
 
 class EngineLoop:
@@ -39,6 +55,7 @@ class EngineLoop:
         *,
         generations: Generations,
         limits: Limits,
+        prefix_sharing: PrefixSharing,
         metrics: Metrics,
         context_length: int,
         announce: Callable[[], Awaitable[None]],
@@ -46,11 +63,15 @@ class EngineLoop:
         self._engine = engine
         self._generations = generations
         self._limits = limits
+        self._prefix_sharing = prefix_sharing
         self._metrics = metrics
         self._model_context = context_length
         self._announce = announce
         self._clock = generations.clock
         self._next_check = 0.0
+        self._steps: deque[_Step] = deque()  # submitted and not done, oldest first
+        self._last_done = 0.0
+        self._run_ahead = 0
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.watch(self._on_idle_failure)
         self.state: State = "starting"
@@ -65,7 +86,10 @@ class EngineLoop:
         info = await self._engine.start()
         context_length = min(self._model_context, info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info, self.room = info, Room(context_length, info.vocab_size)
-        self._generations.scheduler = Scheduler(BlockManager(info.num_blocks), self._limits)
+        self._run_ahead = info.run_ahead
+        self._steps.clear()
+        names = BlockNames(info.fingerprint, info.kv_format, self._prefix_sharing)
+        self._generations.scheduler = Scheduler(BlockManager(info.num_blocks), self._limits, names)
         self.state, self.failure = "ready", ""
 
     async def run(self) -> None:
@@ -91,29 +115,67 @@ class EngineLoop:
             pause = min(pause * 2, RESTART_PAUSE_S[1])
 
     async def _serve(self) -> NoReturn:
-        generations, engine = self._generations, self._engine
-        scheduler = generations.scheduler
+        work, scheduler, steps = self._generations.work, self._generations.scheduler, self._steps
         assert scheduler is not None
         while True:
-            if not scheduler.has_work:
+            if not steps and not scheduler.has_work:
                 self._check(scheduler)
-                generations.work.clear()
-                await generations.work.wait()
-            started = self._clock()
-            for sequence in scheduler.expire(started):
-                self._expire(sequence.request_id)
-            preempted = scheduler.num_preemptions
-            plan = scheduler.plan()
-            if scheduler.num_preemptions > preempted:
-                self._metrics.preemptions.inc(scheduler.num_preemptions - preempted)
-            if plan.slices or plan.release or self._failed_idle:
-                result = await engine.submit(plan)
-                now = self._clock()
-                self._metrics.step.observe(now - started)
-                self._emit(scheduler, scheduler.apply(result), now)
-                for piece in plan.slices:
-                    self.num_tokens += len(piece.token_ids)
+                work.clear()
+                await work.wait()
+            while self._has_place and self._submit(scheduler):
+                pass
+            if steps and await self._is_next(steps[0], work):
+                step = steps.popleft()
+                self._book(scheduler, step, await step.result)
             await asyncio.sleep(0)
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether a step may be submitted before those that were are done."""
+        steps = self._steps
+        return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)
+
+    def _submit(self, scheduler: Scheduler) -> bool:
+        """Plans a step and gives it to the engine; False if there is nothing to do now."""
+        now, metrics = self._clock(), self._metrics
+        for sequence in scheduler.expire(now):
+            self._expire(sequence.request_id)
+        preempted = scheduler.num_preemptions
+        plan = scheduler.plan()
+        if scheduler.num_preemptions > preempted:
+            metrics.preemptions.inc(scheduler.num_preemptions - preempted)
+        if plan.admit:
+            queried, cached = scheduler.admission.take_counts()
+            metrics.prefix_cache_queries.inc(queried)
+            metrics.prefix_cache_hits.inc(cached)
+        if not plan.slices and not plan.release and not self._failed_idle:
+            return False
+        result = asyncio.ensure_future(self._engine.submit(plan))
+        num_tokens = sum([piece.num_tokens for piece in plan.slices])
+        self._steps.append(_Step(num_tokens, result, now))
+        return True
+
+    async def _is_next(self, step: _Step, work: asyncio.Event) -> bool:
+        """Whether there is nothing to do before the result of this step comes.
+
+        Where another step could be submitted, it waits for either: false is that there is something to plan.
+        """
+        if step.result.done() or not self._has_place:
+            return True
+        work.clear()
+        waiter: asyncio.Future[bool] = asyncio.ensure_future(work.wait())
+        try:
+            await asyncio.wait((step.result, waiter), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        return step.result.done()
+
+    def _book(self, scheduler: Scheduler, step: _Step, result: StepResult) -> None:
+        now = self._clock()
+        self._metrics.step.observe(now - max(step.submitted, self._last_done))
+        self._last_done = now
+        self.num_tokens += step.num_tokens
+        self._emit(scheduler, scheduler.apply(result), now)
 
     def _on_idle_failure(self) -> None:
         self._failed_idle = True
@@ -127,6 +189,9 @@ class EngineLoop:
             sequence = advance.sequence
             generation = generations.by_id.get(sequence.request_id)
             if generation is None:  # another choice of it failed a moment ago
+                continue
+            if advance.sampled.error:
+                self._no_token(generation, advance.sampled.error)
                 continue
             try:
                 choice = generation.choices[sequence.choice]
@@ -143,6 +208,12 @@ class EngineLoop:
         for generation in touched.values():
             if not generation.ended:
                 self._send(generation, now)
+
+    def _no_token(self, generation: Generation, why: str) -> None:
+        """The model has no next token for one sequence: its request fails, the others go on."""
+        log.error("the model gave no token", request_id=generation.request.request_id, why=why)
+        self._metrics.failed_sequences.inc()
+        self._generations.fail(generation, Internal(f"the model gave no next token: {why}"))
 
     def _send(self, generation: Generation, now: float) -> None:
         if generation.first_token_at:

@@ -138,6 +138,7 @@ class Preparer:
                 max_tokens=max_tokens,
                 sampling=sampling,
                 eos_ids=self._model.eos_ids,
+                tenant=request.tenant,
                 priority=request.priority,
                 deadline=generation.deadline,
             )

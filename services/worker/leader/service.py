@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.worker.adapters.model_dir import Model
+from services.worker.domain.names import PrefixSharing
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.plan import Engine
 from services.worker.domain.rate import TokenRate
@@ -52,6 +53,7 @@ class LeaderOptions:
     retention_s: float = 10.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
+    prefix_sharing: PrefixSharing = "tenant"
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
 
@@ -91,6 +93,7 @@ class Leader:
             engine,
             generations=self._generations,
             limits=options.steps,
+            prefix_sharing=options.prefix_sharing,
             metrics=metrics,
             context_length=model.context_length,
             announce=self._heartbeats.beat,

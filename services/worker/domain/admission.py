@@ -1,0 +1,99 @@
+"""Who may run: which waiting sequences get blocks and a place, and who gives way to a higher priority.
+
+Admission is in order and by blocks: a sequence gets those of all its tokens at once, so only decodes ever run
+short. One whose beginning another sequence is computing just now waits for that instead of doing it again.
+"""
+
+from bisect import insort
+
+from services.worker.domain.names import BlockNames
+from services.worker.domain.plan import BLOCK_SIZE, NewSequence
+from services.worker.domain.queues import ORDER, Limits, Queues
+from services.worker.domain.sequence import Sequence
+
+MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
+MAX_HELD_BACK = 16  # sequences looked past in a step because their beginning is being computed
+
+
+class Admission:
+    """Moves sequences from the waiting to the running ones; counts what the prefix cache was good for."""
+
+    def __init__(self, queues: Queues, limits: Limits, names: BlockNames) -> None:
+        self._queues = queues
+        self._limits = limits
+        self._names = names
+        self._counts = (0, 0)
+
+    def take_counts(self) -> tuple[int, int]:
+        """Tokens looked up and tokens found since the last call; only first admissions of sequences count."""
+        counts, self._counts = self._counts, (0, 0)
+        return counts
+
+    def make_way(self) -> None:
+        """Lets the first in order have the place or the blocks of sequences of lower priority.
+
+        Only if that is enough for it; the last in order give way first.
+        """
+        queues = self._queues
+        waiting, running, blocks = queues.waiting, queues.running, queues.blocks
+        if not waiting or not running or waiting[0].priority <= running[-1].priority:
+            return
+        first = waiting[0]
+        short_of_places = len(running) >= self._limits.max_running
+        missing = blocks.cost(len(first.tokens), self._names.of(first)) + self._spare() - blocks.num_free
+        victims: list[Sequence] = []
+        for victim in reversed(running):
+            if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
+                break
+            victims.append(victim)
+            missing -= blocks.num_exclusive(victim.seq_id)
+        if missing <= 0:
+            for victim in victims:
+                queues.preempt(victim)
+
+    def admit(self, prefilling: list[Sequence], rest: int) -> list[NewSequence]:
+        """Admits sequences, in order, while there are places, blocks and budget; adds them to `prefilling`.
+
+        rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
+        """
+        queues, admitted, index = self._queues, list[NewSequence](), 0
+        demand = sum(min(s.remaining, rest // 2) for s in prefilling)
+        while (
+            index < min(len(queues.waiting), MAX_HELD_BACK) and len(queues.running) < self._limits.max_running
+        ):
+            if demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1):
+                break
+            sequence = queues.waiting[index]
+            if sequence.pending:
+                break  # it was preempted a moment ago, and the step that runs brings its next token
+            names = self._names.of(sequence)
+            if self._is_coming(sequence, names):
+                index += 1
+                continue
+            if not queues.enter(index, names, self._spare()):
+                break
+            self._count(sequence)
+            admitted.append(sequence.announce())
+            insort(prefilling, sequence, key=ORDER)
+            demand += min(sequence.remaining, rest // 2)
+        return admitted
+
+    def _is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
+        """Whether the first block that it would compute is about to be computed by one before it in order."""
+        queues = self._queues
+        if not queues.coming:
+            return False
+        for name in names[: (len(sequence.tokens) - 1) // BLOCK_SIZE]:
+            if not queues.blocks.is_cached(name):
+                owner = queues.coming.get(name)
+                return owner is not None and owner.order <= sequence.order
+        return False
+
+    def _count(self, sequence: Sequence) -> None:
+        if sequence.cached_tokens < 0:
+            sequence.cached_tokens = sequence.computed
+            queried, cached = self._counts
+            self._counts = queried + len(sequence.tokens), cached + sequence.computed
+
+    def _spare(self) -> int:
+        return min(len(self._queues.running), self._queues.blocks.num_blocks // 32)

@@ -1,0 +1,42 @@
+"""Which name each full block of a sequence has, and so with whom it may be shared.
+
+Names are chains of content hashes (`shared/kv_hash.py`); the tenant is in their root unless all tenants
+share. Without names nothing is shared: that is how the prefix cache is switched off.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.worker.domain.plan import BLOCK_SIZE
+from services.worker.domain.sequence import Sequence
+from shared import kv_hash
+
+PrefixSharing = Literal["tenant", "all", "off"]
+
+
+@dataclass(slots=True, frozen=True)
+class BlockNames:
+    """Names blocks for one engine.
+
+    fingerprint, kv_format: of the engine. sharing: `tenant` keeps tenants apart, `off` names nothing.
+    """
+
+    fingerprint: str
+    kv_format: str = "fp32"
+    sharing: PrefixSharing = "tenant"
+
+    def of(self, sequence: Sequence) -> list[bytes]:
+        """The names of all blocks that the sequence's known tokens fill; kept in the sequence."""
+        names, tokens = sequence.block_names, sequence.tokens
+        begin, full = len(names) * BLOCK_SIZE, len(tokens) // BLOCK_SIZE
+        if len(names) == full or self.sharing == "off":
+            return names
+        if names:
+            parent = names[-1]
+        else:
+            tenant = sequence.tenant if self.sharing == "tenant" else ""
+            parent = kv_hash.root(self.fingerprint, self.kv_format, tenant)
+        for start in range(begin, full * BLOCK_SIZE, BLOCK_SIZE):
+            parent = kv_hash.extend(parent, tokens[start : start + BLOCK_SIZE])
+            names.append(parent)
+        return names
