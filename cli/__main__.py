@@ -44,7 +44,7 @@ for command in (up, down, chat, status, train_demo):
 
 @app.command("bench")
 def _bench() -> None:
-    """Measure the serving path."""
+    """Measure the serving path, the engine and its parts; compare results."""
 
 
 @app.command("version")

@@ -1,4 +1,4 @@
-"""`ryz bench`: measures a stack that it brings itself (or one that runs), and prints what it measured.
+"""`ryz bench`: names its commands; `serving` measures a stack that it brings itself (or one that runs).
 
 With --json one object goes to stdout and nothing else; progress always goes to stderr. How it is measured
 stands in `benchmarks/`.
@@ -16,6 +16,8 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cli.bench_collectives import collectives
+from cli.bench_compare import compare
 from cli.bench_engine import engine
 from cli.bench_model import make_model
 from cli.bench_options import numbers
@@ -23,7 +25,7 @@ from cli.console import err, fail, out
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure the serving path.",
+    help="Measure the serving path, the engine and its parts; compare results.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -33,11 +35,11 @@ app = typer.Typer(
 
 @app.callback()
 def bench() -> None:
-    """Measure the serving path."""
+    """Measure the serving path, the engine and its parts; compare results."""
 
 
-app.command("engine")(engine)
-app.command("make-model")(make_model)
+for command in (engine, collectives, make_model, compare):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+
 from cli.bench_engine_view import show
 from cli.bench_options import choice, numbers
 from cli.bench_progress import counting_bar

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.cpu import CpuMeter
 from benchmarks.machine import commit, machine
 from benchmarks.serving import LOAD, BenchFailed, Plan, measure
-from cli import bench
+from cli.bench_options import numbers
 from cli.console import CommandError
 from tests.unit.test_bench_load import answering, completion, http
 
@@ -83,7 +83,7 @@ async def test_the_command_prints_one_json_object_on_stdout() -> None:
 @pytest.mark.parametrize("text", ["", "0", "1,x", "5000", "1;2"])
 def test_a_wrong_concurrency_is_named(text: str) -> None:
     with pytest.raises(CommandError, match="--concurrency takes numbers"):
-        bench._levels(text)
+        numbers("--concurrency", text, 4096)
 
 
 def test_machine_facts_are_there() -> None:
