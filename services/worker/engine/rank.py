@@ -25,15 +25,13 @@ from services.worker.domain.rank_messages import (
     RankReady,
     pack_frame,
 )
-from services.worker.engine.cache import KVCache, block_bytes
+from services.worker.engine.backend import Backend, load_backend
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
 from services.worker.engine.collectives.gloo import GlooCollectives, Meeting
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
-from services.worker.engine.config import ModelConfig, ModelError, read_config
+from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.memory import available_bytes
-from services.worker.engine.model import Decoder
-from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
@@ -110,21 +108,20 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     """
     directory = Path(config.model)
     shape = read_config(directory)
-    kernels = _kernels(config)
     with open_checkpoint(directory) as checkpoint:
-        model = Decoder(checkpoint, shape, collectives)
+        backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
     # all ranks must agree, so rank 0 decides
-    decided = collectives.broadcast(b"%d" % (_num_blocks(config, shape) if config.rank == 0 else 0))
+    decided = collectives.broadcast(b"%d" % (_num_blocks(config, backend) if config.rank == 0 else 0))
     num_blocks = int(decided)
-    runner = Runner(PlainCompute(model, KVCache(shape, num_blocks, config.world)))
+    runner = Runner(backend.start(num_blocks))
     info = RankInfo(
         rank=config.rank,
         pid=os.getpid(),
         load_s=time.monotonic() - started,
         loaded_bytes=loaded_bytes,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        kernels=kernels,
+        kernels=backend.name,
     )
     ready = RankReady(
         info=info,
@@ -136,20 +133,9 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     return runner, ready
 
 
-def _kernels(config: RankConfig) -> str:
-    """What computes this rank's share, in words; refuses what is not there."""
-    if config.kernels == "native":
-        raise ModelError("kernels=native is not available here; kernels=plain or kernels=auto is")
-    if config.quantize != "none":
-        raise ModelError(
-            f"quantize={config.quantize} needs the native kernels; plain ones compute in fp32 (quantize=none)"
-        )
-    return "plain"
-
-
-def _num_blocks(config: RankConfig, shape: ModelConfig) -> int:
+def _num_blocks(config: RankConfig, backend: Backend) -> int:
     """Blocks of the KV cache; the memory that all ranks need for them must be there."""
-    each = block_bytes(shape, config.world) * config.world
+    each = backend.block_bytes * config.world
     free = available_bytes()
     if config.kv_cache_tokens == 0:
         return max(1, int(free * config.kv_memory_share) // each)

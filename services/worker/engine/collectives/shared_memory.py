@@ -132,7 +132,7 @@ class SharedMemoryCollectives:
             self._fd = -1
 
     def map_region(self, num_bytes: int) -> Region:
-        """More memory in the same file, once, for all ranks with the same size; pages cost when they are used."""
+        """More memory in the same file, once, all ranks with the same size; a page costs when it is used."""
         begin = -(-shared_bytes(self.world) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         size = CACHE_LINE * self.world + num_bytes
         if os.fstat(self._fd).st_size < begin + size:

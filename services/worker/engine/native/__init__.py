@@ -1,1 +1,1 @@
-"""Compiled kernels for CPUs: a rank's forward pass as one call. `src/` is C++, the rest prepares and calls it."""
+"""Compiled kernels for CPUs: a rank's forward pass as one call. `src/` is C++, the rest prepares it."""

@@ -1,4 +1,4 @@
-"""Compiles the kernels: `python -m services.worker.engine.native.build`; a rank does it when nobody did before.
+"""Compiles the kernels: `python -m services.worker.engine.native.build`; else the first rank does it.
 
 One shared library for each instruction set, named after the sources and options it was made from, so a stale
 one is never loaded. A machine without a C++ compiler serves with the plain path. No torch here.

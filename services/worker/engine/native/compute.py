@@ -56,6 +56,7 @@ class NativeCompute:
         config: ModelConfig,
         weights: NativeWeights,
         collectives: Collectives,
+        *,
         num_blocks: int,
         threads: int,
         spin: bool = True,
@@ -74,7 +75,9 @@ class NativeCompute:
         self._exchange: Exchange | None = None
         self._partial = buffer(1)
         shares = self._shares(spin)
-        self._decoder = NativeDecoder(config, weights, heads, cache, rotation, shares)
+        self._decoder = NativeDecoder(
+            config, weights, heads=heads, cache=cache, rotation=rotation, shares=shares
+        )
         together = collectives.world == 1 or self._exchange is not None
         program = self._decoder.program
         self._segments = (

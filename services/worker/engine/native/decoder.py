@@ -44,6 +44,7 @@ class NativeDecoder:
         self,
         config: ModelConfig,
         weights: NativeWeights,
+        *,
         heads: HeadShape,
         cache: NativeCache,
         rotation: tuple[Tensor, Tensor],
@@ -84,10 +85,10 @@ class NativeDecoder:
             self._qkv,
             self._heads,
             cache,
-            self._rotation,
-            layer.qk_norms,
-            self._config.norm_eps,
-            window,
+            rotation=self._rotation,
+            norms=layer.qk_norms,
+            eps=self._config.norm_eps,
+            window=window,
             out=self._mixed,
         )
         program.quantize(self._mixed)

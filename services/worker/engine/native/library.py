@@ -84,16 +84,16 @@ class Exchange(ctypes.Structure):
     ]
 
 
-LATE = -1  # what a call returns when nobody was late
+MAX_HEAD_DIM = 256
 NUM_TIMES = 4  # linears, attention, exchanges, rows; nanoseconds
 
 
 class Kernels:
-    """The functions of one library."""
+    """The functions of one library. target: the instruction set that it was made for."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        self.path = path
+        self.target = "avx512" if library.ryz_avx512() else "avx2"
         self.team_new = library.ryz_team_new
         self.team_new.argtypes = [ctypes.c_int, ctypes.c_int]
         self.team_new.restype = ctypes.c_void_p

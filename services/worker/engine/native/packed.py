@@ -66,14 +66,14 @@ class PackedLinear:
 def pack(
     kernels: Kernels, weight: Tensor, bias: Tensor | None = None, *, int8: bool, gated: bool = False
 ) -> PackedLinear:
-    """Packs [outputs, inputs] of any floating type; with `gated` the first half of the outputs gates the second.
+    """Packs [outputs, inputs] of any floating type.
 
     Args:
         kernels: They decide about panels.
         weight: As stored; floats stay what they are, so that half precision costs half the memory.
         bias: [outputs], fp32.
         int8: Store bytes, with one scale for each output.
-        gated: For a fused gate and up projection.
+        gated: The first half of the outputs gates the second.
     """
     columns = weight.shape[0]
     if gated:

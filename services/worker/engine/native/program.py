@@ -161,13 +161,14 @@ class Program:
         qkv: Tensor,
         shape: HeadShape,
         cache: tuple[Tensor, Tensor],
+        *,
         rotation: tuple[Tensor, Tensor],
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
         window: int,
         out: Activation,
     ) -> None:
-        """Turns queries and keys, stores keys and values, attends: [rows, all heads] -> [rows, heads * dim]."""
+        """Turns queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim]."""
         q_norm, k_norm = norms or (None, None)
         n = (shape.heads, shape.kv_heads, shape.dim, shape.width, window, qkv.shape[1], out.width)
         p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.floats))
@@ -207,6 +208,7 @@ class Program:
         self,
         kind: Kind,
         flags: Flag = Flag.NONE,
+        *,
         n: tuple[int, ...] = (),
         p: tuple[int, ...] = (),
         eps: float = 0.0,

@@ -1,4 +1,4 @@
-"""This rank's weights, packed for the kernels as they are read: one matrix at a time on top of what is done."""
+"""This rank's weights, packed for the kernels one matrix after another as they are read."""
 
 from dataclasses import dataclass
 

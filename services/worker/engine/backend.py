@@ -1,0 +1,116 @@
+"""Chooses what a rank computes with, and loads its weights for it: compiled kernels, or plain torch.
+
+The choice is one for all ranks of a group. `auto` takes the kernels where they run and says why when they do
+not; a choice by name that cannot be had is refused.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from services.worker.domain.rank_messages import RankConfig
+from services.worker.engine import cache as plain_cache
+from services.worker.engine.cache import KVCache
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.compute import Compute
+from services.worker.engine.config import ModelConfig, ModelError
+from services.worker.engine.loader import open_source
+from services.worker.engine.model import Decoder
+from services.worker.engine.native import cache as native_cache
+from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.compute import NativeCompute, heads_of
+from services.worker.engine.native.library import MAX_HEAD_DIM, Kernels, kernels
+from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.plain import PlainCompute
+from services.worker.engine.weights import Checkpoint
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
+
+    start: makes the cache of so many blocks and what computes with it.
+    """
+
+    name: str
+    block_bytes: int
+    start: Callable[[int], Compute]
+
+
+def load_backend(
+    config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+) -> Backend:
+    """Loads this rank's share the way the config wants it.
+
+    Raises:
+        ModelError: the model does not fit the files or the number of ranks, or the way is not to be had here.
+    """
+    native = _native(config, shape)
+    # one for all: their sums have to meet
+    native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
+    if native_everywhere and native is None:
+        raise ModelError(
+            "rank 0 computes with the native kernels, and this rank's machine cannot; set kernels=plain"
+        )
+    if not native_everywhere or native is None:
+        model = Decoder(checkpoint, shape, collectives)
+        return Backend(
+            "plain",
+            plain_cache.block_bytes(shape, collectives.world),
+            lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, collectives.world)),
+        )
+    return _load_native(native, config, shape, checkpoint, collectives)
+
+
+def _load_native(
+    native: Kernels, config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+) -> Backend:
+    source = open_source(checkpoint, shape, collectives)
+    quantized = config.quantize == "int8"
+    weights = NativeWeights.load(source, shape, native, quantized)
+    spin = config.world * config.threads <= (os.cpu_count() or 1)
+
+    def start(num_blocks: int) -> Compute:
+        return NativeCompute(
+            native,
+            shape,
+            weights,
+            collectives,
+            num_blocks=num_blocks,
+            threads=config.threads,
+            spin=spin,
+        )
+
+    heads = heads_of(shape, collectives.rank, collectives.world)
+    return Backend(
+        f"native {native.target}{' int8' if quantized else ''}",
+        native_cache.block_bytes(shape.num_layers, heads),
+        start,
+    )
+
+
+def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
+    """The kernels, where they are wanted and can be had."""
+    if config.kernels == "plain":
+        if config.quantize != "none":
+            raise ModelError(
+                f"quantize={config.quantize} needs the native kernels; with kernels=plain set quantize=none"
+            )
+        return None
+    try:
+        if shape.head_dim > MAX_HEAD_DIM:
+            raise NoKernels(
+                f"the kernels are for heads of at most {MAX_HEAD_DIM} dimensions, not {shape.head_dim}"
+            )
+        return kernels()
+    except NoKernels as error:
+        if config.kernels == "native" or config.quantize != "none":
+            wanted = "kernels=native" if config.kernels == "native" else f"quantize={config.quantize}"
+            raise ModelError(f"{wanted} cannot be had here: {error}") from error
+        if config.rank == 0:
+            log.warning("computing without compiled kernels, which is several times slower", why=str(error))
+        return None
