@@ -33,7 +33,6 @@ class Runner:
         Raises:
             PlanError: the plan contradicts earlier ones.
             CollectiveError: another rank is gone.
-            SamplingError: the logits are not finite.
         """
         began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
         linears_s, attention_s = times.linears_s, times.attention_s
