@@ -27,16 +27,19 @@ def make_model(settings: Settings) -> Model:
     return null_model(settings.model_name or "null", settings.null_context_length)
 
 
-def make_engine(settings: Settings, model: Model) -> Engine:
-    """The engine that the settings name."""
-    if settings.engine == "null":
-        return NullEngine(
-            tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
-            num_blocks=max(1, settings.kv_cache_tokens // BLOCK_SIZE),
-            vocab_size=model.tokenizer.vocab_size,
-            context_length=model.context_length,
-            step_delay_s=settings.null_step_delay_ms / 1000,
-        )
+def make_null_engine(settings: Settings, model: Model) -> NullEngine:
+    """The engine without weights."""
+    return NullEngine(
+        tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
+        num_blocks=max(1, settings.kv_cache_tokens // BLOCK_SIZE),
+        vocab_size=model.tokenizer.vocab_size,
+        context_length=model.context_length,
+        step_delay_s=settings.null_step_delay_ms / 1000,
+    )
+
+
+def make_rank_engine(settings: Settings) -> RankEngine:
+    """The engine of real models."""
     return RankEngine(
         RankEngineOptions(
             model=Path(settings.model),
@@ -48,6 +51,7 @@ def make_engine(settings: Settings, model: Model) -> Engine:
             kernels=settings.kernels,
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
+            rank_start=settings.rank_start,
             start_timeout_s=settings.engine_start_timeout_s,
             step_timeout_s=settings.step_timeout_s,
         )
@@ -85,14 +89,20 @@ def leader_options(settings: Settings) -> LeaderOptions:
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; the stack closes it in reverse order."""
     settings = cast(Settings, service.settings)
+    ranks: RankEngine | None = None
+    if settings.engine == "torch":
+        ranks = make_rank_engine(settings)
+        stack.push_async_callback(ranks.stop)
+        ranks.prepare()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
+    engine: Engine = ranks or make_null_engine(settings, model)
     bus = await service.connect_bus(stack)
     heartbeat_bus = await service.connect_bus(stack, "heartbeats")
     leader = Leader(
         leader_options(settings),
         bus=bus,
         heartbeat_bus=heartbeat_bus,
-        engine=make_engine(settings, model),
+        engine=engine,
         model=model,
         store=SessionsClient(bus),
         registry=service.registry,

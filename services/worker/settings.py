@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.domain.rank_messages import Kernels, Quantize
+from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
 
 
@@ -76,6 +77,11 @@ class Settings(CommonSettings):
     )
     kernels: Kernels = Field(
         default="auto", description="What ranks compute with: compiled kernels, or plain torch operations."
+    )
+    rank_start: RankStart = Field(
+        default="auto",
+        description="`fork` takes ranks from one process that has torch loaded, `spawn` starts each on its "
+        "own; `auto` forks on Linux.",
     )
     engine_start_timeout_s: float = Field(
         default=600.0, gt=0, le=86_400, description="How long loading the model may take."

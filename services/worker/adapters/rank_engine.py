@@ -10,7 +10,6 @@ import contextlib
 import os
 import platform
 import socket
-import subprocess
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,9 +37,13 @@ from services.worker.domain.rank_messages import (
     pack_frame,
     shared_bytes,
 )
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+from services.worker.orchestrator.process_group_manager import (
+    ProcessGroupManager,
+    RankProcess,
+    RankStart,
+)
 
-_EXIT_WAIT_S = 0.1  # at most, between the end of a socket and the exit code of its process
+_EXIT_WAIT_S = 0.1  # at most, from the end of a socket, which comes first, to its process's exit code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class RankEngineOptions:
     interface: network interface for Gloo; empty: loopback.
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
+    rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
     """
 
@@ -68,6 +72,7 @@ class RankEngineOptions:
     kv_memory_share: float = 0.5
     start_timeout_s: float = 600.0
     step_timeout_s: float = 30.0
+    rank_start: RankStart = "auto"
     stop_timeout_s: float = 2.0
 
 
@@ -76,7 +81,8 @@ class RankEngine:
 
     def __init__(self, options: RankEngineOptions) -> None:
         self.options = options
-        self._processes = ProcessGroupManager()
+        self._threads = options.threads or max(1, _cores() // max(1, options.tensor_parallel))
+        self._processes = ProcessGroupManager(start=options.rank_start)
         self._links: list[RankLink] = []
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
@@ -87,6 +93,13 @@ class RankEngine:
         self._steps = 0
         self._plan = msgspec.msgpack.Encoder()
         self._result = msgspec.msgpack.Decoder(StepResult)
+
+    def prepare(self) -> None:
+        """Begins with what takes long and needs no model: the import of torch, in a process that ranks are
+        forked from. May be left out; `stop` ends it.
+        """
+        with contextlib.suppress(OSError):  # `start` tries again and says why not
+            self._processes.prepare(self._threads)
 
     async def start(self) -> EngineInfo:
         """Starts and loads all ranks; see `Engine`."""
@@ -104,6 +117,7 @@ class RankEngine:
         finally:
             if self._failure or len(self._ready) < options.tensor_parallel:
                 await self.stop()
+                self._processes.close()
         first = self._ready[0]
         return EngineInfo(
             num_blocks=first.num_blocks,
@@ -160,23 +174,28 @@ class RankEngine:
         return rows
 
     async def stop(self) -> None:
-        """Ends all ranks: those of a healthy engine by closing their sockets, others by force."""
+        """Ends all ranks: those of a healthy engine by closing their sockets, others by force.
+
+        After a failure what ranks are forked from is kept for the next start; a second call ends it.
+        """
+        restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or self._outstanding)
         self._fail("the engine was stopped", tell=False)
         for link in self._links:
             link.close()
         self._links = []
         await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
+        if not restarts:
+            self._processes.close()
 
     def _spawn(self, stack: contextlib.ExitStack) -> None:
         """Starts the processes and sends their configs; what only they need is closed with the stack."""
         options, world = self.options, self.options.tensor_parallel
-        threads = options.threads or max(1, len(os.sched_getaffinity(0)) // max(1, world))
         config = RankConfig(
             model=str(options.model.resolve()),
             rank=0,
             world=world,
-            threads=threads,
+            threads=self._threads,
             collectives=_backend(options),
             start_timeout_s=options.start_timeout_s,
             # a rank that waits for another says so before the leader's own limit
@@ -201,7 +220,7 @@ class RankEngine:
             config = msgspec.structs.replace(
                 config, store_fd=meeting.fileno(), store_host=host, store_port=port
             )
-        for process in self._processes.spawn(world, threads, inherit):
+        for process in self._processes.spawn(world, self._threads, inherit):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
             link.send(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=process.rank)))
@@ -248,9 +267,7 @@ class RankEngine:
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if not reason:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.process.wait(_EXIT_WAIT_S)  # the kernel closes files just before it reports the end
-            reason = process.describe_end()
+            reason = process.describe_end(_EXIT_WAIT_S)
         self._fail(f"rank {process.rank} (pid {process.pid}) is gone: {reason}")
 
     def _fail(self, reason: str, tell: bool = True) -> None:
@@ -271,6 +288,10 @@ class RankEngine:
                 future.exception()  # nobody has to ask for the second one
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:

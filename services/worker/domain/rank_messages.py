@@ -34,7 +34,8 @@ class Kind(IntEnum):
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank needs to start. File descriptors are inherited; -1 where the backend has no use for one.
+    """What a rank needs to start. File descriptors are inherited and go by their numbers in the leader; -1
+    where the backend has no use for one.
 
     quantize: type of the linear layers' weights; `none`: fp32.
     kernels: what to compute with; `auto` takes the native kernels where they run.

@@ -9,7 +9,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -39,16 +39,17 @@ from services.worker.engine.weights import open_checkpoint
 EXPECTED = (ModelError, CollectiveError, PlanError)
 
 
-def serve(sock: socket.socket, started: float) -> int:
+def serve(sock: socket.socket, started: float, descriptors: Mapping[int, int] | None = None) -> int:
     """Runs the rank at the other end of that socket; returns the process's exit code.
 
     Args:
         sock: Connected to the leader, blocking.
         started: `time.monotonic()` when the process began.
+        descriptors: This process's numbers of the descriptors that have other ones in the leader.
     """
     with closing(sock):
         try:
-            _serve(sock, started)
+            _serve(sock, started, descriptors or {})
         except EXPECTED as error:
             return _report(sock, str(error))
         except (BrokenPipeError, ConnectionResetError):
@@ -59,12 +60,17 @@ def serve(sock: socket.socket, started: float) -> int:
     return 0
 
 
-def _serve(sock: socket.socket, started: float) -> None:
+def _serve(sock: socket.socket, started: float, descriptors: Mapping[int, int]) -> None:
     frames = _frames(sock)
     first = next(frames, None)
     if first is None:
         return
     config = msgspec.msgpack.decode(first[1], type=RankConfig)
+    config = msgspec.structs.replace(
+        config,
+        shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
+        store_fd=descriptors.get(config.store_fd, config.store_fd),
+    )
     torch.set_num_threads(config.threads)
     with closing(connect(config)) as collectives:
         runner, ready = load(config, collectives, started)

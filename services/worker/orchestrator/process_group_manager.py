@@ -8,7 +8,6 @@ behind however the processes end.
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +15,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from services.worker.orchestrator.child import Child, SpawnedChild
+from services.worker.orchestrator.nursery import Nursery
+
+RankStart = Literal["auto", "fork", "spawn"]
 COMMAND = (sys.executable, "-m", "services.worker.engine")
 _ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.005
 _KILL_WAIT_S = 5.0  # a killed process that the kernel does not hand over by then is stuck in a driver or disk
+_EXIT_POLL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,43 +33,60 @@ class RankProcess:
     """A running rank: its process, and the leader's end of the socket pair (non-blocking)."""
 
     rank: int
-    process: subprocess.Popen[bytes]
+    process: Child
     sock: socket.socket
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id; 0 while a nursery that is still loading has not forked it."""
+        self.process.poll()
         return self.process.pid
 
     def memory_bytes(self) -> int:
-        """Resident memory now; 0 when the process is gone."""
+        """Resident memory now, what it shares with other ranks included; 0 when the process is gone."""
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def describe_end(self) -> str:
-        """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running`."""
-        code = self.process.poll()
-        if code is None:
-            return "still running"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    def describe_end(self, wait_s: float = 0.0) -> str:
+        """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running` after that time."""
+        deadline = time.monotonic() + wait_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_EXIT_POLL_S)
+        return self.process.describe_end()
 
 
 class ProcessGroupManager:
     """The processes of one group.
 
     Args:
-        command: What to run; a rank gets its socket's descriptor and the leader's process id as arguments.
+        command: What a spawned rank runs; its socket's descriptor and the leader's process id are arguments.
+        start: `fork` takes ranks from a nursery, which is kept until `close`; `spawn` starts a fresh
+            interpreter for each; `auto` forks where that is safe: on Linux.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, start: RankStart = "spawn") -> None:
         self._command = list(command)
+        self._forks = start == "fork" or (start == "auto" and sys.platform == "linux")
+        self._nursery: Nursery | None = None
         self.ranks: list[RankProcess] = []
 
+    def prepare(self, threads: int) -> None:
+        """Starts the nursery, if there is to be one, so that it loads while the leader does other things.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        if self._nursery is not None:
+            self._nursery.listen()
+        if self._forks and (self._nursery is None or self._nursery.gone):
+            self.close()
+            self._nursery = Nursery(_environment(threads))
+
     def spawn(self, world: int, threads: int, inherit: Sequence[int] = ()) -> list[RankProcess]:
-        """Starts ranks 0 to world-1, fresh interpreters that inherit those descriptors and nothing else.
+        """Starts ranks 0 to world-1, which inherit those descriptors and nothing else.
 
         Output of a rank goes to the leader's stderr. Call it from the thread that lives as long as the
         leader: the kernel ends a rank when the thread that started it ends.
@@ -72,18 +94,16 @@ class ProcessGroupManager:
         Raises:
             OSError: a process could not be started; none is left running.
         """
-        environment = dict(os.environ)
-        # read by OpenMP when torch is imported: no pool larger than the rank will use
-        environment["OMP_NUM_THREADS"] = str(threads)
-        # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
-        # step took 50 times as long
-        environment.setdefault("GOMP_SPINCOUNT", "2000")
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         try:
+            self.prepare(threads)
             for rank in range(world):
-                self.ranks.append(self._spawn(rank, environment, inherit))
+                ours, theirs = socket.socketpair()
+                with theirs, contextlib.ExitStack() as on_failure:
+                    on_failure.callback(ours.close)
+                    ours.setblocking(False)
+                    process = self._start(rank, theirs, threads, inherit)
+                    on_failure.pop_all()
+                self.ranks.append(RankProcess(rank, process, ours))
         except OSError:
             self.kill()
             raise
@@ -98,7 +118,7 @@ class ProcessGroupManager:
     async def stop(self, grace_s: float) -> None:
         """Closes the sockets, at which ranks end themselves, and kills those that still run after the grace.
 
-        May be called again; then it does nothing.
+        May be called again; then it does nothing. The nursery stays, for ranks that are started later.
         """
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
@@ -109,21 +129,35 @@ class ProcessGroupManager:
                 rank.process.kill()
         await _wait(ranks, _KILL_WAIT_S)
 
-    def _spawn(self, rank: int, environment: dict[str, str], inherit: Sequence[int]) -> RankProcess:
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as on_failure:
-            on_failure.callback(ours.close)
-            ours.setblocking(False)
-            process = subprocess.Popen(
-                [*self._command, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=(theirs.fileno(), *inherit),
-                env=environment,
-                process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
-            )
-            on_failure.pop_all()
-        return RankProcess(rank, process, ours)
+    def close(self) -> None:
+        """Ends the nursery, and with it what it forked. `spawn` may be called again."""
+        if self._nursery is not None:
+            self._nursery.end()
+            self._nursery = None
+
+    def _start(self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]) -> Child:
+        if self._nursery is not None:
+            return self._nursery.fork(rank, theirs, inherit)
+        process = subprocess.Popen(
+            [*self._command, str(theirs.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=(theirs.fileno(), *inherit),
+            env=_environment(threads),
+            process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
+        )
+        return SpawnedChild(process)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    environment = dict(os.environ)
+    # read by OpenMP when torch is imported: no pool larger than the rank will use
+    environment["OMP_NUM_THREADS"] = str(threads)
+    # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
+    # step took 50 times as long
+    environment.setdefault("GOMP_SPINCOUNT", "2000")
+    environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return environment
 
 
 async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
