@@ -190,7 +190,7 @@ class Scheduler:
                 sequence.planned, sequence.pending = start + 1, 1
             else:
                 self._plan_slice(slices, parts, sequence, 1)
-        return [s for s in prefilling if s.phase is Phase.RUNNING]
+        return prefilling  # none of them gave way: those come last, and the one that makes them decodes
 
     def _plan_slice(self, slices: list[Slice], parts: list[_Part], sequence: Sequence, count: int) -> None:
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
