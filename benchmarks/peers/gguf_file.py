@@ -88,7 +88,8 @@ def _check(model: Path, config: dict[str, Any], precision: str) -> None:
         raise PeerError(f"{where}: its rope scaling is not covered")
     if config.get("attention_bias") or config.get("mlp_bias"):
         raise PeerError(f"{where}: it has biases")
-    inner = [config["hidden_size"], config["intermediate_size"]]
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    inner = [hidden, config["intermediate_size"], heads * (config.get("head_dim") or hidden // heads)]
     if precision == "int8" and any(size % _Q8_0_BLOCK for size in inner):
         raise PeerError(f"{where}: Q8_0 needs sizes that are multiples of {_Q8_0_BLOCK}, it has {inner}")
 
