@@ -18,6 +18,23 @@ def _slice(seq_id: int, start: int, token_ids: list[int], new_blocks: list[int] 
     return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks or [], sample=True)
 
 
+def _follow(seq_id: int, start: int) -> Slice:
+    return Slice(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
+
+
+def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
+    sequences = Sequences(num_blocks=9)
+    plan = StepPlan(step_id=1, admit=[_new(1, [4, 5])], slices=[_slice(1, 0, [4, 5], [7])])
+    (state,) = sequences.apply(plan)
+    state.take(2, 77)
+    state.take(1, 99)  # an earlier position is what it was
+    following = StepPlan(step_id=2, slices=[_follow(1, 2)])
+    batch = make_batch(following.slices, sequences.apply(following))
+    assert (batch.token_ids.tolist(), batch.positions.tolist()) == ([77], [2])
+    assert batch.slots.tolist() == [7 * 16 + 2]
+    assert state.tokens.view.tolist() == [4, 5, 77]
+
+
 def test_tokens_and_tables_grow_with_the_slices() -> None:
     sequences = Sequences(num_blocks=9)
     prompt = list(range(20))
@@ -74,6 +91,13 @@ def test_padding_of_decodes_is_bounded() -> None:
         (StepPlan(step_id=2, slices=[_slice(1, -1, [1])]), "at -1"),
         (StepPlan(step_id=2, slices=[_slice(1, 3, [])]), "no slice"),
         (StepPlan(step_id=2, slices=[_slice(1, 3, [1] * 14)]), "1 blocks cannot hold 17 tokens"),
+        (StepPlan(step_id=2, slices=[_slice(1, 1, [2, 7])]), "other tokens at 1"),
+        (StepPlan(step_id=2, slices=[_follow(1, 3)]), "token 3 is not the one sampled last of 3"),
+        (StepPlan(step_id=2, slices=[_follow(1, 1)]), "token 1 is not the one sampled last of 3"),
+        (
+            StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[3], follow=True)]),
+            "no slice of 3 tokens at 2",
+        ),
         (StepPlan(step_id=2, slices=[_slice(1, 3, [1], [4])]), r"outside 0\.\.3"),
         (StepPlan(step_id=2, slices=[_slice(1, 3, [1], [-1])]), r"outside 0\.\.3"),
     ],

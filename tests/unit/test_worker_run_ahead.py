@@ -4,9 +4,6 @@ Every sequence must get the tokens that it would get alone, whatever is shared, 
 """
 
 import random
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -15,14 +12,13 @@ from hypothesis import strategies as st
 from services.worker.adapters.null_engine import TEXT
 from services.worker.domain.blocks import BlockManager, blocks_for
 from services.worker.domain.names import BlockNames, PrefixSharing
-from services.worker.domain.plan import BLOCK_SIZE, StepPlan, StepResult
+from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.scheduler import Limits, Scheduler
 from services.worker.domain.sequence import Phase, Sequence
 from shared.messages import Sampling
 from tests.hash_engine import EOS, HashEngine, alone
+from tests.scheduler_kit import Output, Run
 from tests.worker_kit import null_engine
-
-Output = tuple[list[int], str]
 
 
 def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Sequence:
@@ -38,48 +34,6 @@ def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Seq
     for key, value in fields.items():
         setattr(sequence, key, value)
     return sequence
-
-
-@dataclass
-class Run:
-    """Drives a scheduler as the leader's loop does, and checks it after every step."""
-
-    scheduler: Scheduler
-    compute: Callable[[StepPlan], StepResult]
-    run_ahead: int
-    outputs: dict[str, Output] = field(default_factory=dict)
-    results: deque[StepResult] = field(default_factory=deque)
-    plans: list[StepPlan] = field(default_factory=list)
-
-    def submit(self) -> bool:
-        plan = self.scheduler.plan()
-        if not plan.slices and not plan.release:
-            return False
-        assert sum(piece.num_tokens for piece in plan.slices) <= self.scheduler.limits.token_budget
-        assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)
-        self.plans.append(plan)
-        self.results.append(self.compute(plan))
-        self.scheduler.check_invariants()
-        return True
-
-    def book(self) -> None:
-        for advance in self.scheduler.apply(self.results.popleft()):
-            sequence, reason = advance.sequence, advance.finish_reason
-            if advance.sampled.error or reason:
-                output = sequence.tokens[sequence.prompt_len :]
-                self.outputs[sequence.request_id] = (output, reason or "error")
-        self.scheduler.check_invariants()
-
-    def step(self) -> None:
-        """Submits what may be submitted, and takes one result."""
-        while len(self.results) <= self.run_ahead and self.submit():
-            pass
-        if self.results:
-            self.book()
-
-    def finish(self) -> None:
-        while self.scheduler.has_work or self.results:
-            self.step()
 
 
 def prompts(chance: random.Random, count: int, longest: int) -> list[list[int]]:

@@ -71,7 +71,7 @@ class NullEngine:
     def reset(self) -> None:
         """Forgets everything and is ready; all that there is to a start."""
         self._known, self._blocks, self._steps, self._last_seq_id = {}, NullBlocks(self._num_blocks), 0, 0
-        self._state = "ready"
+        self._state, self._free_at = "ready", 0.0
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Checks the plan and answers it, after the delay; a wrong plan ends the engine."""
