@@ -209,6 +209,12 @@ class Blocks:
         part = self.slice(seq_id, start, token_ids)
         return msgspec.structs.replace(part, new_blocks=shared + part.new_blocks)
 
+    def release(self, seq_id: int) -> None:
+        """Gives back the blocks that no other sequence holds; the next slice takes them, content and all."""
+        blocks = self._held.pop(seq_id, [])
+        in_use = {block for held in self._held.values() for block in held}
+        self._free += [block for block in blocks if block not in in_use]
+
 
 async def generate(
     engine: Engine, prompts: list[list[int]], count: int, samplings: list[Sampling], first_id: int = 1

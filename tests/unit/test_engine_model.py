@@ -1,5 +1,6 @@
 """The split, batched, paged decoder against transformers and against the plain oracle."""
 
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,52 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
     plans, rows = _mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
     for found, wanted in zip(plan_logits(models[name], world, plans), rows, strict=True):
+        assert len(found) == len(wanted)
+        for row, (key, length) in zip(found, wanted, strict=True):
+            torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
+
+
+def _random_plans(
+    texts: dict[str, list[int]], draw: random.Random
+) -> tuple[list[StepPlan], list[list[tuple[str, int]]]]:
+    """Sequences computed in random chunks, some of them preempted and computed anew in others' old blocks."""
+    blocks, next_id = Blocks(64), 0
+    running: dict[int, tuple[str, int]] = {}  # text and tokens computed, by seq_id
+    plans, rows = [], []
+    for step_id in range(1, 31):
+        release = [seq_id for seq_id in running if draw.random() < 0.1 or running[seq_id][1] == LENGTH]
+        for seq_id in release:
+            blocks.release(seq_id)
+            del running[seq_id]
+        admit = []
+        for text, tokens in texts.items():
+            if text not in [name for name, _ in running.values()]:
+                next_id += 1
+                admit.append(new_sequence(next_id, tokens))
+                running[next_id] = (text, 0)
+        slices, wanted = [], []
+        for seq_id in draw.sample(list(running), draw.randint(1, len(running))):
+            text, start = running[seq_id]
+            end = min(LENGTH, start + draw.choice((1, 1, 1, 7, 16, 40)))
+            sample = draw.random() < 0.7
+            slices.append(blocks.slice(seq_id, start, texts[text][start:end], sample))
+            running[seq_id] = (text, end)
+            wanted += [(text, end)] if sample else []
+        plans.append(StepPlan(step_id=step_id, release=release, admit=admit, slices=slices))
+        rows.append(wanted)
+    return plans, rows
+
+
+@pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_equal_transformers(models: dict[str, Path], name: str, seed: int) -> None:
+    seeds = {"a": 1, "b": 2, "c": 3}
+    texts = {key: _tokens(LENGTH, number) for key, number in seeds.items()}
+    plans, rows = _random_plans(texts, random.Random(seed))
+    assert sum(map(len, rows)) > 20
+    assert any(plan.release for plan in plans)
+    expected = {key: _expected(models[name], number) for key, number in seeds.items()}
+    for found, wanted in zip(plan_logits(models[name], 2, plans), rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)

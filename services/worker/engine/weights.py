@@ -60,6 +60,7 @@ class Checkpoint:
         self.tensors = tensors
         self.loaded_bytes = 0
         self._files = files
+        self._scratch = torch.empty(0, dtype=torch.uint8)
 
     def check(self, name: str, shape: tuple[int, ...]) -> Stored:
         """Where that tensor is.
@@ -123,7 +124,7 @@ class Checkpoint:
             step = max(1, len(wanted))  # one read, in place
         for begin in range(0, len(wanted), step):
             part = target[begin : begin + step]
-            buffer = part if part.dtype == dtype else torch.empty(part.shape, dtype=dtype)
+            buffer = part if part.dtype == dtype else self._buffer(part.shape, dtype)
             lines: NDArray[np.uint8] = buffer.view(torch.uint8).numpy()
             offset = stored.begin + (wanted[begin] * width + across.start) * dtype.itemsize
             if len(across) == width:
@@ -134,6 +135,13 @@ class Checkpoint:
             if buffer is not part:
                 part.copy_(buffer)
             self.loaded_bytes += lines.nbytes
+
+    def _buffer(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Memory, the same every time: many short-lived buffers would leave holes between the weights."""
+        size = shape.numel() * dtype.itemsize
+        if size > len(self._scratch):
+            self._scratch = torch.empty(size, dtype=torch.uint8)
+        return self._scratch[:size].view(dtype).view(shape)
 
 
 def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: Stored, name: str) -> None:
