@@ -24,7 +24,7 @@ from services.worker.engine.sequences import SequenceState
 from services.worker.engine.weights import open_checkpoint
 from shared.messages import Sampling
 from tests.engine_support import GREEDY, ThreadCollectives, make_llama
-from tests.scheduler_kit import Run
+from tests.scheduler_kit import Output, Run
 
 T = TypeVar("T")
 NUM_BLOCKS = 12
@@ -95,7 +95,7 @@ def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahe
 
 
 def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -> None:
-    outputs = []
+    outputs: list[dict[str, Output]] = []
     for names, run_ahead in ((BlockNames("f"), 1), (BlockNames("", sharing="off"), 0)):
         run = Run(Scheduler(BlockManager(NUM_BLOCKS), Limits(64, 8, 32), names), ranks.compute, run_ahead)
         run.scheduler.queues._last_seq_id = 100 * len(outputs)
