@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -20,7 +21,12 @@ from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, read_config
+from services.worker.engine.loader import open_source
 from services.worker.engine.model import Decoder
+from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.compute import NativeCompute
+from services.worker.engine.native.library import kernels
+from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.runner import Runner
 from services.worker.engine.weights import Checkpoint, open_checkpoint
@@ -156,6 +162,21 @@ def plain_compute(
     return PlainCompute(model, KVCache(config, num_blocks, collectives.world))
 
 
+def native_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """A rank's computing in compiled kernels, fp32; a test is skipped where they cannot be had."""
+    try:
+        compiled = kernels()
+    except NoKernels as error:
+        pytest.skip(f"no compiled kernels here: {error}")
+    weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
+    return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, threads=1, spin=False)
+
+
+COMPUTES = {"plain": plain_compute, "native": native_compute}
+
+
 def plan_logits(
     directory: Path,
     world: int,
@@ -167,11 +188,14 @@ def plan_logits(
 
     def work(collectives: Collectives) -> list[Tensor]:
         with open_checkpoint(directory) as checkpoint:
-            runner = Runner(compute(checkpoint, read_config(directory), collectives, num_blocks))
+            computing = compute(checkpoint, read_config(directory), collectives, num_blocks)
+        runner = Runner(computing)
         results = []
         for plan in plans:
             logits = runner.forward(plan)[1]
             results.append(torch.empty(0) if logits is None else logits.clone())
+        if isinstance(computing, NativeCompute):
+            computing.close()
         return results
 
     return run_threads(world, work)[0]

@@ -1,4 +1,4 @@
-"""The split, batched, paged decoder against transformers and against the plain oracle."""
+"""Split, batched, paged decoders, in torch and in compiled kernels, against transformers; and the oracle."""
 
 import random
 from functools import cache
@@ -15,6 +15,7 @@ from services.worker.engine.config import read_config
 from services.worker.engine.reference import ReferenceDecoder
 from services.worker.engine.weights import open_checkpoint
 from tests.engine_support import (
+    COMPUTES,
     Blocks,
     make_llama,
     make_model,
@@ -149,11 +150,13 @@ def _mixed_plans(
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int) -> None:
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int, compute: str) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
     plans, rows = _mixed_plans(*(_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
-    for found, wanted in zip(plan_logits(models[name], world, plans), rows, strict=True):
+    computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
+    for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
@@ -192,14 +195,18 @@ def _random_plans(
 
 @pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_batches_equal_transformers(models: dict[str, Path], name: str, seed: int) -> None:
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_random_batches_equal_transformers(
+    models: dict[str, Path], name: str, seed: int, compute: str
+) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
     texts = {key: _tokens(LENGTH, number) for key, number in seeds.items()}
     plans, rows = _random_plans(texts, random.Random(seed))
     assert sum(map(len, rows)) > 20
     assert any(plan.release for plan in plans)
     expected = {key: _expected(models[name], number) for key, number in seeds.items()}
-    for found, wanted in zip(plan_logits(models[name], 2, plans), rows, strict=True):
+    computed = plan_logits(models[name], 2, plans, compute=COMPUTES[compute])
+    for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
             torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
@@ -216,11 +223,12 @@ def test_decodes_of_unlike_lengths_apart_give_the_same(
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
 
-def test_as_many_ranks_as_heads(models: dict[str, Path]) -> None:
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_as_many_ranks_as_heads(models: dict[str, Path], compute: str) -> None:
     tokens = _tokens(LENGTH, 1)[:40]
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
     for name in ("plain", "qwen3, layer types"):
-        found = plan_logits(models[name], 8, [plan])[0][0]
+        found = plan_logits(models[name], 8, [plan], compute=COMPUTES[compute])[0][0]
         torch.testing.assert_close(found, _expected(models[name], 1)[39], atol=1e-4, rtol=0)
 
 
