@@ -9,6 +9,7 @@ UTF-8, each after its length in bytes as 4 bytes little-endian. The name of a bl
 name (of the root for the first block) and its 16 token ids, each as 4 bytes little-endian.
 """
 
+import functools
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -19,6 +20,7 @@ NAME_BYTES = 16
 _TOKENS = struct.Struct(f"<{BLOCK_TOKENS}I")
 
 
+@functools.lru_cache(maxsize=1024)
 def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
     """The parent of first blocks.
 

@@ -50,7 +50,7 @@ GOOD = StepPlan(
             StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT], follow=True)]),
             "goes on at 2",
         ),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT, 1])]), "other tokens"),
+        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT, 1])]), "has 3 tokens"),
         (
             StepPlan(step_id=2, admit=[new(2, 40)], slices=[part(2, 16, 20, [3, 4, 5])]),
             "does not hold tokens 0",

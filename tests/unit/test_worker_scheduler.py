@@ -312,12 +312,12 @@ def test_a_result_that_is_not_of_the_oldest_step_is_refused() -> None:
     scheduler = build()
     scheduler.add(make("a", 5, 9))
     plan = scheduler.plan()
-    with pytest.raises(ValueError, match="step 1 is the oldest without result, this one is of step 7"):
+    with pytest.raises(ValueError, match="step 1 is the oldest without result, this is step 7"):
         scheduler.apply(StepResult(step_id=7, sampled=[]))
     scheduler = build()
     scheduler.add(make("a", 5, 9))
     plan = scheduler.plan()
-    with pytest.raises(ValueError, match="no token for sequence 1"):
+    with pytest.raises(ValueError, match="step 1 has not one token for each slice"):
         scheduler.apply(StepResult(step_id=plan.step_id, sampled=[]))
 
 

@@ -69,6 +69,10 @@ class NullBlocks:
         """Computes the next tokens of a sequence into its blocks."""
         start, table = sequence.computed, sequence.blocks
         end = start + count
+        if count == 1 and start < len(table) * BLOCK_SIZE:  # most steps have nothing else
+            self._content[table[start // BLOCK_SIZE]].append(sequence.tokens[start])
+            sequence.computed = end
+            return
         if end > len(table) * BLOCK_SIZE:
             raise EngineFailed(
                 f"sequence {sequence.seq_id} has blocks for {len(table) * BLOCK_SIZE} tokens only"

@@ -165,21 +165,20 @@ class NullEngine:
         known = self._known.get(piece.seq_id)
         if known is None:
             raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")
+        start, token_ids, follow = piece.start, piece.token_ids, piece.follow
+        count = len(token_ids) or int(follow)
         if piece.new_blocks:
-            self._blocks.add(known, piece.new_blocks, piece.start)
-        start, count = piece.start, piece.num_tokens
-        if start != known.computed or not count or (piece.follow and piece.token_ids):
+            self._blocks.add(known, piece.new_blocks, start)
+        if start != known.computed or not count or (follow and token_ids):
             raise EngineFailed(
                 f"sequence {piece.seq_id} is computed up to {known.computed}, "
                 f"the plan goes on at {start} with {count} tokens"
-            )
-        if not piece.follow and known.tokens[start : start + count] != piece.token_ids:
-            raise EngineFailed(
-                f"the plan has other tokens for sequence {piece.seq_id} at {start} than it has"
             )
         if start + count > len(known.tokens):
             raise EngineFailed(
                 f"sequence {piece.seq_id} has {len(known.tokens)} tokens, nothing follows them yet"
             )
+        if not follow and known.tokens[start : start + count] != token_ids:
+            raise EngineFailed(f"the plan has other tokens at {start} than sequence {piece.seq_id} has")
         self._blocks.write(known, count)
         return known

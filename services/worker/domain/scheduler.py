@@ -7,7 +7,7 @@ what happens to the tokens is decided by the caller.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.worker.domain.admission import Admission
 from services.worker.domain.blocks import BlockManager
@@ -27,8 +27,7 @@ UNNAMED = BlockNames("", sharing="off")
 _Part = tuple[Sequence, int, int, bool]
 
 
-@dataclass(slots=True, frozen=True)
-class Advance:
+class Advance(NamedTuple):
     """A sequence got a token; with a reason it was the last one and its blocks are free already.
 
     If `sampled` has an error there is no token: the sequence cannot go on, and has left the scheduler.
@@ -111,21 +110,21 @@ class Scheduler:
         """
         step_id, parts = self._in_flight.popleft()
         if result.step_id != step_id:
-            raise ValueError(
-                f"step {step_id} is the oldest without result, this one is of step {result.step_id}"
-            )
-        sampled = iter(result.sampled)
+            raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
+        if [one.seq_id for one in result.sampled] != [part[1] for part in parts if part[3]]:
+            raise ValueError(f"the result of step {step_id} has not one token for each slice that samples")
         advances: list[Advance] = []
-        num_tokens = 0
+        num_tokens = index = 0
         for sequence, seq_id, count, samples in parts:
             num_tokens += count
             if sequence.seq_id == seq_id:
-                self._book(sequence, count)
+                sequence.computed += count
+                if sequence.computed % BLOCK_SIZE < count:
+                    self._name_blocks(sequence, count)
             if not samples:
                 continue
-            one = next(sampled, None)
-            if one is None or one.seq_id != seq_id:
-                raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
+            one = result.sampled[index]
+            index += 1
             if sequence.phase is Phase.ENDED:
                 continue
             sequence.pending -= 1
@@ -159,13 +158,10 @@ class Scheduler:
             if sequence.pending != pending.get(id(sequence), 0):
                 raise AssertionError(f"request {sequence.request_id} waits for {sequence.pending} tokens")
 
-    def _book(self, sequence: Sequence, count: int) -> None:
-        """So many more tokens of a running sequence are computed; the blocks that are full now get names."""
-        before = sequence.computed // BLOCK_SIZE
-        sequence.computed += count
-        after = sequence.computed // BLOCK_SIZE
-        if after > before:
-            self.queues.computed(sequence, before, self._names.of(sequence)[before:after])
+    def _name_blocks(self, sequence: Sequence, count: int) -> None:
+        """Names the blocks that are full with the last `count` tokens computed."""
+        before, after = (sequence.computed - count) // BLOCK_SIZE, sequence.computed // BLOCK_SIZE
+        self.queues.computed(sequence, before, self._names.of(sequence)[before:after])
 
     def _plan_decodes(self, slices: list[Slice], parts: list[_Part]) -> list[Sequence]:
         """One token of each sequence that has no more to compute; returns the others."""
