@@ -25,7 +25,7 @@ from shared.admin import admin_app, http_server
 from shared.bus import Bus, Message
 from shared.bus.nats import NatsBus
 from shared.codec import encode
-from shared.errors import RyzError
+from shared.errors import InvalidRequest, RyzError
 from shared.messages import ServiceStatus, State
 from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
@@ -244,7 +244,8 @@ async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
             log.info("stopped while starting")
         except RyzError as error:
             print(f"{name} cannot start: {error.message}", file=sys.stderr)
-            service.exit_code = 1
+            # of wrong input, a model directory or a setting: supervisors do not try the same again
+            service.exit_code = 2 if isinstance(error, InvalidRequest) else 1
         finally:
             stopping.cancel()
             await service.finish()

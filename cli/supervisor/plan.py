@@ -59,7 +59,9 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     for name, port in zip(names, free, strict=False):
         own = {"RYZ_ADMIN_PORT": str(port), "RYZ_ADMIN_HOST": "127.0.0.1"}
         specs.append(
-            _service(name, common | own | _own_settings(name, options, redis_url), probes.admin(port))
+            _service(
+                name, common | own | _own_settings(name, options, redis_url, environ), probes.admin(port)
+            )
         )
     url = f"http://{_reachable(options.host)}:{http_port}"
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
@@ -70,7 +72,9 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     return Plan(specs, url, nats_url, redis_url)
 
 
-def _own_settings(name: str, options: UpOptions, redis_url: str) -> dict[str, str]:
+def _own_settings(
+    name: str, options: UpOptions, redis_url: str, environ: Mapping[str, str]
+) -> dict[str, str]:
     if name == "kvstate":
         return {"RYZ_REDIS_URL": redis_url}
     if name == "router":
@@ -84,7 +88,17 @@ def _own_settings(name: str, options: UpOptions, redis_url: str) -> dict[str, st
         "RYZ_KERNELS": options.kernels,
         "RYZ_THREADS": str(threads_per_rank(options.groups, options.tensor_parallel)),
     }
+    own |= _memory_share(options.groups, environ)
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
+
+
+def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What each group takes of the memory that all of them find free at about the same time."""
+    try:
+        share = float(environ.get("RYZ_KV_MEMORY_SHARE", "0.5"))
+    except ValueError:
+        return {}  # the workers refuse it, by its name
+    return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
 
 
 def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:

@@ -4,20 +4,24 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
+import structlog
+
 from services.worker.adapters.model_dir import Model, load_model_dir
 from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
-from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed
+from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.service import Leader, LeaderOptions
 from services.worker.leader.sessions import SessionLimits
 from services.worker.settings import Settings
 from shared.client.sessions import SessionsClient
-from shared.errors import Internal, Unavailable
+from shared.errors import Internal, InvalidRequest, Unavailable
 from shared.lifecycle import Service, run
 from shared.settings import load
+
+log = structlog.get_logger(__name__)
 
 
 def make_model(settings: Settings) -> Model:
@@ -114,8 +118,13 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await service.serve_admin(stack)
     try:
         await leader.start()
+    except EngineRefused as error:
+        raise InvalidRequest(f"the engine refuses: {error}", param="model") from error
     except EngineFailed as error:
         raise Unavailable(f"the engine does not start: {error}", reason="engine_failed") from error
+
+    for rank in engine.status():
+        log.info("a rank is ready", **rank)
 
     async def drain() -> None:
         await leader.drain(settings.drain_timeout_s)

@@ -87,7 +87,11 @@ class Settings(CommonSettings):
         default=600.0, gt=0, le=86_400, description="How long loading the model may take."
     )
     step_timeout_s: float = Field(
-        default=30.0, gt=0, le=3600, description="How long a step may take before the ranks count as hung."
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="How long a step may take before the ranks count as hung; large chunks of prompts get "
+        "more, at the pace that they show.",
     )
     null_step_delay_ms: float = Field(
         default=0.0, ge=0, le=60_000, description="Time of a null engine's step."

@@ -75,6 +75,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_MODEL"] == str(tmp_path)
     assert worker["RYZ_TENSOR_PARALLEL"] == "2"
     assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
+    assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
     assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
     services = [spec for spec in plan.specs if spec.env]
     assert {spec.env["RYZ_NATS_URL"] for spec in services} == {plan.nats_url}

@@ -19,10 +19,12 @@ from typing import Literal
 import msgspec
 
 from services.worker.adapters.rank_link import RankLink
+from services.worker.adapters.step_limit import StepLimit
 from services.worker.domain.plan import (
     MAX_OUTSTANDING,
     EngineFailed,
     EngineInfo,
+    EngineRefused,
     RankInfo,
     StepPlan,
     StepResult,
@@ -58,6 +60,7 @@ class RankEngineOptions:
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
+    step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
     """
 
@@ -89,6 +92,8 @@ class RankEngine:
         self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
         self._timer: asyncio.TimerHandle | None = None  # of the oldest one
         self._failure = "the engine was not started"
+        self._refused = False  # for a reason that would be the same the next time
+        self._limit = StepLimit(options.step_timeout_s, 0)
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
         self._plan = msgspec.msgpack.Encoder()
@@ -106,7 +111,7 @@ class RankEngine:
         options = self.options
         if self._links:
             raise EngineFailed("the engine runs already; stop it before it is started again")
-        self._failure, self._steps, self._ready = "", 0, {}
+        self._failure, self._refused, self._steps, self._ready = "", False, 0, {}
         try:
             with contextlib.ExitStack() as stack:
                 self._spawn(stack)
@@ -119,6 +124,8 @@ class RankEngine:
                 await self.stop()
                 self._processes.close()
         first = self._ready[0]
+        largest = max(ready.info.loaded_bytes for ready in self._ready.values())
+        self._limit = StepLimit(options.step_timeout_s, largest)
         return EngineInfo(
             num_blocks=first.num_blocks,
             vocab_size=first.vocab_size,
@@ -169,6 +176,7 @@ class RankEngine:
                     "loaded_bytes": info.loaded_bytes,
                     "load_s": round(info.load_s, 3),
                     "kernels": info.kernels,
+                    "kv_cache_bytes": ready.kv_cache_bytes if ready else 0,
                 }
             )
         return rows
@@ -246,24 +254,28 @@ class RankEngine:
             self._timer.cancel()
             self._timer = None
         if self._outstanding:
-            plan, limit_s = self._outstanding[0][0], self.options.step_timeout_s
+            plan = self._outstanding[0][0]
+            limit_s = self._limit.of(plan)
             late = f"step {plan.step_id} was not done within {limit_s:g} s"
             self._timer = asyncio.get_running_loop().call_later(limit_s, self._fail, late)
 
     def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
         if kind is Kind.FAILED:
-            message = msgspec.msgpack.decode(body, type=RankFailed).message
-            self._fail(message if not self._steps else f"rank {process.rank}: {message}")
+            failed = msgspec.msgpack.decode(body, type=RankFailed)
+            self._refused = failed.refused and not self._failure
+            self._fail(failed.message if not self._steps else f"rank {process.rank}: {failed.message}")
         elif kind is Kind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self.options.tensor_parallel
             if all_ready and self._starting is not None and not self._starting.done():
                 self._starting.set_result(None)
         elif self._outstanding:  # else the engine failed a moment ago
-            future = self._outstanding.popleft()[1]
+            plan, future = self._outstanding.popleft()
+            result = self._result.decode(body)
+            self._limit.done(plan, result.compute_s)
             self._time_oldest()
             if not future.done():
-                future.set_result(self._result.decode(body))
+                future.set_result(result)
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if not reason:
@@ -284,7 +296,7 @@ class RankEngine:
         self._time_oldest()
         for future in waiting:
             if not future.done():
-                future.set_exception(EngineFailed(reason))
+                future.set_exception((EngineRefused if self._refused else EngineFailed)(reason))
                 future.exception()  # nobody has to ask for the second one
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()

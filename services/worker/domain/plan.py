@@ -132,6 +132,10 @@ class EngineFailed(Exception):
     """The engine is gone or broken; every running sequence is lost with it. The text says what and why."""
 
 
+class EngineRefused(EngineFailed):
+    """The engine cannot serve this model with these settings; another start would end the same."""
+
+
 class Engine(Protocol):
     """A model that computes steps, in the order of their submission."""
 

@@ -62,19 +62,21 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank is loaded. The fingerprint is told by rank 0 only."""
+    """A rank is loaded. The fingerprint is told by rank 0 only, kv_cache_bytes are this rank's."""
 
     info: RankInfo
     num_blocks: int
     vocab_size: int
     context_length: int
     fingerprint: str = ""
+    kv_cache_bytes: int = 0
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a rank ends; one sentence for a person."""
+    """Why a rank ends; one sentence for a person. refused: the same model and settings would fail again."""
 
     message: str
+    refused: bool = False
 
 
 def shared_bytes(world: int) -> int:

@@ -17,6 +17,7 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, ModelError
 from services.worker.engine.loader import open_source
+from services.worker.engine.memory import require_room
 from services.worker.engine.model import Decoder
 from services.worker.engine.native import cache as native_cache
 from services.worker.engine.native.build import NoKernels
@@ -56,6 +57,11 @@ def load_backend(
         raise ModelError(
             "rank 0 computes with the native kernels, and this rank's machine cannot; set kernels=plain"
         )
+    open_source(
+        checkpoint, shape, collectives
+    )  # what contradicts the config is refused before sizes are told
+    if config.rank == 0:
+        require_room(config, shape, checkpoint.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
         model = Decoder(checkpoint, shape, collectives)
         return Backend(

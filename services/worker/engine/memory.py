@@ -1,22 +1,112 @@
-"""How much memory this process may still take, from the kernel and from its cgroup."""
+"""How much memory this process may still take, and whether a model fits into it before it is loaded."""
 
+import os
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
+from services.worker.domain.plan import BLOCK_SIZE
+from services.worker.domain.rank_messages import RankConfig
+from services.worker.engine.config import ModelConfig
+from services.worker.engine.fields import ModelError
+from services.worker.engine.safetensors_file import TYPES, Stored
+
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+class MemoryShort(ModelError):
+    """The model would fit into this machine, but not beside what runs on it now."""
 
 
 def available_bytes() -> int:
-    """Memory that is free for new allocations; in a container no more than its limit leaves."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
-            break
-    else:
-        raise RuntimeError("/proc/meminfo has no MemAvailable")
+    """Memory that is free for new allocations; in a container no more than its limit leaves.
+
+    Off Linux nobody says what is free: there it is all that the machine has.
+    """
+    free = _meminfo("MemAvailable")
+    if free is None:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
     if limit is None or used is None:
         return free
     return max(0, min(free, limit - used + _file_cache()))
+
+
+def total_bytes() -> int:
+    """All memory that this machine, or this container, has."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(total, _number(_CGROUP / "memory.max") or total)
+
+
+def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, tied: bool) -> int:
+    """What the weights take in all ranks together; norms that each rank repeats are too few to count.
+
+    Args:
+        tensors: Of the weight files.
+        quantize: `int8` keeps matrices in bytes, but for the embedding.
+        native: Matrices stay as they are stored, with a packed output matrix beside the embedding; else all
+            is fp32.
+        tied: The output matrix is the embedding.
+    """
+    total = 0
+    for name, stored in tensors.items():
+        count = prod(stored.shape)
+        own = TYPES[stored.kind].itemsize if stored.kind in TYPES else 4
+        if name == _EMBEDDING:
+            total += count * (own if native else 4)
+            total += count * (1 if quantize == "int8" else own) if native and tied else 0
+        elif native and len(stored.shape) == 2:
+            total += count * (1 if quantize == "int8" else own)
+        else:
+            total += count * 4
+    return total
+
+
+def cache_bytes(shape: ModelConfig, world: int, tokens: int) -> int:
+    """What keys and values of so many tokens take in all ranks together."""
+    heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
+    blocks = -(-tokens // BLOCK_SIZE)
+    return 2 * 4 * shape.num_layers * heads * shape.head_dim * BLOCK_SIZE * blocks
+
+
+def require_room(
+    config: RankConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
+) -> None:
+    """Refuses what cannot fit: the weights and the KV cache of all ranks, which are on this machine.
+
+    Raises:
+        ModelError: the machine is too small. MemoryShort: it is full.
+    """
+    weights = weight_bytes(tensors, config.quantize, native=native, tied=shape.tied_embeddings)
+    cache = cache_bytes(shape, config.world, config.kv_cache_tokens or BLOCK_SIZE)
+    free, total = available_bytes(), total_bytes()
+    if weights + cache <= free:
+        return
+    what = f"the weights of {config.model} need {_gib(weights)}"
+    remedy = "give the worker more memory or serve a smaller model"
+    if config.quantize == "none":
+        remedy = f"set quantize=int8, {remedy}"
+    if config.kv_cache_tokens:
+        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_gib(cache)}"
+        remedy = f"set a smaller kv_cache_tokens, {remedy}"
+    if weights + cache > total:
+        raise ModelError(f"{what}, but there are {_gib(total)} of memory in all; {remedy}")
+    raise MemoryShort(f"{what}, but {_gib(free)} of memory are free; {remedy}")
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+def _meminfo(name: str) -> int | None:
+    if not _MEMINFO.exists():
+        return None
+    for line in _MEMINFO.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def _file_cache() -> int:

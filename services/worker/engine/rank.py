@@ -31,7 +31,7 @@ from services.worker.engine.collectives.gloo import GlooCollectives, Meeting
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.fingerprint import fingerprint
-from services.worker.engine.memory import available_bytes
+from services.worker.engine.memory import MemoryShort, available_bytes
 from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
@@ -51,7 +51,8 @@ def serve(sock: socket.socket, started: float, descriptors: Mapping[int, int] | 
         try:
             _serve(sock, started, descriptors or {})
         except EXPECTED as error:
-            return _report(sock, str(error))
+            refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
+            return _report(sock, str(error), refused)
         except (BrokenPipeError, ConnectionResetError):
             return 0  # the leader left while this rank was talking
         except Exception as error:
@@ -135,21 +136,24 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         vocab_size=shape.vocab_size,
         context_length=shape.context_length,
         fingerprint=fingerprint(directory, shape) if config.rank == 0 else "",
+        kv_cache_bytes=num_blocks * backend.block_bytes,
     )
     return runner, ready
 
 
 def _num_blocks(config: RankConfig, backend: Backend) -> int:
-    """Blocks of the KV cache; the memory that all ranks need for them must be there."""
+    """Blocks of the KV cache. What was asked for was checked before loading, and is again: others may have
+    taken memory meanwhile.
+    """
     each = backend.block_bytes * config.world
     free = available_bytes()
     if config.kv_cache_tokens == 0:
         return max(1, int(free * config.kv_memory_share) // each)
     count = -(-config.kv_cache_tokens // BLOCK_SIZE)
     if count * each > free:
-        raise ModelError(
-            f"kv_cache_tokens={config.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free"
+        raise MemoryShort(
+            f"kv_cache_tokens={config.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
+            f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
         )
     return count
 
@@ -167,9 +171,9 @@ def _receive(sock: socket.socket) -> bytes:
         return b""  # the same news as an orderly end
 
 
-def _report(sock: socket.socket, message: str) -> int:
+def _report(sock: socket.socket, message: str, refused: bool = False) -> int:
     try:
-        sock.sendall(pack_frame(Kind.FAILED, RankFailed(message=message)))
+        sock.sendall(pack_frame(Kind.FAILED, RankFailed(message=message, refused=refused)))
     except OSError:
         print(f"rank process {os.getpid()}: {message}", file=sys.stderr)  # nobody is left to be told
     return 1
