@@ -317,7 +317,7 @@ def test_a_result_that_is_not_of_the_oldest_step_is_refused() -> None:
     scheduler = build()
     scheduler.add(make("a", 5, 9))
     plan = scheduler.plan()
-    with pytest.raises(ValueError, match="step 1 has not one token for each slice"):
+    with pytest.raises(ValueError, match="no token for sequence 1"):
         scheduler.apply(StepResult(step_id=plan.step_id, sampled=[]))
 
 

@@ -57,6 +57,8 @@ class Admission:
         rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
         """
         queues, admitted, index = self._queues, list[NewSequence](), 0
+        if not queues.waiting:
+            return admitted
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while (
             index < min(len(queues.waiting), MAX_HELD_BACK) and len(queues.running) < self._limits.max_running

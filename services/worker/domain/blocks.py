@@ -48,7 +48,7 @@ class BlockManager:
 
     def num_exclusive(self, seq_id: int) -> int:
         """How many blocks would be free if the sequence gave up its own."""
-        return sum(1 for block in self._tables[seq_id] if self._readers[block] == 1)
+        return [self._readers[block] for block in self._tables[seq_id]].count(1)
 
     def is_cached(self, name: bytes) -> bool:
         """Whether a block of that name is there, in a table or not."""
@@ -166,7 +166,7 @@ class BlockManager:
         return found
 
     def _num_unused(self, blocks: list[int]) -> int:
-        return sum(1 for block in blocks if not self._readers[block])
+        return [self._readers[block] for block in blocks].count(0)
 
     def _take(self, count: int) -> list[int]:
         """Free blocks, those without content first, then those that were unused for longest."""

@@ -20,6 +20,7 @@ SLOT_BYTES = (
 CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
 Quantize = Literal["none", "int8"]
 Kernels = Literal["auto", "native", "plain"]
+KVDtype = Literal["auto", "fp32", "fp16"]
 _HEADER = struct.Struct("<IB")
 
 
@@ -38,6 +39,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     where the backend has no use for one.
 
     quantize: type of the linear layers' weights; `none`: fp32.
+    kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
     kernels: what to compute with; `auto` takes the native kernels where they run.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
     shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
@@ -52,6 +54,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_timeout_s: float
     quantize: Quantize = "none"
     kernels: Kernels = "auto"
+    kv_dtype: KVDtype = "auto"
     kv_cache_tokens: int = 0
     kv_memory_share: float = 0.5
     shared_fd: int = -1

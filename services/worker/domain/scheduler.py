@@ -22,6 +22,7 @@ from shared.messages import FinishReason
 __all__ = ["Advance", "Limits", "Scheduler"]
 
 UNNAMED = BlockNames("", sharing="off")
+NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
 # a slice in flight: the sequence, its seq_id then, how many tokens it computes, whether it brings a new one
 _Part = tuple[Sequence, int, int, bool]
@@ -111,10 +112,9 @@ class Scheduler:
         step_id, parts = self._in_flight.popleft()
         if result.step_id != step_id:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
-        if [one.seq_id for one in result.sampled] != [part[1] for part in parts if part[3]]:
-            raise ValueError(f"the result of step {step_id} has not one token for each slice that samples")
+        sampled = iter(result.sampled)
         advances: list[Advance] = []
-        num_tokens = index = 0
+        num_tokens = 0
         for sequence, seq_id, count, samples in parts:
             num_tokens += count
             if sequence.seq_id == seq_id:
@@ -123,8 +123,9 @@ class Scheduler:
                     self._name_blocks(sequence, count)
             if not samples:
                 continue
-            one = result.sampled[index]
-            index += 1
+            one = next(sampled, NOTHING)
+            if one.seq_id != seq_id:
+                raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
             if sequence.phase is Phase.ENDED:
                 continue
             sequence.pending -= 1

@@ -8,8 +8,7 @@ computes is the scheduler's decision, what the caller sees the generation's.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import structlog
 
@@ -34,8 +33,7 @@ CHECK_INTERVAL_S = 1.0
 RUN_AHEAD_TOKENS = 64
 
 
-@dataclass(slots=True, frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """A step that was submitted at that time."""
 
     num_tokens: int
@@ -124,7 +122,7 @@ class EngineLoop:
                 await work.wait()
             while self._has_place and self._submit(scheduler):
                 pass
-            if steps and await self._is_next(steps[0], work):
+            if steps and (not self._has_place or await self._comes_first(steps[0], work)):
                 step = steps.popleft()
                 self._book(scheduler, step, await step.result)
             await asyncio.sleep(0)
@@ -155,13 +153,8 @@ class EngineLoop:
         self._steps.append(_Step(num_tokens, result, now))
         return True
 
-    async def _is_next(self, step: _Step, work: asyncio.Event) -> bool:
-        """Whether there is nothing to do before the result of this step comes.
-
-        Where another step could be submitted, it waits for either: false is that there is something to plan.
-        """
-        if step.result.done() or not self._has_place:
-            return True
+    async def _comes_first(self, step: _Step, work: asyncio.Event) -> bool:
+        """Waits for the result of a step, or for something to plan behind it; whether it was the result."""
         work.clear()
         waiter: asyncio.Future[bool] = asyncio.ensure_future(work.wait())
         try:
