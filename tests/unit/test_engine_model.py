@@ -232,6 +232,15 @@ def test_as_many_ranks_as_heads(models: dict[str, Path], compute: str) -> None:
         torch.testing.assert_close(found, _expected(models[name], 1)[39], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("compute", COMPUTES)
+def test_a_rank_without_token_ids(tmp_path: Path, compute: str) -> None:
+    model = make_llama(tmp_path / "small", vocab_size=5, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+    tokens = [4, 0, 3, 1, 2, 4, 4]
+    plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
+    found = plan_logits(model, 4, [plan], compute=COMPUTES[compute])[0][0]  # ranks hold 2, 2, 1 and 0 ids
+    torch.testing.assert_close(found, transformers_logits(model, tokens)[-1], atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_oracle_equals_transformers(models: dict[str, Path], name: str) -> None:
     tokens = _tokens(LENGTH, 1)
