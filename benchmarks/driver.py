@@ -68,7 +68,9 @@ class Driver:
         limits = Limits(
             token_budget=max(TOKEN_BUDGET, max_batch), max_running=max_batch, max_waiting=max_batch
         )
-        self._scheduler = Scheduler(BlockManager(info.num_blocks), limits, BlockNames(info.fingerprint))
+        self._scheduler = Scheduler(
+            BlockManager(info.num_blocks), limits, BlockNames(info.fingerprint, info.kv_format)
+        )
         self._arrivals = 0
 
     async def run(self, prompts: Many[Many[int]], num_tokens: int) -> Run:

@@ -6,6 +6,7 @@ Peers take turns with ours within each repeat, so that a noisy neighbour hits al
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.plan import EngineFailed, EngineInfo
-from services.worker.domain.rank_messages import Kernels, Quantize
+from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize
 from services.worker.engine.config import ModelConfig, read_config
 
 Progress = Callable[[str], None]
@@ -53,6 +54,7 @@ class Plan:
     tokens: int = 48
     repeats: int = 3
     kernels: Kernels = "auto"
+    kv_dtype: KVDtype = "auto"
     peers: Sequence[str] = ()
     independent: bool = False
 
@@ -68,6 +70,7 @@ class Plan:
             threads=threads,
             quantize=quantize,
             kernels=self.kernels,
+            kv_dtype=self.kv_dtype,
             kv_cache_tokens=kv_tokens(max(8, *self.batches), self.prompt + self.tokens),
             start_timeout_s=_LOAD_S,
             step_timeout_s=300.0,
@@ -172,7 +175,9 @@ class _Bench:
         async with AsyncExitStack() as stack:
             self._progress(f"{what}: loading")
             rows = []
+            began = time.monotonic()
             engine, info = await started(stack, plan.options(quantize, world, threads))
+            start_s = time.monotonic() - began
             driver = Driver(engine, info, max(plan.batches))
             names = {
                 "model": plan.model.resolve().name,
@@ -191,11 +196,11 @@ class _Bench:
             bandwidth = max(bandwidth, await measure_bandwidth(world, threads))
             for row, step_s in rows:
                 context = plan.prompt + plan.tokens / 2
-                needed = roofline.decode_bytes(self._config, precision, row["batch"], context)
+                needed = roofline.decode_bytes(self._config, precision, row["batch"], context, info.kv_format)
                 row["bandwidth_share"] = round(needed / step_s / bandwidth, 4)
                 row["bandwidth_gb_per_s"] = round(bandwidth / 1e9, 2)
                 self.rows.append(row)
-            self.engines.append({**names, **_engine_facts(info)})
+            self.engines.append({**names, "start_s": round(start_s, 3), **_engine_facts(info)})
 
     async def _repeats(
         self, driver: Driver, batch: int, threads: int, peers: Peers, what: str
@@ -217,13 +222,17 @@ class _Bench:
 
 
 def _engine_facts(info: EngineInfo) -> dict[str, Any]:
-    """What the start took, and the memory that each rank needed until now."""
+    """What the ranks took to load, and the memory that each needed until now.
+
+    load_s counts from a rank's own beginning; `start_s` beside it has all that the leader waits for.
+    """
     kernels = sorted({rank.kernels for rank in info.ranks if rank.kernels})
     return {
         "load_s": round(max(rank.load_s for rank in info.ranks), 3),
         "loaded_mb": [round(rank.loaded_bytes / 2**20, 1) for rank in info.ranks],
         "peak_rss_mb": [_peak_rss_mb(rank.pid, rank.peak_rss_bytes) for rank in info.ranks],
         "kernels": ", ".join(kernels),
+        "kv_format": info.kv_format,
     }
 
 

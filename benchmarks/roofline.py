@@ -6,7 +6,6 @@ With the machine's read bandwidth it bounds the speed of decoding; activations a
 from services.worker.engine.config import ModelConfig
 
 WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
-_KV_BYTES = 4  # the cache holds fp32
 _SCALE_BYTES = 4  # int8: one per output channel
 
 
@@ -24,12 +23,12 @@ def weight_bytes(config: ModelConfig, precision: str) -> int:
     return sum(rows * (columns * WEIGHT_BYTES[precision] + scale) for rows, columns in matrices)
 
 
-def kv_bytes(config: ModelConfig, batch: int, context: float) -> float:
-    """Of that many sequences whose contexts have that many tokens."""
+def kv_bytes(config: ModelConfig, batch: int, context: float, kv_format: str) -> float:
+    """Of that many sequences whose contexts have that many tokens; `kv_format` as in `EngineInfo`."""
     seen = sum(min(context, window) if window else context for window in config.windows)
-    return batch * seen * 2 * config.num_kv_heads * config.head_dim * _KV_BYTES
+    return batch * seen * 2 * config.num_kv_heads * config.head_dim * WEIGHT_BYTES[kv_format]
 
 
-def decode_bytes(config: ModelConfig, precision: str, batch: int, context: float) -> float:
+def decode_bytes(config: ModelConfig, precision: str, batch: int, context: float, kv_format: str) -> float:
     """Of one step in which each sequence gets one token; over all ranks together."""
-    return weight_bytes(config, precision) + kv_bytes(config, batch, context)
+    return weight_bytes(config, precision) + kv_bytes(config, batch, context, kv_format)

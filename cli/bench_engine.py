@@ -27,6 +27,7 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
     tokens: Annotated[int, typer.Option(min=2, help="Tokens generated for each prompt.")] = 48,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Measured runs; the median counts.")] = 3,
     kernels: Annotated[str, typer.Option(help="auto, native or plain.")] = "auto",
+    kv_dtype: Annotated[str, typer.Option(help="Type of the KV cache: auto, fp32 or fp16.")] = "auto",
     peer: Annotated[
         list[str] | None, typer.Option(help="Measure transformers or llama.cpp in turns; may be repeated.")
     ] = None,
@@ -42,7 +43,7 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
     """
     from benchmarks.engine import BenchFailed, Plan, measure  # noqa: PLC0415 (keeps `ryz --help` quick)
     from benchmarks.machine import ENGINE_PACKAGES, commit, machine  # noqa: PLC0415
-    from services.worker.domain.rank_messages import Kernels, Quantize  # noqa: PLC0415
+    from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize  # noqa: PLC0415
 
     plan = Plan(
         model=model,
@@ -54,6 +55,7 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
         tokens=tokens,
         repeats=repeats,
         kernels=choice("--kernels", kernels, get_args(Kernels)),
+        kv_dtype=choice("--kv-dtype", kv_dtype, get_args(KVDtype)),
         peers=_peers(peer or []),
         independent=independent,
     )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from cli.console import out
@@ -10,13 +11,10 @@ from cli.console import out
 def show(report: dict[str, Any]) -> None:
     """Prints everything but what only a program wants."""
     rows = report["rows"]
-    table = Table(
-        "", "tp", "batch", "prefill tok/s", "decode tok/s", "step ms", "bandwidth", title=rows[0]["model"]
-    )
-    split = Table("", "tp", "batch", *rows[0]["parts"], title="a decode step, ms on rank 0")
-    peers = Table(
-        "peer", "", "tp", "batch", "prefill tok/s", "we", "decode tok/s", "we", title="in turns with ours"
-    )
+    key = ["", "tp", "batch"]
+    table = _table(rows[0]["model"], [*key, "prefill tok/s", "decode tok/s", "step ms", "bandwidth"])
+    split = _table("a decode step, ms on rank 0", [*key, *rows[0]["parts"]])
+    peers = _table("in turns with ours", ["peer", *key, "prefill tok/s", "we", "decode tok/s", "we"])
     for row in rows:
         names = [row["precision"], str(row["tp"]), str(row["batch"])]
         rates = [f"{row[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")]
@@ -32,7 +30,8 @@ def show(report: dict[str, Any]) -> None:
         memory = ", ".join(f"{value:,.0f}" for value in one["peak_rss_mb"])
         kernels = f", kernels {one['kernels']}" if one["kernels"] else ""
         _line(
-            f"{one['precision']}, tp {one['tp']}: loaded in {one['load_s']} s, "
+            f"{one['precision']}, tp {one['tp']}: ready after {one['start_s']} s, ranks loaded "
+            f"in {one['load_s']} s, "
             f"{memory} MiB per rank at most{kernels}"
         )
     facts, bandwidth = report["machine"], rows[0]["bandwidth_gb_per_s"]
@@ -40,6 +39,11 @@ def show(report: dict[str, Any]) -> None:
         f"{facts['cpu']}, {facts['usable_cores']} cores, {facts['memory_gib']} GiB, reads {bandwidth} GB/s, "
         f"load {facts['load_average_1m']}, commit {report['commit']}"
     )
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    """One that is narrow enough for a terminal of 80 columns."""
+    return Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _peer(peer: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from benchmarks.bandwidth import measure_bandwidth
 from benchmarks.child import ChildError
 from benchmarks.peers.base import PeerError, Timing
 
@@ -39,8 +38,3 @@ class Helper:
     def sleep(self, seconds: float) -> None:
         """Does not answer for a while."""
         time.sleep(seconds)
-
-
-async def small_bandwidth(processes: int, threads: int) -> float:
-    """The real probe with a buffer that is made at once."""
-    return await measure_bandwidth(processes, threads, buffer_bytes=1 << 20)

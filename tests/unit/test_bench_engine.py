@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from benchmarks import engine as bench
 from benchmarks import roofline
+from benchmarks.bandwidth import measure_bandwidth
 from benchmarks.child import Child
 from benchmarks.driver import DriveError, Driver, Run, kv_tokens
 from benchmarks.engine_row import mean_step_s, peer_rates, quantile, rates, step_figures
@@ -27,7 +28,6 @@ from cli.console import CommandError
 from services.worker.adapters.null_engine import NullEngine
 from services.worker.domain.plan import StepPlan, StepResult
 from services.worker.engine.config import read_config
-from tests.bench_peer import small_bandwidth
 
 ROW = {
     "model", "precision", "tp", "batch", "prefill_tokens_per_s", "decode_tokens_per_s", "collectives_share",
@@ -125,20 +125,24 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
     weights = 2 * layer + 512 * 64
     assert roofline.weight_bytes(config, "fp32") == 4 * weights
     assert roofline.weight_bytes(config, "int8") == weights + 4 * (2 * rows + 512)
-    assert roofline.kv_bytes(config, batch=3, context=100) == 3 * 100 * 2 * 2 * 32 * 4
+    assert roofline.kv_bytes(config, batch=3, context=100, kv_format="fp32") == 3 * 100 * 2 * 2 * 32 * 4
     windowed = replace(config, windows=(0, 10))
-    assert roofline.kv_bytes(windowed, batch=1, context=100) == 110 * 2 * 32 * 4
-    assert roofline.decode_bytes(config, "fp32", 3, 100) == 4 * weights + 3 * 100 * 2 * 2 * 32 * 4
+    assert roofline.kv_bytes(windowed, batch=1, context=100, kv_format="fp16") == 110 * 2 * 32 * 2
+    assert roofline.decode_bytes(config, "fp32", 3, 100, "fp32") == 4 * weights + 3 * 100 * 2 * 2 * 32 * 4
+
+
+async def known_bandwidth(processes: int, threads: int) -> float:
+    return 1e9 * processes * threads
 
 
 async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.bandwidth._SHARE_S", 0.01)
-    assert await small_bandwidth(2, 1) > 1e6
+    assert await measure_bandwidth(2, 1, buffer_bytes=1 << 20) > 1e6
 
 
 async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {"good": {}, "unfit": {"refuse": "not available: it has no fp32"}}
-    monkeypatch.setattr(bench, "measure_bandwidth", small_bandwidth)
+    monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     monkeypatch.setattr(bench, "start_peer", lambda name, *_: Child("tests.bench_peer:Helper", peers[name]))
     seen: list[str] = []
     plan = bench.Plan(
@@ -153,6 +157,7 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
         assert set(row) > ROW
         assert row["precision"] == "fp32"
         assert row["decode_tokens_per_s"] > 0 < row["bandwidth_share"]
+        assert row["bandwidth_gb_per_s"] == row["tp"]
         good = row["peers"]["good"]
         assert good["decode_tokens_per_s"] == pytest.approx(1000 * row["batch"])
         assert good["decode_speedup"] == round(row["decode_tokens_per_s"] / good["decode_tokens_per_s"], 2)
@@ -160,13 +165,14 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
     assert report["rows"][0]["collectives_share"] == 0 < report["rows"][3]["collectives_share"]
     assert [len(one["peak_rss_mb"]) for one in report["engines"]] == [1, 2]
     assert report["load_s"] == report["engines"][0]["load_s"] > 0
+    assert all(one["start_s"] >= one["load_s"] for one in report["engines"])
     (beside,) = report["independent"]
     assert (beside["tp"], beside["batch"]) == (2, 8)
     assert all(rate > 0 for rate in beside["decode_tokens_per_s"].values())
 
 
 async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bench, "measure_bandwidth", small_bandwidth)
+    monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
     with pytest.raises(bench.BenchFailed, match=r"holds neither model\.safetensors"):
         await bench.measure(bench.Plan(model=tmp_path), lambda _: None)
@@ -218,7 +224,10 @@ REPORT: dict[str, Any] = {
         }
     ],
     "engines": [
-        {"precision": "int8", "tp": 2, "load_s": 0.5, "peak_rss_mb": [100.0, 99.0], "kernels": "native"},
+        {
+            "precision": "int8", "tp": 2, "load_s": 0.5, "start_s": 0.7, "peak_rss_mb": [100.0, 99.0],
+            "kernels": "native",
+        },
     ],
     "independent": [
         {
