@@ -53,6 +53,7 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             interface=settings.gloo_interface,
             quantize=settings.quantize,
             kernels=settings.kernels,
+            kv_dtype=settings.kv_dtype,
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
             rank_start=settings.rank_start,

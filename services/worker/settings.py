@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from services.worker.domain.rank_messages import Kernels, Quantize
+from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
 
@@ -54,7 +54,7 @@ class Settings(CommonSettings):
     )
     prefix_sharing: Literal["tenant", "all", "off"] = Field(
         default="tenant",
-        description="Who shares the KV of equal beginnings: requests of one tenant, of all tenants, or nobody.",
+        description="Who shares the KV of equal beginnings: requests of one tenant, of all, or nobody.",
     )
     kv_cache_tokens: int = Field(
         default=65_536,
@@ -77,6 +77,10 @@ class Settings(CommonSettings):
     )
     kernels: Kernels = Field(
         default="auto", description="What ranks compute with: compiled kernels, or plain torch operations."
+    )
+    kv_dtype: KVDtype = Field(
+        default="auto",
+        description="What the KV cache holds; `auto`: fp16 beside int8 weights, fp32 beside all others.",
     )
     rank_start: RankStart = Field(
         default="auto",

@@ -32,6 +32,7 @@ from services.worker.domain.plan import (
 from services.worker.domain.rank_messages import (
     Kernels,
     Kind,
+    KVDtype,
     Quantize,
     RankConfig,
     RankFailed,
@@ -59,6 +60,7 @@ class RankEngineOptions:
     interface: network interface for Gloo; empty: loopback.
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
+    kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
@@ -71,6 +73,7 @@ class RankEngineOptions:
     interface: str = ""
     quantize: Quantize = "none"
     kernels: Kernels = "auto"
+    kv_dtype: KVDtype = "auto"
     kv_cache_tokens: int = 65536
     kv_memory_share: float = 0.5
     start_timeout_s: float = 600.0
@@ -210,6 +213,7 @@ class RankEngine:
             step_timeout_s=0.8 * options.step_timeout_s,
             quantize=options.quantize,
             kernels=options.kernels,
+            kv_dtype=options.kv_dtype,
             kv_cache_tokens=options.kv_cache_tokens,
             kv_memory_share=options.kv_memory_share,
             interface=options.interface,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
+import torch
 
 from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine import cache as plain_cache
@@ -78,6 +79,9 @@ def _load_native(
     source = open_source(checkpoint, shape, collectives)
     quantized = config.quantize == "int8"
     weights = NativeWeights.load(source, shape, native, quantized)
+    kv_dtype = torch.float16 if config.kv_dtype == "fp16" else torch.float32
+    if config.kv_dtype == "auto" and quantized:
+        kv_dtype = torch.float16
     spin = config.world * config.threads <= (os.cpu_count() or 1)
 
     def start(num_blocks: int) -> Compute:
@@ -88,24 +92,25 @@ def _load_native(
             collectives,
             num_blocks=num_blocks,
             threads=config.threads,
+            kv_dtype=kv_dtype,
             spin=spin,
         )
 
     heads = heads_of(shape, collectives.rank, collectives.world)
     return Backend(
-        f"native {native.target}{' int8' if quantized else ''}",
-        native_cache.block_bytes(shape.num_layers, heads),
+        f"native {native.target}{' int8' if quantized else ''}, {str(kv_dtype).removeprefix('torch.')} KV",
+        native_cache.block_bytes(shape.num_layers, heads, kv_dtype),
         start,
     )
 
 
 def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
     """The kernels, where they are wanted and can be had."""
+    special = [f"quantize={config.quantize}"] * (config.quantize != "none")
+    special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")
     if config.kernels == "plain":
-        if config.quantize != "none":
-            raise ModelError(
-                f"quantize={config.quantize} needs the native kernels; with kernels=plain set quantize=none"
-            )
+        if special:
+            raise ModelError(f"{special[0]} needs the native kernels, and kernels=plain was chosen")
         return None
     try:
         if shape.head_dim > MAX_HEAD_DIM:
@@ -114,9 +119,9 @@ def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
             )
         return kernels()
     except NoKernels as error:
-        if config.kernels == "native" or config.quantize != "none":
-            wanted = "kernels=native" if config.kernels == "native" else f"quantize={config.quantize}"
-            raise ModelError(f"{wanted} cannot be had here: {error}") from error
+        wanted = ["kernels=native"] * (config.kernels == "native") + special
+        if wanted:
+            raise ModelError(f"{wanted[0]} cannot be had here: {error}") from error
         if config.rank == 0:
             log.warning("computing without compiled kernels, which is several times slower", why=str(error))
         return None

@@ -47,6 +47,7 @@ class NativeCompute:
         collectives: Connects the ranks; over shared memory the kernels meet there themselves.
         num_blocks: Of the KV cache.
         threads: Of this rank.
+        kv_dtype: Of the cache, fp32 or fp16.
         spin: Whether threads and ranks wait for each other on the core; not where they are more than cores.
     """
 
@@ -59,6 +60,7 @@ class NativeCompute:
         *,
         num_blocks: int,
         threads: int,
+        kv_dtype: torch.dtype = torch.float32,
         spin: bool = True,
     ) -> None:
         self.num_blocks = num_blocks
@@ -67,7 +69,7 @@ class NativeCompute:
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
-        cache = NativeCache(config.num_layers, num_blocks, heads)
+        cache = NativeCache(config.num_layers, num_blocks, heads, kv_dtype)
         positions = min(config.context_length, num_blocks * BLOCK_SIZE)
         cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
         rotation = (cos.contiguous(), sin.contiguous())
@@ -89,8 +91,10 @@ class NativeCompute:
 
     def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
-        logits = []
+        logits: list[Tensor] = []
         for pieces in _passes(slices, states):
+            if logits and logits[-1].data_ptr() == self._decoder.logits.data_ptr():
+                logits[-1] = logits[-1].clone()  # the next pass writes there
             found = self._pass(pieces)
             if found is not None:
                 logits.append(found)

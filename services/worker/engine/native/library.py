@@ -30,6 +30,7 @@ class Flag(IntFlag):
     SAMPLED = 1
     ASSIGN = 2
     SILU = 4
+    HALF = 8
 
 
 class WeightType(IntEnum):
@@ -128,6 +129,7 @@ class Kernels:
             ctypes.c_int,
             ctypes.c_void_p,
             ctypes.c_void_p,
+            ctypes.c_int,
         ]
         self.pack.restype = None
         self.panel: int = library.ryz_panel()

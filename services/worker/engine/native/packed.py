@@ -93,6 +93,7 @@ def pack(
         kind,
         packed.data_ptr(),
         0 if scales is None else scales.data_ptr(),
+        torch.get_num_threads(),
     )
     return PackedLinear(
         weights=packed,

@@ -172,8 +172,9 @@ class Program:
         q_norm, k_norm = norms or (None, None)
         n = (shape.heads, shape.kv_heads, shape.dim, shape.width, window, qkv.shape[1], out.width)
         p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.floats))
-        self._add(Kind.ROTATE, n=n, p=p, eps=eps)
-        self._add(Kind.ATTENTION, n=n, p=p, eps=eps)
+        flags = Flag.HALF if cache[0].dtype == torch.float16 else Flag.NONE
+        self._add(Kind.ROTATE, flags, n=n, p=p, eps=eps)
+        self._add(Kind.ATTENTION, flags, n=n, p=p, eps=eps)
         self._kept += [qkv, cache, rotation, norms, out]
 
     def quantize(self, target: Activation) -> None:

@@ -13,6 +13,7 @@ namespace ryz {
 constexpr int BLOCK = 16;       // tokens per KV block
 constexpr int CHUNK = 16;       // blocks per softmax step
 constexpr int MAX_QUERIES = 8;  // query rows of one task
+constexpr int MAX_DIM = 256;    // of a head
 
 struct Span {  // consecutive tokens of one sequence
   int32_t begin, count;  // rows of the batch
@@ -32,14 +33,28 @@ struct Batch {
 
 struct Heads {
   int64_t heads, kv_heads, dim, width;  // width: dim padded to sixteen
-  float* keys;    // [blocks][kv_heads][width][16]
-  float* values;  // [blocks][kv_heads][16][width]
+  void* keys;      // [blocks][kv_heads][width][16]
+  void* values;    // [blocks][kv_heads][16][width]
   int64_t window;  // positions a token sees, itself included; 0: all
   float scale;
-
-  float* key_block(int64_t block, int64_t head) const { return keys + (block * kv_heads + head) * BLOCK * width; }
-  float* value_block(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
 };
+
+// One layer's cache, of floats or of half-precision floats.
+template <class T>
+struct Cache {
+  T *keys, *values;
+  int64_t kv_heads, width;
+
+  explicit Cache(const Heads& h) : keys((T*)h.keys), values((T*)h.values), kv_heads(h.kv_heads), width(h.width) {}
+  T* key(int64_t block, int64_t head) const { return keys + (block * kv_heads + head) * BLOCK * width; }
+  T* value(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
+};
+
+inline F load_kv(const float* p) { return load(p); }
+inline F load_kv(const uint16_t* p) { return load_f16(p); }
+inline void store_kv(float* p, F x) { store(p, x); }
+// the largest number of the half type stands for what is beyond it
+inline void store_kv(uint16_t* p, F x) { store_f16(p, max(set1(-65504.0f), min(set1(65504.0f), x))); }
 
 struct Rotary {
   const float* cos, *sin;  // [positions, dim / 2]
@@ -48,10 +63,11 @@ struct Rotary {
 };
 
 // Turns one token's queries and keys, in place, and stores its key and value.
-inline void rotate_and_store(const Heads& h, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
+template <class T>
+void rotate_and_store(const Heads& h, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
   const int64_t half = h.dim / 2;
   const float *cos = r.cos + position * half, *sin = r.sin + position * half;
-  alignas(64) float key[1024] = {0};
+  alignas(64) float key[MAX_DIM] = {0};  // zeros beyond dim, always
   for (int64_t head = 0; head < h.heads + h.kv_heads; head++) {
     float* x = qkv + head * h.dim;
     const float* norm = head < h.heads ? r.query_norm : r.key_norm;
@@ -62,12 +78,18 @@ inline void rotate_and_store(const Heads& h, const Rotary& r, float* qkv, int64_
     }
     rotate(x, cos, sin, half);
   }
+  const Cache<T> cache(h);
   const int64_t block = slot / BLOCK, offset = slot % BLOCK;
+  alignas(64) T stored[MAX_DIM];
   for (int64_t head = 0; head < h.kv_heads; head++) {
     const float* k = qkv + (h.heads + head) * h.dim;
-    float* keys = h.key_block(block, head) + offset;
-    for (int64_t d = 0; d < h.dim; d++) keys[d * BLOCK] = k[d];
-    std::memcpy(h.value_block(block, head) + offset * h.width, k + h.kv_heads * h.dim, h.dim * sizeof(float));
+    std::memcpy(key, k, h.dim * sizeof(float));
+    for (int64_t d = 0; d < h.width; d += LANES) store_kv(stored + d, load(key + d));
+    T* keys = cache.key(block, head) + offset;
+    for (int64_t d = 0; d < h.dim; d++) keys[d * BLOCK] = stored[d];
+    std::memcpy(key, k + h.kv_heads * h.dim, h.dim * sizeof(float));
+    T* values = cache.value(block, head) + offset * h.width;
+    for (int64_t d = 0; d < h.width; d += LANES) store_kv(values + d, load(key + d));
   }
 }
 
@@ -79,17 +101,27 @@ struct Query {
   int64_t first;
 };
 
-template <int ROWS, int BLOCKS>
-inline void score_blocks(const Heads& h, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
+// Blocks are short runs of memory far from each other, too short for the processor to foresee what comes: while
+// keys are read, the values of the same blocks are asked for, and with these the keys of the next head.
+inline void foresee(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
+
+template <class T, int ROWS, int BLOCKS>
+inline void score_blocks(const Heads& h, const Cache<T>& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
                          float (*scores)[CHUNK * BLOCK]) {
   F acc[ROWS][BLOCKS];
-  const float* keys[BLOCKS];
-  for (int b = 0; b < BLOCKS; b++) keys[b] = h.key_block(blocks[b], head);
+  const T *keys[BLOCKS], *values[BLOCKS];
+  for (int b = 0; b < BLOCKS; b++) {
+    keys[b] = cache.key(blocks[b], head);
+    values[b] = cache.value(blocks[b], head);
+  }
   for (int r = 0; r < ROWS; r++)
     for (int b = 0; b < BLOCKS; b++) acc[r][b] = zero();
   for (int64_t d = 0; d < h.dim; d++) {
     F k[BLOCKS];
-    for (int b = 0; b < BLOCKS; b++) k[b] = load(keys[b] + d * BLOCK);
+    for (int b = 0; b < BLOCKS; b++) {
+      k[b] = load_kv(keys[b] + d * BLOCK);
+      foresee(values[b] + d * BLOCK);
+    }
     for (int r = 0; r < ROWS; r++) {
       const F x = set1(q[d][r]);
       for (int b = 0; b < BLOCKS; b++) acc[r][b] = fma(x, k[b], acc[r][b]);
@@ -100,31 +132,35 @@ inline void score_blocks(const Heads& h, int64_t head, const int32_t* blocks, co
 }
 
 // scores of ROWS queries against `count` blocks
-template <int ROWS>
-inline void score(const Heads& h, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
+template <class T, int ROWS>
+inline void score(const Heads& h, const Cache<T>& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
                   float (*scores)[CHUNK * BLOCK]) {
   constexpr int TOGETHER = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
   int b = 0;
   float(*to)[CHUNK * BLOCK] = scores;
   for (; b + TOGETHER <= count; b += TOGETHER) {
-    score_blocks<ROWS, TOGETHER>(h, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<T, ROWS, TOGETHER>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
   for (; b < count; b++) {
-    score_blocks<ROWS, 1>(h, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<T, ROWS, 1>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
 }
 
 // out[r] = out[r] * factor[r] + sum over positions [from, to) of weight * value, for WIDE registers of the head's width
-template <int ROWS, int WIDE>
-inline void mix(const Heads& h, int64_t head, const int32_t* blocks, int from, int to, int64_t column,
+template <class T, int ROWS, int WIDE>
+inline void mix(const Cache<T>& cache, int64_t head, const int32_t* blocks, int from, int to, int64_t column,
                 const float (*weights)[CHUNK * BLOCK], const float* factor, float* const* out) {
   F acc[ROWS][WIDE];
   for (int r = 0; r < ROWS; r++)
     for (int c = 0; c < WIDE; c++) acc[r][c] = load(out[r] + column + c * LANES) * set1(factor[r]);
   for (int t = from; t < to; t++) {
-    const float* v = h.value_block(blocks[t / BLOCK], head) + t % BLOCK * h.width + column;
+    const T* v = cache.value(blocks[t / BLOCK], head) + t % BLOCK * cache.width + column;
+    const T* next = cache.key(blocks[t / BLOCK], (head + 1) % cache.kv_heads) + t % BLOCK * cache.width + column;
     F value[WIDE];
-    for (int c = 0; c < WIDE; c++) value[c] = load(v + c * LANES);
+    for (int c = 0; c < WIDE; c++) {
+      value[c] = load_kv(v + c * LANES);
+      foresee(next + c * LANES);
+    }
     for (int r = 0; r < ROWS; r++) {
       const F w = set1(weights[r][t]);
       for (int c = 0; c < WIDE; c++) acc[r][c] = fma(w, value[c], acc[r][c]);
@@ -134,11 +170,12 @@ inline void mix(const Heads& h, int64_t head, const int32_t* blocks, int from, i
     for (int c = 0; c < WIDE; c++) store(out[r] + column + c * LANES, acc[r][c]);
 }
 
-template <int ROWS>
+template <class T, int ROWS>
 void attend(const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
+  const Cache<T> cache(h);
   alignas(64) float scores[ROWS][CHUNK * BLOCK];
-  alignas(64) float sums[ROWS][256];  // the running results, [width]
-  float q[256][MAX_QUERIES];
+  alignas(64) float sums[ROWS][MAX_DIM];  // the running results, [width]
+  float q[MAX_DIM][MAX_QUERIES];
   float peak[ROWS], total[ROWS], factor[ROWS];
   float* out[ROWS];
   int64_t first = queries[0].first, last = 0;
@@ -157,7 +194,7 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
     // blocks before the window may be gone or hold anything: they are neither read nor named
     const int skip = (int)(std::max<int64_t>(0, first - base) / BLOCK);
     const int32_t* blocks = table + base / BLOCK;
-    score<ROWS>(h, head, blocks + skip, count - skip, q, (float(*)[CHUNK * BLOCK])(scores[0] + skip * BLOCK));
+    score<T, ROWS>(h, cache, head, blocks + skip, count - skip, q, (float(*)[CHUNK * BLOCK])(scores[0] + skip * BLOCK));
     for (int r = 0; r < ROWS; r++) {
       const int from = (int)std::max<int64_t>(0, queries[r].first - base);
       const int to = (int)std::min<int64_t>(STEP, queries[r].position + 1 - base);
@@ -186,13 +223,13 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
     const int begin = (int)std::max<int64_t>(0, first - base), end = (int)std::min<int64_t>(STEP, last + 1 - base);
     int64_t column = 0;
     for (; column + 4 * LANES <= h.width && ROWS <= 4; column += 4 * LANES) {
-      mix<ROWS, 4>(h, head, blocks, begin, end, column, scores, factor, out);
+      mix<T, ROWS, 4>(cache, head, blocks, begin, end, column, scores, factor, out);
     }
     for (; column + 2 * LANES <= h.width; column += 2 * LANES) {
-      mix<ROWS, 2>(h, head, blocks, begin, end, column, scores, factor, out);
+      mix<T, ROWS, 2>(cache, head, blocks, begin, end, column, scores, factor, out);
     }
     for (; column < h.width; column += LANES) {
-      mix<ROWS, 1>(h, head, blocks, begin, end, column, scores, factor, out);
+      mix<T, ROWS, 1>(cache, head, blocks, begin, end, column, scores, factor, out);
     }
   }
   for (int r = 0; r < ROWS; r++) {
@@ -201,12 +238,12 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
   }
 }
 
-template <int ROWS>
+template <class T, int ROWS>
 inline void attend_of(int rows, const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
   if (rows == ROWS) {
-    attend<ROWS>(h, head, table, queries);
+    attend<T, ROWS>(h, head, table, queries);
   } else if constexpr (ROWS > 1) {
-    attend_of<ROWS - 1>(rows, h, head, table, queries);
+    attend_of<T, ROWS - 1>(rows, h, head, table, queries);
   }
 }
 
@@ -218,7 +255,8 @@ inline int64_t tasks_of(const Heads& h, const Span& span) {
 }
 
 // Task `index` of a span: qkv [rows, stride] has the turned queries, out [rows, out_stride] takes the results.
-inline void attention_task(const Heads& h, const Span& span, const int32_t* tables, int64_t index, const float* qkv,
+template <class T>
+void attention_task(const Heads& h, const Span& span, const int32_t* tables, int64_t index, const float* qkv,
                            int64_t stride, float* out, int64_t out_stride) {
   const int64_t group = h.heads / h.kv_heads, tokens = tile_tokens(h);
   const int64_t head = index % h.kv_heads, begin = index / h.kv_heads * tokens;
@@ -232,12 +270,12 @@ inline void attention_task(const Heads& h, const Span& span, const int32_t* tabl
       const int64_t column = (head * group + g) * h.dim;
       queries[count++] = {qkv + row * stride + column, out + row * out_stride + column, position, first};
       if (count == MAX_QUERIES) {
-        attend_of<MAX_QUERIES>(count, h, head, tables + span.table, queries);
+        attend_of<T, MAX_QUERIES>(count, h, head, tables + span.table, queries);
         count = 0;
       }
     }
   }
-  if (count) attend_of<MAX_QUERIES>(count, h, head, tables + span.table, queries);
+  if (count) attend_of<T, MAX_QUERIES>(count, h, head, tables + span.table, queries);
 }
 
 }  // namespace ryz

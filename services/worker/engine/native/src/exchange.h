@@ -17,15 +17,15 @@ struct Exchange {
   int32_t rank, world;
   int32_t spin;
 
-  void publish() { published[rank].set(++count); }
+  void publish() {
+    count++;
+    published[rank].raise();
+  }
 
   // Returns -1 when all ranks have published as often as this one, else the number of one that is late.
   int wait() {
     for (int other = 0; other < world; other++) {
-      Signal& signal = published[other];
-      for (uint32_t seen = signal.get(); (int32_t)(seen - count) < 0; seen = signal.get()) {
-        if (!signal.wait_change(seen, spin, timeout_ns)) return other;
-      }
+      if (!published[other].wait(count, spin, timeout_ns)) return other;
     }
     return -1;
   }

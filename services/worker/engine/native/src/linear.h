@@ -140,42 +140,4 @@ inline void linear(int type, const Input& in, const uint8_t* weights, int64_t k,
   }
 }
 
-// [n, k] floats, bf16 or fp16 as they are, into panels; rows beyond n become zeros.
-template <class T>
-void pack(const T* source, int64_t n, int64_t k, T* target) {
-  const int64_t count = padded(n, PANEL) / PANEL;
-  for (int64_t panel = 0; panel < count; panel++) {
-    T* to = target + panel * k * PANEL;
-    for (int64_t j = 0; j < PANEL; j++) {
-      const int64_t row = panel * PANEL + j;
-      const T* from = source + row * k;
-      for (int64_t i = 0; i < k; i++) to[i * PANEL + j] = row < n ? from[i] : T(0);
-    }
-  }
-}
-
-// [n, k] floats into panels of bytes, with one scale per output: the largest weight becomes 127.
-inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target, float* scales) {
-  const int64_t count = padded(n, PANEL) / PANEL, deep = depth(k, INT8);
-  for (int64_t panel = 0; panel < count; panel++) {
-    uint8_t* to = target + panel * deep * PANEL;
-    for (int64_t j = 0; j < PANEL; j++) {
-      const int64_t row = panel * PANEL + j;
-      const float* from = source + row * k;
-      float peak = 0;
-      bool bad = false;  // NaN or infinity: the scale becomes NaN, so that the damage shows
-      for (int64_t i = 0; row < n && i < k; i++) {
-        peak = std::max(peak, std::fabs(from[i]));
-        bad |= !std::isfinite(from[i]);
-      }
-      const float inverse = peak > 0 && !bad ? 127.0f / peak : 0.0f;
-      scales[row] = bad ? NAN : peak / 127.0f;
-      for (int64_t i = 0; i < deep; i++) {
-        const int value = row < n && i < k && !bad ? (int)std::nearbyint(from[i] * inverse) : 0;
-        to[i / 4 * 4 * PANEL + j * 4 + i % 4] = (uint8_t)(value + WEIGHT_OFFSET);
-      }
-    }
-  }
-}
-
 }  // namespace ryz

@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "exchange.h"
 #include "linear.h"
+#include "pack.h"
 #include "rows.h"
 #include "team.h"
 
@@ -27,7 +28,7 @@ enum Flags {
   SAMPLED = 1,  // rows are those to be sampled, not all
   ASSIGN = 2,   // RESIDUAL: the sum replaces the stream
   SILU = 4,     // LINEAR: the first half of the outputs gates the second
-  BYTES = 8,    // the input (LINEAR) or the output (RESIDUAL) is quantized
+  HALF = 8,     // ROTATE, ATTENTION: the cache holds half-precision floats
 };
 
 struct Context {
@@ -82,20 +83,22 @@ void linear_op(const Op& op, const Batch& batch, int first, int end) {
 
 // p: qkv, keys, values, cos, sin, query norm, key norm, out | n: heads, kv heads, dim, width, window, qkv stride, out stride
 Heads heads_of(const Op& op) {
-  return {op.n[0], op.n[1], op.n[2], op.n[3], at<float>(op, 1), at<float>(op, 2), op.n[4], 1.0f / std::sqrt((float)op.n[2])};
+  return {op.n[0], op.n[1], op.n[2], op.n[3], at<void>(op, 1), at<void>(op, 2), op.n[4], 1.0f / std::sqrt((float)op.n[2])};
 }
 
 void rotate_op(const Op& op, const Batch& batch, int first, int end) {
   const Heads heads = heads_of(op);
   const Rotary rotary = {at<float>(op, 3), at<float>(op, 4), at<float>(op, 5), at<float>(op, 6), op.eps};
+  const auto store = op.flags & HALF ? rotate_and_store<uint16_t> : rotate_and_store<float>;
   for (int row = first; row < end; row++) {
-    rotate_and_store(heads, rotary, at<float>(op, 0) + row * op.n[5], batch.positions[row], batch.slots[row]);
+    store(heads, rotary, at<float>(op, 0) + row * op.n[5], batch.positions[row], batch.slots[row]);
   }
 }
 
 void attention_op(const Op& op, const Context& c, Counter& counter) {
   const Heads heads = heads_of(op);
   const Batch& batch = c.batch;
+  const auto attend_to = op.flags & HALF ? attention_task<uint16_t> : attention_task<float>;
   int64_t total = 0;
   for (int s = 0; s < batch.spans; s++) total += tasks_of(heads, batch.span[s]);
   counter.share((int)total, c.team.threads(), [&](int first, int end) {
@@ -103,8 +106,7 @@ void attention_op(const Op& op, const Context& c, Counter& counter) {
     for (int s = 0; s < batch.spans && base < end; s++) {
       const int64_t count = tasks_of(heads, batch.span[s]);
       for (int64_t i = std::max<int64_t>(first, base); i < std::min<int64_t>(end, base + count); i++) {
-        attention_task(heads, batch.span[s], batch.tables, i - base, at<float>(op, 0), op.n[5], at<float>(op, 7),
-                       op.n[6]);
+        attend_to(heads, batch.span[s], batch.tables, i - base, at<float>(op, 0), op.n[5], at<float>(op, 7), op.n[6]);
       }
       base += count;
     }
@@ -153,7 +155,7 @@ int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& b
           }
           break;
       }
-      team.barrier();
+      team.barrier(thread);
       if (thread == 0) {
         const int64_t now = now_ns();
         times[time_of(op.kind)] += now - before;
@@ -207,11 +209,11 @@ int ryz_all_reduce(Exchange* exchange, float* slots, int64_t slot_floats, float*
 }
 
 int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }
-void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, float* scales) {
+void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, float* scales, int threads) {
   switch (type) {
-    case F32: return pack((const float*)source, n, k, (float*)target);
-    case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, scales);
-    default: return pack((const uint16_t*)source, n, k, (uint16_t*)target);
+    case F32: return pack((const float*)source, n, k, (float*)target, threads);
+    case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, scales, threads);
+    default: return pack((const uint16_t*)source, n, k, (uint16_t*)target, threads);
   }
 }
 

@@ -2,6 +2,7 @@
 // Work inside an op is taken piece by piece from a counter, so a thread that the system disturbs gets less of it.
 #pragma once
 #include <immintrin.h>
+#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,95 +26,98 @@ inline int64_t now_ns() {
 }
 
 constexpr int SPINS = 3000;  // polls before a wait gives up its core, some tens of microseconds
+constexpr int64_t NO_LIMIT_NS = INT64_MAX / 4;
 
-// A number that one thread changes and others wait for. Who waits longer than a spin sleeps until it is woken: a
-// thread that only yielded would keep its place on a core that the one it waits for may need, and the system would
-// see no reason to use another core.
+// A count that one thread raises and others wait for, with the core on which it was last raised. Processes may share
+// one. Who waits spins for a while, since the count mostly changes within microseconds, then sleeps until woken. It
+// sleeps at once where the one it waits for was last seen on its own core: that one cannot run while it spins.
 struct alignas(64) Signal {
-  std::atomic<uint32_t> value{0};
+  std::atomic<uint32_t> count{0};
   std::atomic<uint32_t> sleepers{0};
+  std::atomic<int32_t> core{-1};
 
-  uint32_t get() const { return value.load(std::memory_order_acquire); }
-  void set(uint32_t next) {
-    value.store(next);
+  uint32_t get() const { return count.load(std::memory_order_acquire); }
+  bool reached(uint32_t wanted) const { return (int32_t)(get() - wanted) >= 0; }  // counts may wrap around
+
+  void raise() {
+    core.store(sched_getcpu(), std::memory_order_relaxed);
+    count.fetch_add(1);
     if (sleepers.load()) futex(FUTEX_WAKE, INT32_MAX, nullptr);
   }
-  // Returns false when the value is still `old` after that many nanoseconds, or a little later.
-  bool wait_change(uint32_t old, bool spin, int64_t limit_ns) {
+
+  // Returns false when the count is still lower after that many nanoseconds, or a little later.
+  bool wait(uint32_t wanted, bool spin, int64_t limit_ns) {
     for (int i = 0; spin && i < SPINS; i++) {
-      if (get() != old) return true;
+      if (reached(wanted)) return true;
+      if (i % 64 == 16 && core.load(std::memory_order_relaxed) == sched_getcpu()) break;
       _mm_pause();
     }
+    if (reached(wanted)) return true;
     const int64_t deadline = now_ns() + limit_ns;
     sleepers.fetch_add(1);
-    while (value.load() == old && now_ns() < deadline) {
+    while (!reached(wanted) && now_ns() < deadline) {
+      const uint32_t seen = count.load();
       const timespec nap = {0, 50000000};
-      futex(FUTEX_WAIT, old, &nap);
+      if ((int32_t)(seen - wanted) < 0) futex(FUTEX_WAIT, seen, &nap);
     }
     sleepers.fetch_sub(1);
-    return get() != old;
+    return reached(wanted);
   }
 
  private:
   // not the private kind: ranks share signals between processes
   void futex(int operation, uint32_t argument, const timespec* limit) {
-    syscall(SYS_futex, &value, operation, argument, limit, nullptr, 0);
+    syscall(SYS_futex, &count, operation, argument, limit, nullptr, 0);
   }
 };
 
-constexpr int64_t NO_LIMIT_NS = INT64_MAX / 4;
-
 class Team {
  public:
-  explicit Team(int threads, bool spin) : threads_(threads), spin_(spin) {
+  explicit Team(int threads, bool spin) : threads_(threads), spin_(spin), arrivals_(threads) {
     for (int i = 1; i < threads; i++) helpers_.emplace_back([this, i] { follow(i); });
   }
   ~Team() {
     stop_ = true;
-    turn_.set(turn_.get() + 1);
+    turn_.raise();
     for (auto& helper : helpers_) helper.join();
   }
   int threads() const { return threads_; }
 
   // Runs `work(thread)` once on every thread, together; returns when all are through.
   void run(const std::function<void(int)>& work) {
+    if (threads_ == 1) return work(0);
     work_ = &work;
-    if (threads_ > 1) turn_.set(turn_.get() + 1);
+    turn_.raise();
     work(0);
-    barrier();
+    barrier(0);
   }
 
   // Nobody leaves before all have come.
-  void barrier() {
+  void barrier(int thread) {
     if (threads_ == 1) return;
-    const uint32_t phase = phase_.get();
-    if (arrived_.fetch_add(1) == threads_ - 1) {
-      arrived_.store(0);
-      phase_.set(phase + 1);
-    } else {
-      phase_.wait_change(phase, spin_, NO_LIMIT_NS);
-    }
+    arrivals_[thread].raise();
+    const uint32_t phase = arrivals_[thread].get();
+    for (Signal& arrival : arrivals_) arrival.wait(phase, spin_, NO_LIMIT_NS);
   }
 
  private:
   void follow(int thread) {
     prctl(PR_SET_NAME, "ryz-kernels");
-    for (uint32_t seen = 0;; seen++) {
-      while (!turn_.wait_change(seen, spin_, NO_LIMIT_NS)) {
-      }
+    for (uint32_t turn = 1;; turn++) {
+      turn_.wait(turn, spin_, NO_LIMIT_NS);
       if (stop_) return;
       (*work_)(thread);
-      barrier();
+      barrier(thread);
     }
   }
 
   const int threads_;
   const bool spin_;
+  std::vector<Signal> arrivals_;  // of each thread, how many barriers it has come to
   std::vector<std::thread> helpers_;
   const std::function<void(int)>* work_ = nullptr;
   std::atomic<bool> stop_{false};
-  Signal turn_, phase_;
-  alignas(64) std::atomic<int> arrived_{0};
+  Signal turn_;
 };
 
 // Pieces of one op's work, handed out in order.
@@ -122,11 +126,14 @@ struct alignas(64) Counter {
 
   template <class Work>
   void share(int count, int threads, Work work) {
-    const int piece = threads == 1 ? count : std::max(1, count / (threads * 8));
-    for (;;) {
-      const int first = next.fetch_add(piece, std::memory_order_relaxed);
-      if (first >= count) return;
-      work(first, std::min(count, first + piece));
+    int first = next.load(std::memory_order_relaxed);
+    while (first < count) {
+      // large pieces first, single ones at the end, so that all are through at about the same time
+      const int piece = threads == 1 ? count : std::max(1, (count - first) / (threads * 3));
+      if (next.compare_exchange_weak(first, first + piece, std::memory_order_relaxed)) {
+        work(first, std::min(count, first + piece));
+        first = next.load(std::memory_order_relaxed);
+      }
     }
   }
 };
