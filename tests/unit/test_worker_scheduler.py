@@ -275,6 +275,20 @@ def test_a_higher_priority_takes_a_place_or_blocks_and_lower_ones_come_back() ->
         assert (low[0].num_preemptions, low[1].num_preemptions) == (0, 1)
 
 
+def test_nobody_gives_way_to_one_that_waits_for_its_beginning() -> None:
+    scheduler = build(names=NAMES, budget=16, running=2)
+    scheduler.add(make("low", 4, 99))
+    scheduler.add(make("high0", 64, 9, arrival=1, priority=1))
+    step(scheduler)
+    scheduler.add(make("high1", 64, 9, arrival=2, priority=1))
+    preempted = []
+    while not preempted or not preempted[-1]:
+        step(scheduler)
+        preempted.append(scheduler.num_preemptions)
+    assert [s.request_id for s in scheduler.running] == ["high0", "high1"]
+    assert preempted == [0, 0, 0, 1]  # the three blocks that both have are computed
+
+
 def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
     scheduler = build(blocks=8, budget=64)
     holder, low = make("holder", 60, 9, priority=5), make("low", 20, 9, arrival=1)

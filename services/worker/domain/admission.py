@@ -38,9 +38,11 @@ class Admission:
         waiting, running, blocks = queues.waiting, queues.running, queues.blocks
         if not waiting or not running or waiting[0].priority <= running[-1].priority:
             return
-        first = waiting[0]
+        first, names = waiting[0], self._names.of(waiting[0])
+        if first.pending or self._is_coming(first, names):
+            return  # it could not come in now, and somebody else would take what is freed
         short_of_places = len(running) >= self._limits.max_running
-        missing = blocks.cost(len(first.tokens), self._names.of(first)) + self._spare() - blocks.num_free
+        missing = blocks.cost(len(first.tokens), names) + self._spare() - blocks.num_free
         victims: list[Sequence] = []
         for victim in reversed(running):
             if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
