@@ -71,14 +71,22 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
     else:
         show(report)
+    for text in _remarks(report["rows"]):
+        err.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def _remarks(rows: list[dict[str, Any]]) -> list[str]:
+    """What a reader must know: peers that did not run, and signs that the machine was not ours alone."""
     notes = {
-        (name, peer["note"])
-        for row in report["rows"]
-        for name, peer in row["peers"].items()
-        if "note" in peer
+        f"{name}: {peer['note']}" for row in rows for name, peer in row["peers"].items() if "note" in peer
     }
-    for name, note in sorted(notes):
-        err.print(f"{name}: {note}", style="yellow", markup=False, soft_wrap=True)
+    disturbed = [str(row["batch"]) for row in rows if row["bandwidth_share"] > 1]
+    if disturbed:
+        notes.add(
+            f"At batch {', '.join(disturbed)} more was read than the memory gave: something else ran while its "
+            "bandwidth was measured; measure again on a quiet machine."
+        )
+    return sorted(notes)
 
 
 def _peers(names: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ from benchmarks.make_model import make_model
 from benchmarks.peers.base import Timing
 from benchmarks.shapes import SHAPES
 from cli.bench import app
+from cli.bench_engine import _remarks
 from cli.console import CommandError
 from services.worker.adapters.null_engine import NullEngine
 from services.worker.domain.plan import StepPlan, StepResult
@@ -265,6 +266,13 @@ def test_the_command_shows_tables_or_one_object(
         for text in ("1,500", "x3.00", "95% of independent ranks", "100, 99 MiB per rank", "30.0 GB/s"):
             assert text in result.stdout
     assert "transformers: not available: int8" in result.stderr
+
+
+def test_a_disturbed_measurement_is_told() -> None:
+    row = REPORT["rows"][0]
+    assert _remarks([row]) == ["transformers: not available: int8"]
+    (told,) = _remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
+    assert told.startswith("At batch 8 more was read than the memory gave")
 
 
 def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
