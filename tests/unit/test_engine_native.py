@@ -1,5 +1,6 @@
 """The compiled kernels against transformers, against torch, and against themselves in other batches."""
 
+import gc
 import os
 import threading
 import time
@@ -279,18 +280,23 @@ def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
 
 
 def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
-    def threads() -> set[str]:
-        return set(os.listdir("/proc/self/task"))
+    def helpers() -> int:
+        names = [Path(f"/proc/self/task/{thread}/comm") for thread in os.listdir("/proc/self/task")]
+        return sum(name.exists() and name.read_text() == "ryz-kernels\n" for name in names)
 
-    before = threads()
+    def wait_for(count: int) -> None:
+        # threads name themselves, and are listed a moment longer than they run
+        deadline = time.monotonic() + 5
+        while helpers() != count:
+            assert time.monotonic() < deadline, f"{helpers()} threads, not {count}"
+
+    gc.collect()
+    before = helpers()
     model = models["plain"]
     with open_checkpoint(model) as checkpoint:
         compute = native(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
     assert isinstance(compute, NativeCompute)
-    helpers = threads() - before
-    assert len(helpers) == 2
+    wait_for(before + 2)
     compute.close()
     compute.close()
-    deadline = time.monotonic() + 5  # the kernel may list a thread a moment longer than it runs
-    while helpers & threads():
-        assert time.monotonic() < deadline
+    wait_for(before)
