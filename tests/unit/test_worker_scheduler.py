@@ -281,7 +281,7 @@ def test_nobody_gives_way_to_one_that_waits_for_its_beginning() -> None:
     scheduler.add(make("high0", 64, 9, arrival=1, priority=1))
     step(scheduler)
     scheduler.add(make("high1", 64, 9, arrival=2, priority=1))
-    preempted = []
+    preempted: list[int] = []
     while not preempted or not preempted[-1]:
         step(scheduler)
         preempted.append(scheduler.num_preemptions)
