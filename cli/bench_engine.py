@@ -83,8 +83,8 @@ def _remarks(rows: list[dict[str, Any]]) -> list[str]:
     disturbed = [str(row["batch"]) for row in rows if row["bandwidth_share"] > 1]
     if disturbed:
         notes.add(
-            f"At batch {', '.join(disturbed)} more was read than the memory gave: something else ran while its "
-            "bandwidth was measured; measure again on a quiet machine."
+            f"At batch {', '.join(disturbed)} more was read than the memory gave: something else ran while "
+            "its bandwidth was measured; measure again on a quiet machine."
         )
     return sorted(notes)
 

@@ -27,7 +27,8 @@ from cli.bench import app
 from cli.bench_engine import _remarks
 from cli.console import CommandError
 from services.worker.adapters.null_engine import NullEngine
-from services.worker.domain.plan import StepPlan, StepResult
+from services.worker.adapters.rank_engine import RankEngine
+from services.worker.domain.plan import EngineFailed, StepPlan, StepResult
 from services.worker.engine.config import read_config
 
 ROW = {
@@ -318,3 +319,18 @@ def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals)
     assert process.wait(20) == 130
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
+
+
+@pytest.mark.parametrize(("kv_dtype", "kv_format"), [("auto", "fp16"), ("fp32", "fp32")])
+async def test_the_format_of_the_cache_is_that_of_the_ranks(
+    tiny: Path, kv_dtype: Any, kv_format: str
+) -> None:
+    plan = bench.Plan(model=tiny, kv_dtype=kv_dtype)
+    engine = RankEngine(plan.options("int8", 1, 1))
+    try:
+        info = await engine.start()
+    except EngineFailed as error:
+        pytest.skip(f"no native kernels here: {error}")
+    finally:
+        await engine.stop()
+    assert info.kv_format == kv_format

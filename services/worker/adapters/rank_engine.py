@@ -134,6 +134,7 @@ class RankEngine:
             vocab_size=first.vocab_size,
             context_length=first.context_length,
             fingerprint=first.fingerprint,
+            kv_format=first.kv_format,
             ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
         )
 

@@ -65,13 +65,17 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank is loaded. The fingerprint is told by rank 0 only, kv_cache_bytes are this rank's."""
+    """A rank is loaded. The fingerprint is told by rank 0 only, kv_cache_bytes are this rank's.
+
+    kv_format: as in `EngineInfo`.
+    """
 
     info: RankInfo
     num_blocks: int
     vocab_size: int
     context_length: int
     fingerprint: str = ""
+    kv_format: str = "fp32"
     kv_cache_bytes: int = 0
 
 

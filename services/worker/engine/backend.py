@@ -35,12 +35,13 @@ log = structlog.get_logger(__name__)
 class Backend:
     """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
 
-    start: makes the cache of so many blocks and what computes with it.
+    start: makes the cache of so many blocks and what computes with it. kv_format: as in `EngineInfo`.
     """
 
     name: str
     block_bytes: int
     start: Callable[[int], Compute]
+    kv_format: str = "fp32"
 
 
 def load_backend(
@@ -101,6 +102,7 @@ def _load_native(
         f"native {native.target}{' int8' if quantized else ''}, {str(kv_dtype).removeprefix('torch.')} KV",
         native_cache.block_bytes(shape.num_layers, heads, kv_dtype),
         start,
+        "fp16" if kv_dtype == torch.float16 else "fp32",
     )
 
 

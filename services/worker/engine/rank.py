@@ -136,6 +136,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         vocab_size=shape.vocab_size,
         context_length=shape.context_length,
         fingerprint=fingerprint(directory, shape) if config.rank == 0 else "",
+        kv_format=backend.kv_format,
         kv_cache_bytes=num_blocks * backend.block_bytes,
     )
     return runner, ready
