@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
 INPUTS := pyproject.toml constraints.txt
+NATIVE := services/worker/engine/native
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev serve test test-compose check format docs bench clean
@@ -16,9 +17,9 @@ INPUTS := pyproject.toml constraints.txt
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## make .venv and install what serving needs (at once when nothing changed)
+install: $(VENV)/.installed $(VENV)/.kernels ## make .venv, install what serving needs, compile the kernels (at once when nothing changed)
 
-dev: $(VENV)/.installed-dev ## the same with the tools for tests and checks
+dev: $(VENV)/.installed-dev $(VENV)/.kernels ## the same with the tools for tests and checks
 
 serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
 	@exec $(BIN)/ryz up $(ARGS)
@@ -49,7 +50,7 @@ bench: install ## measure the serving path on this machine (ARGS: options for `r
 	$(BIN)/ryz bench serving $(ARGS)
 
 clean: ## remove .venv, caches and the state of stacks
-	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build *.egg-info
+	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build *.egg-info $(NATIVE)/build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -66,3 +67,8 @@ $(VENV)/.installed: $(INPUTS) | $(BIN)/python
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
 	@touch $(VENV)/.installed $@
+
+# without a compiler it says so, and ranks serve with the plain path
+$(VENV)/.kernels: $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*) | $(BIN)/python
+	@$(BIN)/python -m services.worker.engine.native.build
+	@touch $@
