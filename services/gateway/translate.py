@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
@@ -16,6 +18,7 @@ from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, Sessio
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
 MISSPELT = 0.85  # how alike a field must be to a known one to count as a slip of the pen
+_SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so no two prompts of a call meet; far from neighbouring seeds
 _LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -206,8 +209,8 @@ def completion_requests(
 ) -> list[GenerateRequest]:
     """One generation for each prompt, in their order; `request_ids` has an id for each of them.
 
-    Raises `InvalidRequest` naming the field. Prompts of one call share the seed, as their choices differ in
-    number and text anyway.
+    Raises `InvalidRequest` naming the field. Without a seed in the body each prompt has one of its own, so
+    that equal prompts get answers of their own; a seed that was asked for holds for all of them.
     """
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("`best_of` is not supported: it must be absent or equal to `n`", param="best_of")
@@ -228,10 +231,15 @@ def completion_requests(
             model=body.model,
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=None if isinstance(prompt, str) else pack_tokens(prompt),
-            sampling=sampling,
+            sampling=sampling if body.seed is not None else _with_own_seed(sampling, place),
             session=origin.session,
             tenant=origin.tenant,
             delivery=delivery,
         )
-        for request_id, prompt in zip(request_ids, body.prompt, strict=True)
+        for place, (request_id, prompt) in enumerate(zip(request_ids, body.prompt, strict=True))
     ]
+
+
+def _with_own_seed(sampling: Sampling, place: int) -> Sampling:
+    """The sampling of a call's prompt number `place`; the first keeps the call's seed."""
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + place * _SEED_STEP) % 2**63)

@@ -131,6 +131,23 @@ def test_prompts_take_every_form_of_openai(prompt: Any, expected: list[Any]) -> 
     assert [(request.prompt, request.prompt_token_ids) for request in requests] == expected
 
 
+@pytest.mark.parametrize("seed", [0, 77, 2**63 - 1])
+def test_equal_prompts_of_a_call_have_seeds_of_their_own(seed: int) -> None:
+    body = completion(prompt=["Once"] * 128)
+    call = Origin(request_id="r1", tenant="acme", seed=seed, session=None)
+    requests = completion_requests(body, call, [f"r{i}" for i in range(128)])
+    seeds = [request.sampling.seed for request in requests]
+    assert seeds[0] == seed  # one prompt is seeded as it ever was
+    assert len(set(seeds)) == 128
+    assert all(decode(encode(request), GenerateRequest) == request for request in requests)  # in range
+
+
+def test_a_seed_that_was_asked_for_holds_for_all_prompts() -> None:
+    body = completion(prompt=["Once"] * 3, seed=5)
+    requests = completion_requests(body, origin(), ["r0", "r1", "r2"])
+    assert [request.sampling.seed for request in requests] == [5, 5, 5]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
