@@ -4,13 +4,13 @@ The choice is one for all ranks of a group. `auto` takes the kernels where they 
 not; a choice by name that cannot be had is refused.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 import torch
 
+from services.worker.cores import usable_cores
 from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine import cache as plain_cache
 from services.worker.engine.cache import KVCache
@@ -42,6 +42,14 @@ class Backend:
     block_bytes: int
     start: Callable[[int], Compute]
     kv_format: str = "fp32"
+
+
+def shared_kernels(config: RankConfig) -> Kernels | None:
+    """The kernels for what ranks of one host do together, where there are any and they are not unwanted."""
+    try:
+        return None if config.kernels == "plain" else kernels()
+    except NoKernels:
+        return None  # `load_backend` says so
 
 
 def load_backend(
@@ -83,7 +91,7 @@ def _load_native(
     kv_dtype = torch.float16 if config.kv_dtype == "fp16" else torch.float32
     if config.kv_dtype == "auto" and quantized:
         kv_dtype = torch.float16
-    spin = config.world * config.threads <= (os.cpu_count() or 1)
+    spin = config.world * config.threads <= usable_cores()
 
     def start(num_blocks: int) -> Compute:
         return NativeCompute(

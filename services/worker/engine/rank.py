@@ -25,7 +25,7 @@ from services.worker.domain.rank_messages import (
     RankReady,
     pack_frame,
 )
-from services.worker.engine.backend import Backend, load_backend
+from services.worker.engine.backend import Backend, load_backend, shared_kernels
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
 from services.worker.engine.collectives.gloo import GlooCollectives, Meeting
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
@@ -93,7 +93,9 @@ def connect(config: RankConfig) -> Collectives:
     if config.world == 1:
         return SingleRank()
     if config.collectives == "shm":
-        shared = SharedMemoryCollectives(config.shared_fd, config.rank, config.world, config.start_timeout_s)
+        shared = SharedMemoryCollectives(
+            config.shared_fd, config.rank, config.world, config.start_timeout_s, shared_kernels(config)
+        )
         os.close(config.shared_fd)
         return shared
     if config.rank:

@@ -1,9 +1,8 @@
 """Collectives of ranks on one host over an anonymous shared file that all of them inherited.
 
-The file has no name, so nothing is left behind however the processes end. Each rank has a counter of
-operations and two slots; in operation n it writes slot n % 2, publishes n, and reads the others' slots once
-their counters show n. Memory ordering: stores become visible in program order on x86-64 (TSO), which is what
-the flags rely on; on other machines the backend refuses to start.
+The file has no name, so nothing is left behind however the processes end. Each rank has a count of operations
+(`signals.py`) and two slots; in operation n it writes slot n % 2, publishes n, and reads the others' slots
+once their counts show n. On other machines than x86-64 the backend refuses to start.
 """
 
 import ctypes
@@ -19,13 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.cores import usable_cores
 from services.worker.domain.rank_messages import CACHE_LINE, SLOT_BYTES, shared_bytes
 from services.worker.engine.collectives.base import CollectiveError
+from services.worker.engine.collectives.signals import PythonSignals, Signals
 from services.worker.engine.config import ModelError
+from services.worker.engine.native.library import Kernels
+from services.worker.engine.native.signals import NativeSignals
 
-_SPINS = 2000  # polls of a flag (about 60 ns each) before the core is offered to others
-_YIELD_S = 0.0001  # after this long with sched_yield, sleep
-_SLEEP_S = 0.00002
+SLOT_FLOATS = SLOT_BYTES // 4
 
 Floats = NDArray[np.float32]
 
@@ -34,10 +35,10 @@ Floats = NDArray[np.float32]
 class Region:
     """Shared memory of the ranks beside that of the collectives: addresses in this process.
 
-    counters: one cache line per rank, zero at first. address: where the rest begins. memory: keeps it mapped.
+    signals: one cache line per rank, zero at first. address: where the rest begins. memory: keeps it mapped.
     """
 
-    counters: int
+    signals: int
     address: int
     memory: mmap.mmap
 
@@ -51,9 +52,12 @@ class SharedMemoryCollectives:
         rank: This rank.
         world: Number of ranks, at least 2.
         timeout_s: Longest wait for the others.
+        kernels: Compiled ones make it faster; without, it is all Python and numpy.
     """
 
-    def __init__(self, shared_fd: int, rank: int, world: int, timeout_s: float) -> None:
+    def __init__(
+        self, shared_fd: int, rank: int, world: int, timeout_s: float, kernels: Kernels | None = None
+    ) -> None:
         if platform.machine() not in {"x86_64", "AMD64"}:
             raise ModelError(
                 f"shared-memory collectives need x86-64, this is {platform.machine()}; set collectives=gloo"
@@ -64,36 +68,46 @@ class SharedMemoryCollectives:
         self.seconds = 0.0
         self._fd = os.dup(shared_fd)
         shared = mmap.mmap(shared_fd, shared_bytes(world))
-        self._flags = memoryview(shared)[: CACHE_LINE * world].cast("q")
-        self._mine = rank * CACHE_LINE // 8
-        self._others = [other * CACHE_LINE // 8 for other in range(world) if other != rank]
+        spin = world <= usable_cores()
+        self._signals: Signals = PythonSignals(memoryview(shared), rank, world, spin)
+        self._native: NativeSignals | None = None
+        if kernels is not None:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+            self._native = NativeSignals(kernels, address, rank, world, spin=spin)
+            self._signals = self._native
+            self._slots_address = address + CACHE_LINE * world
         # slots[parity][rank]: floats of one rank in operations of that parity
         self._slots: list[list[Floats]] = [
             [
                 np.frombuffer(
                     shared,
                     np.float32,
-                    SLOT_BYTES // 4,
+                    SLOT_FLOATS,
                     CACHE_LINE * world + (parity * world + other) * SLOT_BYTES,
                 )
                 for other in range(world)
             ]
             for parity in range(2)
         ]
-        self._count = 0
-        cores = len(os.sched_getaffinity(0))
-        self._spins = _SPINS if world <= cores else 0
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
         """Sums in the order of ranks; see `Collectives`."""
         began = time.perf_counter()
-        for part in _chunks(tensor):
-            size = part.size
-            slots = self._publish(part)
-            self._await(self._count)
-            np.add(slots[0][:size], slots[1][:size], out=part)
-            for slot in slots[2:]:
-                np.add(part, slot[:size], out=part)
+        if self._native is not None:
+            flat = tensor.view(-1)  # refuses what is not contiguous
+            self._check(
+                self._native.all_reduce(
+                    self._slots_address, SLOT_FLOATS, flat.data_ptr(), flat.numel(), self.timeout_s
+                )
+            )
+        else:
+            for part in _chunks(tensor):
+                size = part.size
+                slots = self._publish(part)
+                self._await()
+                np.add(slots[0][:size], slots[1][:size], out=part)
+                for slot in slots[2:]:
+                    np.add(part, slot[:size], out=part)
         self.seconds += time.perf_counter() - began
 
     def all_gather(self, tensor: Tensor) -> Tensor:
@@ -112,7 +126,7 @@ class SharedMemoryCollectives:
         if len(data) > 1024:
             raise ValueError(f"broadcast is for at most 1024 bytes, got {len(data)}")
         source = self._publish(np.empty(0, np.float32))[0] if self.rank else self._publish_bytes(data)
-        self._await(self._count)
+        self._await()
         raw = source.view(np.uint8)
         length = int(raw[:4].view(np.uint32)[0])
         answer = raw[4 : 4 + length].tobytes()
@@ -122,7 +136,7 @@ class SharedMemoryCollectives:
     def barrier(self) -> None:
         """See `Collectives`."""
         self._publish(np.empty(0, np.float32))
-        self._await(self._count)
+        self._await()
 
     def close(self) -> None:
         """Lets go of the shared memory; it is unmapped with the last view, which a traceback may hold."""
@@ -138,8 +152,8 @@ class SharedMemoryCollectives:
         if os.fstat(self._fd).st_size < begin + size:
             os.ftruncate(self._fd, begin + size)
         memory = mmap.mmap(self._fd, size, offset=begin)
-        counters = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        return Region(counters, counters + CACHE_LINE * self.world, memory)
+        lines = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        return Region(lines, lines + CACHE_LINE * self.world, memory)
 
     def _gather(self, tensor: Tensor, wanted: bool) -> Tensor | None:
         began = time.perf_counter()
@@ -149,7 +163,7 @@ class SharedMemoryCollectives:
         for part in _chunks(tensor):
             slots = self._publish(part)
             if rows is not None:
-                self._await(self._count)
+                self._await()
                 for other, slot in enumerate(slots):
                     rows[other, offset : offset + part.size] = slot[: part.size]
             offset += part.size
@@ -161,7 +175,7 @@ class SharedMemoryCollectives:
         slots = self._begin()
         if part.size:
             slots[self.rank][: part.size] = part
-        self._flags[self._mine] = self._count
+        self._signals.publish()
         return slots
 
     def _publish_bytes(self, data: bytes) -> Floats:
@@ -169,44 +183,27 @@ class SharedMemoryCollectives:
         raw = slot.view(np.uint8)
         raw[:4].view(np.uint32)[0] = len(data)
         raw[4 : 4 + len(data)] = np.frombuffer(data, np.uint8)
-        self._flags[self._mine] = self._count
+        self._signals.publish()
         return slot
 
     def _begin(self) -> list[Floats]:
         # The slot was last used in operation n-2; who has published n-1 has read all of n-2.
-        self._await(self._count)
-        self._count += 1
-        return self._slots[self._count & 1]
+        self._await()
+        return self._slots[(self._signals.count + 1) & 1]
 
-    def _await(self, count: int) -> None:
-        """Waits until every other rank has published that operation: spin, then yield, then sleep."""
-        flags = self._flags
-        for other in self._others:
-            if flags[other] >= count:
-                continue
-            for _ in range(self._spins):
-                if flags[other] >= count:
-                    break
-            else:
-                self._await_slowly(other, count)
+    def _await(self) -> None:
+        """Waits until every other rank has published as many operations as this one."""
+        self._check(self._signals.wait(self.timeout_s))
 
-    def _await_slowly(self, other: int, count: int) -> None:
-        began = time.monotonic()
-        while self._flags[other] < count:
-            waited = time.monotonic() - began
-            if waited > self.timeout_s:
-                rank = other * 8 // CACHE_LINE
-                raise CollectiveError(f"rank {rank} did not answer the others within {self.timeout_s:g} s")
-            if waited < _YIELD_S:
-                os.sched_yield()
-            else:
-                time.sleep(_SLEEP_S)
+    def _check(self, late: int | None) -> None:
+        if late is not None:
+            raise CollectiveError(f"rank {late} did not answer the others within {self.timeout_s:g} s")
 
 
 def _chunks(tensor: Tensor) -> Iterator[Floats]:
     """Views of a contiguous fp32 tensor that fit a slot."""
     flat: Floats = tensor.view(-1).numpy()
-    step = SLOT_BYTES // 4
+    step = SLOT_FLOATS
     if flat.size <= step:
         yield flat
         return

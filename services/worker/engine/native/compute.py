@@ -181,7 +181,7 @@ class NativeCompute:
         world, rank = collectives.world, collectives.rank
         region = collectives.map_region(3 * world * floats * 4)
         self._exchange = Exchange(
-            published=region.counters, rank=rank, world=world, spin=spin, timeout_ns=0, count=0
+            published=region.signals, rank=rank, world=world, spin=spin, timeout_ns=0, count=0
         )
         addresses = [region.address + index * world * floats * 4 for index in range(3)]
         return Shares(*[Parts(address, address + rank * floats * 4, world, region) for address in addresses])

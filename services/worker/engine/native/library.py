@@ -86,6 +86,7 @@ class Exchange(ctypes.Structure):
 
 
 MAX_HEAD_DIM = 256
+ALL_HERE = -1  # what calls return that would name a rank that is late
 NUM_TIMES = 4  # linears, attention, exchanges, rows; nanoseconds
 
 
@@ -110,6 +111,11 @@ class Kernels:
             ctypes.POINTER(BatchPointers),
             ctypes.c_void_p,
         ]
+        self.publish = library.ryz_publish
+        self.publish.argtypes = [ctypes.POINTER(Exchange)]
+        self.publish.restype = None
+        self.wait = library.ryz_wait
+        self.wait.argtypes = [ctypes.POINTER(Exchange)]
         self.all_reduce = library.ryz_all_reduce
         self.all_reduce.argtypes = [
             ctypes.POINTER(Exchange),

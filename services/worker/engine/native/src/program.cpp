@@ -204,6 +204,8 @@ void ryz_team_free(Team* team) { delete team; }
 int ryz_run(Team* team, Exchange* exchange, const Op* ops, int count, const Batch* batch, int64_t* times) {
   return run(*team, exchange, ops, count, *batch, times);
 }
+void ryz_publish(Exchange* exchange) { exchange->publish(); }
+int ryz_wait(Exchange* exchange) { return exchange->wait(); }
 int ryz_all_reduce(Exchange* exchange, float* slots, int64_t slot_floats, float* data, int64_t count) {
   return all_reduce(*exchange, slots, slot_floats, data, count);
 }

@@ -1,0 +1,84 @@
+"""How ranks of one host tell each other how far they are: a count for each in shared memory.
+
+A rank raises its own count and waits for those of the others. Stores become visible in program order on
+x86-64 (TSO), so who sees a count sees all that was written before it. This is the plain way;
+`native/signals.py` does the same on the same memory, and sleeps better.
+"""
+
+import os
+import time
+from typing import Protocol
+
+from services.worker.domain.rank_messages import CACHE_LINE
+
+_SPINS = 2000  # polls of a count (about 60 ns each) before the core is offered to others
+_YIELD_S = 0.0001  # after this long with sched_yield, sleep
+_SLEEP_S = 0.00002
+_WORDS = CACHE_LINE // 4
+
+
+class Signals(Protocol):
+    """See the module."""
+
+    @property
+    def count(self) -> int:
+        """Operations that this rank has published."""
+        ...
+
+    def publish(self) -> None:
+        """Raises this rank's count by one."""
+        ...
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Returns None when all ranks have published as often as this one, else one that is late."""
+        ...
+
+
+class PythonSignals:
+    """See `Signals`.
+
+    Args:
+        shared: A cache line for each rank, zeros at first.
+        rank: This rank.
+        world: Number of ranks.
+        spin: Whether to wait on the core at first.
+    """
+
+    def __init__(self, shared: memoryview, rank: int, world: int, spin: bool) -> None:
+        self.count = 0
+        self._counts = shared[: CACHE_LINE * world].cast("I")
+        self._mine = rank * _WORDS
+        self._others = [other * _WORDS for other in range(world) if other != rank]
+        self._spins = _SPINS if spin else 0
+
+    def publish(self) -> None:
+        """See `Signals`."""
+        self.count += 1
+        self._counts[self._mine] = self.count % 2**32
+
+    def wait(self, timeout_s: float) -> int | None:
+        """See `Signals`: spins, then yields, then sleeps."""
+        for other in self._others:
+            for _ in range(self._spins):
+                if self._reached(other):
+                    break
+            else:
+                if not self._wait_slowly(other, timeout_s):
+                    return other // _WORDS
+        return None
+
+    def _reached(self, other: int) -> bool:
+        # counts wrap around; ranks are never further apart than a few operations
+        return (self._counts[other] - self.count) % 2**32 < 2**31
+
+    def _wait_slowly(self, other: int, timeout_s: float) -> bool:
+        began = time.monotonic()
+        while not self._reached(other):
+            waited = time.monotonic() - began
+            if waited > timeout_s:
+                return False
+            if waited < _YIELD_S:
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_S)
+        return True
