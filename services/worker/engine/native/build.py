@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class NoKernels(Exception):
 
 def targets() -> list[str]:
     """The variants that this machine can run, best first."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not _supported():
         return []
     flags: set[str] = set()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -42,6 +43,10 @@ def targets() -> list[str]:
             flags = set(line.partition(":")[2].split())
             break
     return [name for name, (needed, _) in TARGETS.items() if needed <= flags]
+
+
+def _supported() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def find(target: str) -> Path | None:
@@ -58,7 +63,10 @@ def ensure(target: str | None = None) -> Path:
     names = [target] if target else targets()
     if not names:
         raise NoKernels("the kernels are for Linux on x86-64 with AVX2 or AVX-512")
-    return find(names[0]) or _compile(names[0])
+    try:
+        return find(names[0]) or _compile(names[0])
+    except OSError as error:
+        raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
 
 
 def _places(target: str) -> list[Path]:
@@ -67,34 +75,47 @@ def _places(target: str) -> list[Path]:
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
     name = f"kernels-{target}-{digest.hexdigest()}.so"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [SOURCES.parent / "build" / name, cache / "ryzanstein" / name]
+    # a container's user may have no home
+    home = os.path.expanduser("~")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
+    places = [SOURCES.parent / "build" / name, cache / "ryzanstein" / name]
+    return [place for place in places if place.is_absolute()]
+
+
+def _compiler() -> list[str]:
+    """The command of a C++ compiler: CXX, which may have arguments, else the first one on PATH."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]:
+        if found := shutil.which(command[0]):
+            return [found, *command[1:]]
+    if chosen:
+        raise NoKernels(f"CXX={os.environ['CXX']} was not found; set it to a C++ compiler, or to nothing")
+    raise NoKernels("no C++ compiler was found; install g++ or clang++, or name one in CXX")
 
 
 def _compile(target: str) -> Path:
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or "c++", "g++", "clang++"))), None)
-    if compiler is None:
-        raise NoKernels("no C++ compiler was found (g++ or clang++ on PATH, or CXX)")
+    compiler = _compiler()
     path = next((p for p in _places(target) if _writable(p.parent)), None)
     if path is None:
-        raise NoKernels(f"none of {', '.join(str(p.parent) for p in _places(target))} can be written")
+        places = " nor ".join(str(place.parent) for place in _places(target))
+        raise NoKernels(f"neither {places} can be written; set XDG_CACHE_HOME to a directory that can")
     with (path.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group want it at the same time
         if path.is_file():
             return path
         draft = path.with_suffix(".new")
-        command = [compiler, *_OPTIONS, *TARGETS[target][1], str(_MAIN), "-o", str(draft)]
+        command = [*compiler, *_OPTIONS, *TARGETS[target][1], str(_MAIN), "-o", str(draft)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoKernels(f"{compiler} could not compile the kernels: {error}") from error
+            raise NoKernels(f"{compiler[0]} could not compile the kernels: {error}") from error
         if done.returncode:
             reason = next(
                 (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
             )
-            raise NoKernels(f"{compiler} could not compile the kernels: {reason}")
+            raise NoKernels(f"{compiler[0]} could not compile the kernels: {reason}")
         draft.rename(path)
         for old in path.parent.glob(f"kernels-{target}-*.so"):
             if old != path:
@@ -111,16 +132,23 @@ def _writable(directory: Path) -> bool:
 
 
 def main() -> int:
-    """Compiles every variant that this machine can run, or all with `--all`; says where they are."""
-    names = list(TARGETS) if "--all" in sys.argv[1:] else targets()
+    """Compiles every variant that this machine can run, or all with `--all`; says where they are.
+
+    Returns 0 also where there are none, so that an installation goes on; with `--all`, which is for images
+    that run on other machines, 1 when a variant is missing.
+    """
+    every = "--all" in sys.argv[1:]
+    names = list(TARGETS) if every and _supported() else targets()
     if not names:
-        print("no kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path")
+        print("No kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path.")
+    missing = False
     for name in names:
         try:
-            print(f"{name}: {ensure(name)}")
+            print(f"Kernels for {name}: {ensure(name)}")
         except NoKernels as error:
-            print(f"{name}: {error}; it serves with the plain path")
-    return 0
+            missing = True
+            print(f"No kernels for {name}: {error}. It serves with the plain path, several times slower.")
+    return int(every and missing)
 
 
 if __name__ == "__main__":

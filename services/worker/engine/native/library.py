@@ -8,7 +8,7 @@ from enum import IntEnum, IntFlag
 from functools import cache
 from pathlib import Path
 
-from services.worker.engine.native.build import ensure
+from services.worker.engine.native.build import NoKernels, ensure
 
 
 class Kind(IntEnum):
@@ -144,4 +144,8 @@ class Kernels:
 @cache
 def kernels(target: str | None = None) -> Kernels:
     """The kernels for this machine, or of one variant. Raises `NoKernels`."""
-    return Kernels(ensure(target))
+    path = ensure(target)
+    try:
+        return Kernels(path)
+    except OSError as error:  # a file system without `exec`, a C++ runtime that is missing
+        raise NoKernels(f"{path} cannot be loaded: {error}; remove it to have it compiled anew") from error
