@@ -57,6 +57,9 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
             rank_start=settings.rank_start,
+            remote_ranks=settings.remote_ranks,
+            rank_listen=settings.rank_listen,
+            rank_token=settings.rank_token,
             start_timeout_s=settings.engine_start_timeout_s,
             step_timeout_s=settings.step_timeout_s,
         )

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from services.worker.domain.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
@@ -71,7 +72,21 @@ class Settings(CommonSettings):
     collectives: Literal["auto", "shm", "gloo"] = Field(
         default="auto", description="How ranks exchange tensors: shared memory on one host, or Gloo."
     )
-    gloo_interface: str = Field(default="", description="Network interface for Gloo; empty: loopback.")
+    gloo_interface: str = Field(
+        default="",
+        description="Network interface for Gloo; empty: loopback, or the one that reaches the other hosts.",
+    )
+    rank_token: str = Field(
+        default="", repr=False, description="The secret that ranks of other hosts prove to hold."
+    )
+    rank_listen: str = Field(default="", description="`host:port` where those ranks join.")
+    remote_ranks: int = Field(
+        default=0,
+        ge=0,
+        le=63,
+        validate_default=True,
+        description="How many of the ranks are started by hand on other hosts; see docs/two-hosts.md.",
+    )
     quantize: Quantize = Field(
         default="none", description="`int8` stores the linear layers' weights in 8 bits, scaled per output."
     )
@@ -155,3 +170,23 @@ class Settings(CommonSettings):
         if value < info.data.get("max_running", 0):
             raise ValueError(f"must be at least RYZ_MAX_RUNNING, {info.data['max_running']}")
         return value
+
+    @field_validator("remote_ranks")
+    @classmethod
+    def _leaves_a_rank_here(cls, value: int, info: ValidationInfo) -> int:
+        if value and value >= info.data.get("tensor_parallel", 1):
+            raise ValueError("must be less than RYZ_TENSOR_PARALLEL: rank 0 is on the leader's host")
+        if value and info.data.get("collectives") == "shm":
+            raise ValueError("ranks of other hosts need RYZ_COLLECTIVES=gloo or auto")
+        if value and len(info.data.get("rank_token", "")) < MIN_TOKEN_LENGTH:
+            raise ValueError(f"needs a secret of at least {MIN_TOKEN_LENGTH} characters in RYZ_RANK_TOKEN")
+        if value:
+            _check_address(info.data.get("rank_listen", ""))
+        return value
+
+
+def _check_address(address: str) -> None:
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ValueError(f"needs RYZ_RANK_LISTEN: {error}") from None

@@ -52,6 +52,7 @@ def test_the_cache_is_counted_with_replicated_heads(model: Path) -> None:
     # 3 layers, 4 KV heads of 16 dimensions, keys and values of 4 bytes
     assert cache_bytes(shape, 2, 32) == 2 * 4 * 3 * 4 * 16 * 32
     assert cache_bytes(shape, 8, 32) == 2 * 4 * 3 * 8 * 16 * 32
+    assert cache_bytes(shape, 8, 32, "fp16") * 2 == cache_bytes(shape, 8, 32)
     assert cache_bytes(shape, 1, 1) == cache_bytes(shape, 1, 16)
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from services.worker.adapters.rank_link import RankLink
+from services.worker.adapters.remote_ranks import RemoteRanks
 from services.worker.adapters.step_limit import StepLimit
 from services.worker.domain.plan import (
     MAX_OUTSTANDING,
@@ -61,6 +62,7 @@ class RankEngineOptions:
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
     kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
+    remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
@@ -79,6 +81,9 @@ class RankEngineOptions:
     start_timeout_s: float = 600.0
     step_timeout_s: float = 30.0
     rank_start: RankStart = "auto"
+    remote_ranks: int = 0
+    rank_listen: str = ""
+    rank_token: str = ""
     stop_timeout_s: float = 2.0
 
 
@@ -89,6 +94,7 @@ class RankEngine:
         self.options = options
         self._threads = options.threads or max(1, _cores() // max(1, options.tensor_parallel))
         self._processes = ProcessGroupManager(start=options.rank_start)
+        self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
@@ -116,8 +122,9 @@ class RankEngine:
             raise EngineFailed("the engine runs already; stop it before it is started again")
         self._failure, self._refused, self._steps, self._ready = "", False, 0, {}
         try:
+            remote = await self._gather()
             with contextlib.ExitStack() as stack:
-                self._spawn(stack)
+                self._spawn(stack, remote)
             await self._until_ready(options.start_timeout_s)
         except OSError as error:
             self._failure = f"the ranks could not be started: {error}"
@@ -125,7 +132,7 @@ class RankEngine:
         finally:
             if self._failure or len(self._ready) < options.tensor_parallel:
                 await self.stop()
-                self._processes.close()
+                self._close()
         first = self._ready[0]
         largest = max(ready.info.loaded_bytes for ready in self._ready.values())
         self._limit = StepLimit(options.step_timeout_s, largest)
@@ -173,7 +180,8 @@ class RankEngine:
             rows.append(
                 {
                     "rank": process.rank,
-                    "pid": process.pid,
+                    "pid": info.pid,
+                    "host": process.host,
                     "state": "failed" if self._failure else "ready" if ready else "starting",
                     "steps": self._steps,
                     "memory_bytes": process.memory_bytes(),
@@ -198,9 +206,27 @@ class RankEngine:
         self._links = []
         await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
         if not restarts:
-            self._processes.close()
+            self._close()
 
-    def _spawn(self, stack: contextlib.ExitStack) -> None:
+    def _close(self) -> None:
+        """Ends what outlives a failed engine."""
+        self._processes.close()
+        self._remote.close()
+
+    async def _gather(self) -> list[RankProcess]:
+        """The ranks of other hosts; raises `EngineFailed` when they do not come."""
+        options = self.options
+        if not options.remote_ranks:
+            return []
+        self.prepare()
+        first = options.tensor_parallel - options.remote_ranks
+        try:
+            return await self._remote.gather(first, options.start_timeout_s)
+        except EngineFailed as error:
+            self._failure = str(error)
+            raise
+
+    def _spawn(self, stack: contextlib.ExitStack, remote: list[RankProcess]) -> None:
         """Starts the processes and sends their configs; what only they need is closed with the stack."""
         options, world = self.options, self.options.tensor_parallel
         config = RankConfig(
@@ -218,6 +244,9 @@ class RankEngine:
             kv_cache_tokens=options.kv_cache_tokens,
             kv_memory_share=options.kv_memory_share,
             interface=options.interface,
+            remote=len(remote),
+            # where the others have found this host
+            address=remote[0].sock.getsockname()[0] if remote else "",
         )
         inherit: list[int] = []
         if config.collectives == "shm" and world > 1:
@@ -227,16 +256,20 @@ class RankEngine:
             inherit.append(shared)
             config = msgspec.structs.replace(config, shared_fd=shared)
         elif world > 1:
-            meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            meeting = stack.enter_context(socket.create_server((config.address or "127.0.0.1", 0)))
             host, port = meeting.getsockname()
             inherit.append(meeting.fileno())
             config = msgspec.structs.replace(
                 config, store_fd=meeting.fileno(), store_host=host, store_port=port
             )
-        for process in self._processes.spawn(world, self._threads, inherit):
+        self._processes.spawn(world - len(remote), self._threads, inherit)
+        for process in self._processes.adopt(remote):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
-            link.send(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=process.rank)))
+            own = msgspec.structs.replace(config, rank=process.rank)
+            if process in remote:
+                own = msgspec.structs.replace(own, store_fd=-1)
+            link.send(pack_frame(Kind.CONFIG, own))
 
     async def _until_ready(self, limit_s: float) -> None:
         """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
@@ -285,7 +318,10 @@ class RankEngine:
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if not reason:
             reason = process.describe_end(_EXIT_WAIT_S)
-        self._fail(f"rank {process.rank} (pid {process.pid}) is gone: {reason}")
+        ready = self._ready.get(process.rank)
+        where = f" on {process.host}" if process.host else ""
+        pid = ready.info.pid if ready else process.pid
+        self._fail(f"rank {process.rank} (pid {pid}{where}) is gone: {reason}")
 
     def _fail(self, reason: str, tell: bool = True) -> None:
         """The first reason counts; the ranks end at once, since no step can follow."""
@@ -314,5 +350,7 @@ def _cores() -> int:
 def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:
     if options.collectives != "auto":
         return options.collectives
+    if options.remote_ranks:
+        return "gloo"
     shared = hasattr(os, "memfd_create") and platform.machine() in {"x86_64", "AMD64"}
     return "shm" if shared else "gloo"

@@ -22,6 +22,7 @@ Quantize = Literal["none", "int8"]
 Kernels = Literal["auto", "native", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
 _HEADER = struct.Struct("<IB")
+HEADER_BYTES = _HEADER.size
 
 
 class Kind(IntEnum):
@@ -31,7 +32,10 @@ class Kind(IntEnum):
     PLAN = 2  # leader: StepPlan
     READY = 3  # rank: RankReady, its first frame when all went well
     RESULT = 4  # rank 0: StepResult
-    FAILED = 5  # rank: RankFailed, its last frame
+    FAILED = 5  # rank: RankFailed, its last frame; leader: the same to a rank that may not join
+    CHALLENGE = 6  # leader, to a rank of another host: Challenge
+    HELLO = 7  # such a rank: Hello
+    WELCOME = 8  # leader, to such a rank: Welcome
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +46,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
     kernels: what to compute with; `auto` takes the native kernels where they run.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
+    remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
+        network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
     shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
     """
 
@@ -62,6 +68,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     store_host: str = ""
     store_port: int = 0
     interface: str = ""
+    remote: int = 0
+    address: str = ""
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,6 +103,11 @@ def pack_frame(kind: Kind, message: msgspec.Struct) -> bytes:
     """The frame as bytes."""
     body = msgspec.msgpack.encode(message)
     return _HEADER.pack(len(body), kind) + body
+
+
+def frame_length(header: bytes) -> int:
+    """How many bytes follow a frame's first `HEADER_BYTES`."""
+    return int(_HEADER.unpack(header)[0])
 
 
 class FrameReader:

@@ -25,4 +25,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1].startswith("-"):
+        from services.worker.engine.join import main as join
+
+        end_process(join(sys.argv[1:]))
     end_process(main())

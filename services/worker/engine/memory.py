@@ -64,23 +64,28 @@ def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, 
     return total
 
 
-def cache_bytes(shape: ModelConfig, world: int, tokens: int) -> int:
+def cache_bytes(shape: ModelConfig, world: int, tokens: int, kv_dtype: str = "fp32") -> int:
     """What keys and values of so many tokens take in all ranks together."""
     heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
     blocks = -(-tokens // BLOCK_SIZE)
-    return 2 * 4 * shape.num_layers * heads * shape.head_dim * BLOCK_SIZE * blocks
+    each = 2 if kv_dtype == "fp16" else 4
+    return 2 * each * shape.num_layers * heads * shape.head_dim * BLOCK_SIZE * blocks
 
 
 def require_room(
     config: RankConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
 ) -> None:
-    """Refuses what cannot fit: the weights and the KV cache of all ranks, which are on this machine.
+    """Refuses what cannot fit: the weights and the KV cache of the ranks on the leader's machine.
 
     Raises:
         ModelError: the machine is too small. MemoryShort: it is full.
     """
     weights = weight_bytes(tensors, config.quantize, native=native, tied=shape.tied_embeddings)
-    cache = cache_bytes(shape, config.world, config.kv_cache_tokens or BLOCK_SIZE)
+    half = config.kv_dtype == "fp16" or (config.kv_dtype == "auto" and config.quantize != "none")
+    tokens = config.kv_cache_tokens or BLOCK_SIZE
+    cache = cache_bytes(shape, config.world, tokens, "fp16" if half else "fp32")
+    here = config.world - config.remote
+    weights, cache = weights * here // config.world, cache * here // config.world
     free, total = available_bytes(), total_bytes()
     if weights + cache <= free:
         return

@@ -9,8 +9,8 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ from services.worker.domain.rank_messages import (
 )
 from services.worker.engine.backend import Backend, load_backend, shared_kernels
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
-from services.worker.engine.collectives.gloo import GlooCollectives, Meeting
+from services.worker.engine.collectives.gloo import GlooCollectives, Meeting, interface_of
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.fingerprint import fingerprint
@@ -36,22 +36,38 @@ from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
 
+Adapt = Callable[[RankConfig], RankConfig]
 EXPECTED = (ModelError, CollectiveError, PlanError)
 
 
-def serve(sock: socket.socket, started: float, descriptors: Mapping[int, int] | None = None) -> int:
+def serve(
+    sock: socket.socket,
+    started: float,
+    descriptors: Mapping[int, int] | None = None,
+    *,
+    adapt: Adapt | None = None,
+    tell: bool = False,
+) -> int:
     """Runs the rank at the other end of that socket; returns the process's exit code.
 
     Args:
         sock: Connected to the leader, blocking.
         started: `time.monotonic()` when the process began.
         descriptors: This process's numbers of the descriptors that have other ones in the leader.
+        adapt: What this host decides otherwise than the leader.
+        tell: Print what goes wrong here as well, since the leader's log is on another host.
     """
-    with closing(sock):
+    # collectives are closed after the report: the others' complaint about that must not be heard first
+    with closing(sock), ExitStack() as open_until_told:
         try:
-            _serve(sock, started, descriptors or {})
+            config = _config(frames := _frames(sock), descriptors or {}, adapt)
+            if config is not None:
+                collectives = open_until_told.enter_context(closing(connect(config)))
+                _serve(sock, frames, started, config, collectives)
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
+            if tell:
+                print(error, file=sys.stderr)
             return _report(sock, str(error), refused)
         except (BrokenPipeError, ConnectionResetError):
             return 0  # the leader left while this rank was talking
@@ -61,31 +77,42 @@ def serve(sock: socket.socket, started: float, descriptors: Mapping[int, int] | 
     return 0
 
 
-def _serve(sock: socket.socket, started: float, descriptors: Mapping[int, int]) -> None:
-    frames = _frames(sock)
+def _config(
+    frames: Iterator[tuple[Kind, bytes]], descriptors: Mapping[int, int], adapt: Adapt | None
+) -> RankConfig | None:
+    """The first frame, as this process has to read it; None: the leader left before."""
     first = next(frames, None)
     if first is None:
-        return
+        return None
     config = msgspec.msgpack.decode(first[1], type=RankConfig)
     config = msgspec.structs.replace(
         config,
         shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
         store_fd=descriptors.get(config.store_fd, config.store_fd),
     )
+    return config if adapt is None else adapt(config)
+
+
+def _serve(
+    sock: socket.socket,
+    frames: Iterator[tuple[Kind, bytes]],
+    started: float,
+    config: RankConfig,
+    collectives: Collectives,
+) -> None:
     torch.set_num_threads(config.threads)
-    with closing(connect(config)) as collectives:
-        runner, ready = load(config, collectives, started)
-        sock.sendall(pack_frame(Kind.READY, ready))
-        collectives.timeout_s = config.step_timeout_s
-        decoder = msgspec.msgpack.Decoder(StepPlan)
+    runner, ready = load(config, collectives, started)
+    sock.sendall(pack_frame(Kind.READY, ready))
+    collectives.timeout_s = config.step_timeout_s
+    decoder = msgspec.msgpack.Decoder(StepPlan)
+    idle_since = time.perf_counter()
+    for _, body in frames:
+        wait_s = time.perf_counter() - idle_since
+        result = runner.step(decoder.decode(body))
+        if config.rank == 0:
+            result = msgspec.structs.replace(result, wait_s=wait_s)
+            sock.sendall(pack_frame(Kind.RESULT, result))
         idle_since = time.perf_counter()
-        for _, body in frames:
-            wait_s = time.perf_counter() - idle_since
-            result = runner.step(decoder.decode(body))
-            if config.rank == 0:
-                result = msgspec.structs.replace(result, wait_s=wait_s)
-                sock.sendall(pack_frame(Kind.RESULT, result))
-            idle_since = time.perf_counter()
 
 
 def connect(config: RankConfig) -> Collectives:
@@ -98,13 +125,13 @@ def connect(config: RankConfig) -> Collectives:
         )
         os.close(config.shared_fd)
         return shared
-    if config.rank:
+    if config.rank and config.store_fd >= 0:
         os.close(config.store_fd)
     meeting = Meeting(
         host=config.store_host,
         port=config.store_port,
         listen_fd=config.store_fd if config.rank == 0 else -1,
-        interface=config.interface,
+        interface=config.interface or (interface_of(config.address) if config.address else ""),
     )
     return GlooCollectives(meeting, config.rank, config.world, config.start_timeout_s, config.step_timeout_s)
 
@@ -117,6 +144,9 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     """
     directory = Path(config.model)
     shape = read_config(directory)
+    own_fingerprint = fingerprint(directory, shape) if config.rank == 0 or config.remote else ""
+    if config.remote:
+        _compare(config, own_fingerprint, collectives)
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
@@ -137,18 +167,27 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         num_blocks=num_blocks,
         vocab_size=shape.vocab_size,
         context_length=shape.context_length,
-        fingerprint=fingerprint(directory, shape) if config.rank == 0 else "",
+        fingerprint=own_fingerprint,
         kv_format=backend.kv_format,
         kv_cache_bytes=num_blocks * backend.block_bytes,
     )
     return runner, ready
 
 
+def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
+    leaders = collectives.broadcast(own.encode()).decode()
+    if own != leaders:
+        raise ModelError(
+            f"{config.model} on the host of rank {config.rank} is another model than the leader's "
+            f"(fingerprints {own} and {leaders}); copy the leader's directory there"
+        )
+
+
 def _num_blocks(config: RankConfig, backend: Backend) -> int:
     """Blocks of the KV cache. What was asked for was checked before loading, and is again: others may have
     taken memory meanwhile.
     """
-    each = backend.block_bytes * config.world
+    each = backend.block_bytes * (config.world - config.remote)
     free = available_bytes()
     if config.kv_cache_tokens == 0:
         return max(1, int(free * config.kv_memory_share) // each)
@@ -179,4 +218,4 @@ def _report(sock: socket.socket, message: str, refused: bool = False) -> int:
         sock.sendall(pack_frame(Kind.FAILED, RankFailed(message=message, refused=refused)))
     except OSError:
         print(f"rank process {os.getpid()}: {message}", file=sys.stderr)  # nobody is left to be told
-    return 1
+    return 2 if refused else 1

@@ -42,8 +42,15 @@ class RankProcess:
         self.process.poll()
         return self.process.pid
 
+    @property
+    def host(self) -> str:
+        """The address of its host; empty: this one."""
+        return str(getattr(self.process, "host", ""))
+
     def memory_bytes(self) -> int:
-        """Resident memory now, what it shares with other ranks included; 0 when the process is gone."""
+        """Resident memory now, what it shares with other ranks included; 0 when it is gone or elsewhere."""
+        if not self.pid:
+            return 0
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
@@ -107,6 +114,11 @@ class ProcessGroupManager:
         except OSError:
             self.kill()
             raise
+        return self.ranks
+
+    def adopt(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
+        """Takes ranks of other hosts into the group; returns all of it."""
+        self.ranks.extend(ranks)
         return self.ranks
 
     def kill(self) -> None:

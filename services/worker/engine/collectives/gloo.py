@@ -4,8 +4,10 @@ Slower than shared memory by far on one host. An all-reduce is made of an all-ga
 ranks: more traffic than Gloo's own ring, but the same bits as every other backend.
 """
 
+import fcntl
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from torch import Tensor, distributed
 from services.worker.engine.collectives.base import CollectiveError
 
 T = TypeVar("T")
+_SIOCGIFADDR = 0x8915  # Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,23 @@ class GlooCollectives:
             raise CollectiveError(f"gloo: rank {self.rank} lost the others: {error}") from error
         finally:
             self.seconds += time.perf_counter() - began
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address.
+
+    Raises:
+        CollectiveError: none has.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no IPv4 address
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    raise CollectiveError(f"gloo: no network interface has the address {address}; set RYZ_GLOO_INTERFACE")
 
 
 def _loopback() -> str:

@@ -1,0 +1,46 @@
+"""Two hosts on one machine: network namespaces with a cable between them, each with its own loopback."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; empty: there can."""
+    if shutil.which("ip") is None:
+        return "needs iproute2"
+    if os.geteuid() != 0:
+        return "needs root"
+    name = f"ryz-probe-{os.getpid()}"
+    made = _ip("netns", "add", name, check=False)
+    if made.returncode:
+        return f"no network namespaces here: {made.stderr.strip()}"
+    inside = _ip("netns", "exec", name, "true", check=False)
+    _ip("netns", "delete", name, check=False)
+    return f"namespaces cannot be entered here: {inside.stderr.strip()}" if inside.returncode else ""
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
+    """For each host the words that go before a command that runs there."""
+    names = [f"ryz-{os.getpid()}-{end}" for end in "ab"]
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        _ip("link", "add", "cable0", "netns", names[0], "type", "veth", "peer", "cable0", "netns", names[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _ip("-n", name, "address", "add", f"{address}/24", "dev", "cable0")
+            for device in ("lo", "cable0"):
+                _ip("-n", name, "link", "set", device, "up")
+        yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]
+    finally:
+        for name in names:
+            _ip("netns", "delete", name, check=False)
+
+
+def _ip(*arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
