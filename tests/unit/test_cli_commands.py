@@ -191,7 +191,7 @@ def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
 
 def test_status_tables() -> None:
     rank = {"rank": 0, "pid": 9, "state": "ready", "steps": 3, "memory_bytes": 2**20, "load_s": 0.5}
-    rank["kernels"] = "native int8"
+    rank |= {"kernels": "native int8", "host": "10.0.0.2"}
     group = {"group": "g0", "state": "failed", "failure": "rank 1 is gone", "model": "demo", "ranks": [rank]}
     seen = {"groups": [{"group": "g0", "sent_total": 5}]}
     services = [answer("worker", 1, **group), answer("router", 2, **seen), answer("kvstate", 3, sessions=4)]
@@ -205,6 +205,7 @@ def test_status_tables() -> None:
     for expected in ("http://up", "4 sessions", "worker g0", "1 m 1 s", "rank 1 is gone", "1 MiB", "0.50 s"):
         assert expected in text
     assert "native int8" in text
+    assert "9 on 10.0.0.2" in text
     plain = report.as_dict()
     assert plain["groups"][0]["leader_pid"] == 1
     assert plain["sessions"] == 4
