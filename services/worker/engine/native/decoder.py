@@ -91,15 +91,15 @@ class NativeDecoder:
             window=window,
             out=self._mixed,
         )
-        program.quantize(self._mixed)
+        program.prepare(self._mixed)
         program.linear(self._mixed, layer.output, self._shares.attention.own, width)
         program.exchange()
         self._residual(program, self._shares.attention, layer.output_bias, layer.mlp_norm)
 
     def _mlp(self, program: Program, layer: NativeLayer, next_norm: Tensor, flags: Flag) -> None:
         width = self.hidden.shape[1]
-        program.linear(self._normed, layer.gate_up, self._gated.floats.data_ptr(), self._gated.width)
-        program.quantize(self._gated)
+        program.linear(self._normed, layer.gate_up, self._gated.rows.data_ptr(), self._gated.width)
+        program.prepare(self._gated)
         program.linear(self._gated, layer.down, self._shares.mlp.own, width)
         program.exchange()
         self._residual(program, self._shares.mlp, layer.down_bias, next_norm, flags)

@@ -19,7 +19,7 @@ class Kind(IntEnum):
     LINEAR = 2
     ROTATE = 3
     ATTENTION = 4
-    QUANTIZE = 5
+    PREPARE = 5
     EXCHANGE = 6
 
 

@@ -16,44 +16,44 @@ from services.worker.engine.native.library import Flag, Kind, Op
 from services.worker.engine.native.packed import PackedLinear, buffer, padded
 
 MAX_ROWS = 512
-_BYTES_STRIDE = 64  # rows of bytes begin at a cache line
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The input of a linear: floats [MAX_ROWS, width], and when it reads bytes these with scale and sum."""
+    """The input of a linear: rows of floats [MAX_ROWS, width], and what is made of them for it.
 
-    floats: Tensor
-    bytes: Tensor | None = None
-    scales: Tensor | None = None
-    sums: Tensor | None = None
+    tiles: the same floats in tiles of rows; or `bytes` in tiles, with scale and sum of each row.
+    """
+
+    rows: Tensor
+    tiles: Tensor | None
+    bytes: Tensor | None
+    scales: Tensor | None
+    sums: Tensor | None
 
     @classmethod
     def make(cls, features: int, quantized: bool) -> Activation:
         """Buffers for that many features."""
-        floats = buffer(MAX_ROWS, padded(features))
+        width = padded(features)
+        rows = buffer(MAX_ROWS, width)
         if not quantized:
-            return cls(floats)
+            return cls(rows, buffer(MAX_ROWS, width), None, None, None)
         return cls(
-            floats,
-            buffer(MAX_ROWS, padded(features, _BYTES_STRIDE), dtype=torch.int8),
+            rows,
+            None,
+            buffer(MAX_ROWS, width, dtype=torch.int8),
             buffer(MAX_ROWS),
             buffer(MAX_ROWS, dtype=torch.int32),
         )
 
     @property
     def width(self) -> int:
-        """Floats of a row."""
-        return self.floats.shape[1]
+        """Floats of a row, and floats or bytes of a row in tiles."""
+        return self.rows.shape[1]
 
-    @property
-    def stride(self) -> int:
-        """Bytes of a quantized row; 0 without."""
-        return 0 if self.bytes is None else self.bytes.shape[1]
-
-    def pointers(self) -> tuple[int, int, int]:
-        """Addresses of bytes, scales and sums; 0 without."""
-        return _address(self.bytes), _address(self.scales), _address(self.sums)
+    def input(self) -> tuple[int, int, int, int]:
+        """Addresses of tiles, bytes, scales and sums; 0 for what there is not."""
+        return _address(self.tiles), _address(self.bytes), _address(self.scales), _address(self.sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +109,27 @@ class Program:
         self,
         hidden: Tensor,
         columns: int,
-        parts: Parts | None,
+        parts: Parts,
         *,
-        bias: Tensor | None = None,
-        norm: Tensor | None = None,
-        eps: float = 0.0,
-        out: Activation | None = None,
+        bias: Tensor | None,
+        norm: Tensor,
+        eps: float,
+        out: Activation,
         flags: Flag = Flag.NONE,
     ) -> None:
-        """hidden += sum of parts + bias (or = with ASSIGN); and `out` = its RMS norm, if there is one."""
+        """hidden += sum of parts + bias (or = with ASSIGN); and `out` = its RMS norm, ready for a linear."""
         width = hidden.shape[1]
-        target = (0, 0, 0, 0) if out is None else (_address(out.floats), *out.pointers())
         self._add(
             Kind.RESIDUAL,
             flags,
-            n=(columns, width, MAX_ROWS * width, parts.count if parts else 0, out.stride if out else 0),
+            n=(columns, width, MAX_ROWS * width, parts.count, out.width),
             p=(
                 _address(hidden),
-                parts.address if parts else 0,
+                parts.address,
                 _address(bias),
                 _address(norm),
-                *target,
+                _address(out.rows),
+                *out.input(),
             ),
             eps=eps,
         )
@@ -139,14 +139,12 @@ class Program:
         self, source: Activation, weights: PackedLinear, out: int, stride: int, flags: Flag = Flag.NONE
     ) -> None:
         """[rows, inputs] -> `columns` floats of each row, rows `stride` floats apart."""
-        in_stride = source.stride if weights.scales is not None else source.width
         self._add(
             Kind.LINEAR,
             flags | (Flag.SILU if weights.gated else Flag.NONE),
-            n=(weights.inputs, in_stride, weights.panels, stride, weights.columns),
+            n=(weights.inputs, source.width, weights.panels, stride, weights.columns),
             p=(
-                _address(source.floats),
-                *source.pointers(),
+                *source.input(),
                 _address(weights.weights),
                 out,
                 _address(weights.bias),
@@ -171,21 +169,16 @@ class Program:
         """Turns queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim]."""
         q_norm, k_norm = norms or (None, None)
         n = (shape.heads, shape.kv_heads, shape.dim, shape.width, window, qkv.shape[1], out.width)
-        p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.floats))
+        p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.rows))
         flags = Flag.HALF if cache[0].dtype == torch.float16 else Flag.NONE
         self._add(Kind.ROTATE, flags, n=n, p=p, eps=eps)
         self._add(Kind.ATTENTION, flags, n=n, p=p, eps=eps)
         self._kept += [qkv, cache, rotation, norms, out]
 
-    def quantize(self, target: Activation) -> None:
-        """Bytes of the activation from its floats; nothing where its linear reads floats."""
-        if target.bytes is not None:
-            self._add(
-                Kind.QUANTIZE,
-                n=(target.width, target.stride, target.width),
-                p=(_address(target.floats), *target.pointers()),
-            )
-            self._kept.append(target)
+    def prepare(self, target: Activation) -> None:
+        """Makes the linear's input of the activation's rows."""
+        self._add(Kind.PREPARE, n=(target.width, target.width), p=(_address(target.rows), *target.input()))
+        self._kept.append(target)
 
     def exchange(self) -> None:
         """All ranks have written their part."""

@@ -1,5 +1,6 @@
 // Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input (for each four of them
 // where weights are bytes) the weights of these outputs lie side by side, so that a panel is read once, in order.
+// The rows of x lie in tiles in the same manner: input after input, those of a tile's rows side by side.
 // Every output is one chain of multiply-adds over the inputs in their order, however many rows there are.
 #pragma once
 #include <algorithm>
@@ -26,9 +27,24 @@ inline F load_weights(const uint8_t* p) {
   return load_f16((const uint16_t*)p);
 }
 
+// How many rows are cut into tiles of about the same height, the higher ones first.
+struct Tiles {
+  int64_t count, height, higher;  // `higher` tiles have one row more than `height`
+
+  explicit Tiles(int64_t rows)
+      : count((rows + MAX_ROWS - 1) / MAX_ROWS), height(count ? rows / count : 0), higher(count ? rows % count : 0) {}
+  int64_t begin(int64_t tile) const { return tile * height + std::min(tile, higher); }
+  int64_t rows(int64_t tile) const { return height + (tile < higher); }
+  int64_t of(int64_t row) const {
+    const int64_t edge = higher * (height + 1);
+    return row < edge ? row / (height + 1) : higher + (row - edge) / height;
+  }
+};
+
+// Tile `t` begins at tiles.begin(t) * stride.
 struct Input {
-  const float* x;        // [rows, stride], floats; or
-  const int8_t* q;       // [rows, stride], bytes, with
+  const float* x;        // floats; or
+  const int8_t* q;       // bytes, four inputs of a row together, with
   const float* scales;   // [rows] and
   const int32_t* sums;   // [rows]
   int64_t stride;
@@ -72,43 +88,49 @@ inline void finish(const Output& out, int64_t panel, int64_t row, F first, F sec
 template <int TYPE, int ROWS>
 inline void tile(const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel, int64_t row) {
   if constexpr (TYPE == INT8) {
-    I acc[ROWS][2];
-    for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = izero();
+    I first[ROWS], second[ROWS];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) first[r] = second[r] = izero();
     const int8_t* x = in.q + row * in.stride;
-    for (int64_t i = 0; i < k; i += 4, w += 4 * PANEL) {
+    for (int64_t i = 0; i < k; i += 4, w += 4 * PANEL, x += 4 * ROWS) {
       const I w0 = iload(w), w1 = iload(w + 4 * LANES);
+#pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
-        const I xr = ibroadcast4(x + r * in.stride + i);
-        acc[r][0] = dot4(acc[r][0], w0, xr);
-        acc[r][1] = dot4(acc[r][1], w1, xr);
+        const I xr = ibroadcast4(x + 4 * r);
+        first[r] = dot4(first[r], w0, xr);
+        second[r] = dot4(second[r], w1, xr);
       }
     }
     const F s0 = load(out.scales + panel * PANEL), s1 = load(out.scales + panel * PANEL + LANES);
+#pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) {
       const int offset = WEIGHT_OFFSET * in.sums[row + r];
       const F scale = set1(in.scales[row + r]);
-      finish(out, panel, row + r, to_float(acc[r][0], offset) * s0 * scale, to_float(acc[r][1], offset) * s1 * scale);
+      finish(out, panel, row + r, to_float(first[r], offset) * s0 * scale, to_float(second[r], offset) * s1 * scale);
     }
   } else {
-    F acc[ROWS][2];
-    for (int r = 0; r < ROWS; r++) acc[r][0] = acc[r][1] = zero();
+    F first[ROWS], second[ROWS];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) first[r] = second[r] = zero();
     const float* x = in.x + row * in.stride;
     constexpr int BYTES = LANES * (TYPE == F32 ? 4 : 2);
-    for (int64_t i = 0; i < k; i++, w += 2 * BYTES) {
+    for (int64_t i = 0; i < k; i++, w += 2 * BYTES, x += ROWS) {
       const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
+#pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
-        const F xr = set1(x[r * in.stride + i]);
-        acc[r][0] = fma(xr, w0, acc[r][0]);
-        acc[r][1] = fma(xr, w1, acc[r][1]);
+        const F xr = set1(x[r]);
+        first[r] = fma(xr, w0, first[r]);
+        second[r] = fma(xr, w1, second[r]);
       }
     }
-    for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, acc[r][0], acc[r][1]);
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, first[r], second[r]);
   }
 }
 
 template <int TYPE, int ROWS>
-inline void tile_of(int rows, const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel,
-                    int64_t row) {
+void tile_of(int64_t rows, const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel,
+             int64_t row) {
   if (rows == ROWS) {
     tile<TYPE, ROWS>(in, w, k, out, panel, row);
   } else if constexpr (ROWS > 1) {
@@ -119,13 +141,11 @@ inline void tile_of(int rows, const Input& in, const uint8_t* w, int64_t k, cons
 // Panels first to end, all rows: the panel stays in the core's cache while the rows pass by.
 template <int TYPE>
 void panels(const Input& in, const uint8_t* weights, int64_t k, const Output& out, int64_t rows, int first, int end) {
-  const int64_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
+  const Tiles tiles(rows);
   for (int panel = first; panel < end; panel++) {
     const uint8_t* w = weights + panel * panel_bytes(k, TYPE);
-    for (int64_t t = 0, row = 0; t < tiles; t++) {
-      const int count = (int)((rows - row + tiles - t - 1) / (tiles - t));  // tiles of about the same height
-      tile_of<TYPE, MAX_ROWS>(count, in, w, depth(k, TYPE), out, panel, row);
-      row += count;
+    for (int64_t t = 0; t < tiles.count; t++) {
+      tile_of<TYPE, MAX_ROWS>(tiles.rows(t), in, w, depth(k, TYPE), out, panel, tiles.begin(t));
     }
   }
 }

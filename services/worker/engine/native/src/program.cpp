@@ -12,7 +12,7 @@
 
 namespace ryz {
 
-enum Kind { EMBED = 0, RESIDUAL = 1, LINEAR = 2, ROTATE = 3, ATTENTION = 4, QUANTIZE = 5, EXCHANGE = 6 };
+enum Kind { EMBED = 0, RESIDUAL = 1, LINEAR = 2, ROTATE = 3, ATTENTION = 4, PREPARE = 5, EXCHANGE = 6 };
 enum Times { T_LINEAR = 0, T_ATTENTION = 1, T_EXCHANGE = 2, T_ROWS = 3, NUM_TIMES = 4 };
 
 // The fields of an op by kind; program.py has the same structure.
@@ -57,7 +57,7 @@ void embed(const Op& op, const Batch& batch, int first, int end) {
   }
 }
 
-// p: hidden, parts (or null: nothing to add), bias, norm, y, q, scales, sums | n: columns, width, part stride, parts, q stride
+// p: hidden, parts, bias, norm, y, x, q, scales, sums | n: columns, width, part stride, parts, input stride
 void residual(const Op& op, const Batch& batch, int first, int end) {
   Residual r = {};
   r.hidden = at<float>(op, 0);
@@ -66,11 +66,12 @@ void residual(const Op& op, const Batch& batch, int first, int end) {
   r.assign = op.flags & ASSIGN;
   r.bias = at<float>(op, 2), r.norm = at<float>(op, 3), r.eps = op.eps;
   r.y = at<float>(op, 4);
-  r.out = {at<int8_t>(op, 5), at<float>(op, 6), at<int32_t>(op, 7), op.n[4]};
+  r.out = {at<float>(op, 5), at<int8_t>(op, 6), at<float>(op, 7), at<int32_t>(op, 8), op.n[4]};
+  const Tiles tiles(rows_of(op, batch));
   for (int i = first; i < end; i++) {
     const int64_t row = op.flags & SAMPLED ? batch.sample_rows[i] : i;
-    if (r.parts) add_parts(r, row);
-    if (r.norm) norm_row(r, row, i);
+    add_parts(r, row);
+    norm_row(r, tiles, row, i);
   }
 }
 
@@ -113,10 +114,11 @@ void attention_op(const Op& op, const Context& c, Counter& counter) {
   });
 }
 
-// p: x, q, scales, sums | n: width, q stride, x stride
-void quantize_op(const Op& op, const Batch&, int first, int end) {
-  const Quantized out = {at<int8_t>(op, 1), at<float>(op, 2), at<int32_t>(op, 3), op.n[1]};
-  for (int row = first; row < end; row++) quantize(at<float>(op, 0) + row * op.n[2], op.n[0], out, row);
+// p: y, x, q, scales, sums | n: width, input stride
+void prepare_op(const Op& op, const Batch& batch, int first, int end) {
+  const Prepared out = {at<float>(op, 1), at<int8_t>(op, 2), at<float>(op, 3), at<int32_t>(op, 4), op.n[1]};
+  const Tiles tiles(batch.rows);
+  for (int row = first; row < end; row++) prepare(at<float>(op, 0) + row * op.n[0], op.n[0], out, tiles, row);
 }
 
 int time_of(int kind) {
@@ -147,7 +149,7 @@ int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& b
         case LINEAR: if (rows_of(op, batch)) share(op.n[2], linear_op); break;
         case ROTATE: share(batch.rows, rotate_op); break;
         case ATTENTION: attention_op(op, c, counters[i]); break;
-        case QUANTIZE: share(batch.rows, quantize_op); break;
+        case PREPARE: share(batch.rows, prepare_op); break;
         case EXCHANGE:
           if (thread == 0) {
             exchange->publish();

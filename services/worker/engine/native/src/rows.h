@@ -1,4 +1,5 @@
-// What is done to each token's vector by itself: embedding, residual sums, RMS norm, quantization, rotary positions.
+// What is done to each token's vector by itself: embedding, residual sums, RMS norm, rotary positions, and
+// bringing it into the tiles that linears read.
 // Vectors are padded to a multiple of sixteen floats with zeros, so loops have no remainders.
 #pragma once
 #include <cmath>
@@ -40,28 +41,43 @@ inline void rms_norm(const float* x, const float* weight, float eps, int64_t col
   for (int64_t i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
 }
 
-struct Quantized {
-  int8_t* q;  // [rows, stride]
+// The input of a linear, to be written; see `Input`.
+struct Prepared {
+  float* x;   // floats, or null where bytes are wanted:
+  int8_t* q;
   float* scales;
   int32_t* sums;
   int64_t stride;
 };
 
-// Bytes of one row: the largest becomes 127. A value that is no number makes the scale none, so that it shows.
-inline void quantize(const float* x, int64_t width, const Quantized& out, int64_t row) {
+// Puts a row into its place. Bytes: the largest becomes 127; a value that is no number makes the scale none, so that
+// the damage shows.
+inline void prepare(const float* from, int64_t width, const Prepared& out, const Tiles& tiles, int64_t row) {
+  const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
+  if (out.x) {
+    float* x = out.x + begin * out.stride + at;
+    if (rows == 1) {
+      std::memcpy(x, from, width * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < width; i++) x[i * rows] = from[i];
+    }
+    return;
+  }
   F peak = zero(), trouble = zero();
   for (int64_t i = 0; i < width; i += LANES) {
-    const F v = load(x + i);
+    const F v = load(from + i);
     peak = max(peak, abs(v));
     trouble = fma(v, zero(), trouble);
   }
   const float top = largest(peak);
   const F inverse = set1(top > 0 ? 127.0f / top : 0.0f);
-  int8_t* q = out.q + row * out.stride;
+  int8_t* q = out.q + begin * out.stride + 4 * at;
   int32_t total = 0;
   for (int64_t i = 0; i < width; i += LANES) {
+    int8_t bytes[LANES];
     // within a hair of 127.5 at most, so clamping keeps the sum right
-    total += store_int8(q + i, max(set1(-127.0f), min(set1(127.0f), load(x + i) * inverse)));
+    total += store_int8(bytes, max(set1(-127.0f), min(set1(127.0f), load(from + i) * inverse)));
+    for (int64_t j = 0; j < LANES; j += 4) std::memcpy(q + (i + j) * rows, bytes + j, 4);
   }
   out.scales[row] = top / 127.0f + sum(trouble);
   out.sums[row] = total;
@@ -77,8 +93,8 @@ struct Residual {
   bool assign;  // the sum replaces the stream (after the embedding)
   const float* bias, *norm;
   float eps;
-  float* y;       // [rows, width]: the norm as floats, or
-  Quantized out;  // as bytes
+  float* y;  // [rows, width]: the norm, on its way to
+  Prepared out;
 };
 
 inline void add_parts(const Residual& r, int64_t row) {
@@ -94,11 +110,11 @@ inline void add_parts(const Residual& r, int64_t row) {
 }
 
 // row: of the stream; out_row: of the result
-inline void norm_row(const Residual& r, int64_t row, int64_t out_row) {
+inline void norm_row(const Residual& r, const Tiles& tiles, int64_t row, int64_t out_row) {
   const float* from = r.hidden + row * r.width;
   float* y = r.y + out_row * r.width;
   rms_norm(from, r.norm, r.eps, r.columns, r.width, y);
-  if (r.out.q) quantize(y, r.width, r.out, out_row);
+  prepare(y, r.width, r.out, tiles, out_row);
 }
 
 // Rotary position embedding in the half-split layout: dimension i turns with dimension i + half.

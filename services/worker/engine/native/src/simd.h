@@ -83,7 +83,11 @@ inline I ibroadcast4(const int8_t* p) {
   std::memcpy(&four, p, 4);
   return {_mm512_set1_epi32(four)};
 }
-inline I dot4(I acc, I w, I x) { return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)}; }
+// not the intrinsic: compilers copy the sum to another register before each use of it
+inline I dot4(I acc, I w, I x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
+  return acc;
+}
 inline F to_float(I a, int offset) { return {_mm512_cvtepi32_ps(_mm512_sub_epi32(a.v, _mm512_set1_epi32(offset)))}; }
 // sixteen floats, rounded to the nearest integer, as bytes; returns their sum
 inline int32_t store_int8(int8_t* p, F a) {
