@@ -64,7 +64,10 @@ class Settings(CommonSettings):
         description="Size of the KV cache in tokens; 0: a share of the memory that is free (torch).",
     )
     kv_memory_share: float = Field(
-        default=0.5, gt=0, lt=1, description="That share, when kv_cache_tokens is 0."
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="That share, when kv_cache_tokens is 0; `ryz up` divides it by its groups.",
     )
 
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="Ranks that compute the model together.")

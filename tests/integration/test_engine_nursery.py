@@ -155,6 +155,13 @@ async def test_a_nursery_that_cannot_load_is_named(monkeypatch: pytest.MonkeyPat
     await engine.stop()
 
 
+async def test_forking_is_for_linux(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    engine = engine_of(model, rank_start="fork")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(EngineFailed, match="RYZ_RANK_START=fork needs Linux; set it to spawn or auto"):
+        await engine.start()
+
+
 THREADS = """
 import os, socket, sys, threading
 from services.worker.engine.nursery import Nursery

@@ -120,11 +120,12 @@ class RemoteRanks:
     async def _greet(self, sock: socket.socket, joined: "asyncio.Queue[socket.socket]") -> None:
         """Lets a rank in, or tells it why not; whatever comes from a stranger ends with the connection."""
         sock.setblocking(False)
-        keep_alive(sock)
-        host = sock.getpeername()[0]
+        host = "somebody"
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(sock.close)
             try:
+                host = sock.getpeername()[0]
+                keep_alive(sock)
                 async with asyncio.timeout(_HELLO_S):
                     reason = await self._exchange(sock)
             except (OSError, ValueError, msgspec.MsgspecError) as error:

@@ -74,7 +74,8 @@ def main(arguments: list[str]) -> int:
     except ModelError as error:
         return _refuse(str(error))
     name_process("ryz-join")
-    signal.signal(signal.SIGTERM, _stop)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, _stop)
     gc.freeze()
     return _come_again(address, token, options)
 

@@ -86,6 +86,8 @@ class ProcessGroupManager:
         Raises:
             OSError: it could not be started.
         """
+        if self._forks and sys.platform != "linux":
+            raise OSError("RYZ_RANK_START=fork needs Linux; set it to spawn or auto")
         if self._nursery is not None:
             self._nursery.listen()
         if self._forks and (self._nursery is None or self._nursery.gone):

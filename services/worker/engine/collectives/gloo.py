@@ -140,7 +140,9 @@ def interface_of(address: str) -> str:
                 continue  # it has no IPv4 address
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
-    raise CollectiveError(f"gloo: no network interface has the address {address}; set RYZ_GLOO_INTERFACE")
+    raise CollectiveError(
+        f"gloo: no network interface has the address {address}; name one by RYZ_GLOO_INTERFACE or --interface"
+    )
 
 
 def _loopback() -> str:
