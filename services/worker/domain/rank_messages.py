@@ -17,6 +17,7 @@ MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is b
 SLOT_BYTES = (
     256 * 1024
 )  # of a rank in shared memory; larger tensors go in chunks, which stay in a core's cache
+SLOTS = 3  # of a rank: one is written, one is read, and one may still be read by others
 CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
 Quantize = Literal["none", "int8"]
 Kernels = Literal["auto", "native", "plain"]
@@ -95,8 +96,8 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shared_bytes(world: int) -> int:
-    """Size of the file for the shared-memory collectives: a counter and two slots for each rank."""
-    return (CACHE_LINE + 2 * SLOT_BYTES) * world
+    """Size of the file for the shared-memory collectives: a count and the slots of each rank."""
+    return (CACHE_LINE + SLOTS * SLOT_BYTES) * world
 
 
 def pack_frame(kind: Kind, message: msgspec.Struct) -> bytes:

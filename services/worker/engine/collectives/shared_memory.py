@@ -1,7 +1,7 @@
 """Collectives of ranks on one host over an anonymous shared file that all of them inherited.
 
 The file has no name, so nothing is left behind however the processes end. Each rank has a count of operations
-(`signals.py`) and two slots; in operation n it writes slot n % 2, publishes n, and reads the others' slots
+(`signals.py`) and three slots; in operation n it writes slot n % 3, publishes n, and reads the others' slots
 once their counts show n. On other machines than x86-64 the backend refuses to start.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.cores import usable_cores
-from services.worker.domain.rank_messages import CACHE_LINE, SLOT_BYTES, shared_bytes
+from services.worker.domain.rank_messages import CACHE_LINE, SLOT_BYTES, SLOTS, shared_bytes
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
 from services.worker.engine.config import ModelError
@@ -76,18 +76,18 @@ class SharedMemoryCollectives:
             self._native = NativeSignals(kernels, address, rank, world, spin=spin)
             self._signals = self._native
             self._slots_address = address + CACHE_LINE * world
-        # slots[parity][rank]: floats of one rank in operations of that parity
+        # slots[n % SLOTS][rank]: floats of one rank in operation n
         self._slots: list[list[Floats]] = [
             [
                 np.frombuffer(
                     shared,
                     np.float32,
                     SLOT_FLOATS,
-                    CACHE_LINE * world + (parity * world + other) * SLOT_BYTES,
+                    CACHE_LINE * world + (turn * world + other) * SLOT_BYTES,
                 )
                 for other in range(world)
             ]
-            for parity in range(2)
+            for turn in range(SLOTS)
         ]
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
@@ -187,9 +187,10 @@ class SharedMemoryCollectives:
         return slot
 
     def _begin(self) -> list[Floats]:
-        # The slot was last used in operation n-2; who has published n-1 has read all of n-2.
+        # The slot was last used in operation n-3; who has published n-1 has read all of that, whichever way
+        # it goes about it (compiled code publishes n-1 before it reads n-2).
         self._await()
-        return self._slots[(self._signals.count + 1) & 1]
+        return self._slots[(self._signals.count + 1) % SLOTS]
 
     def _await(self) -> None:
         """Waits until every other rank has published as many operations as this one."""

@@ -36,7 +36,7 @@ class NativeSignals:
         return _late(self._kernels.wait(self._pointer))
 
     def all_reduce(self, slots: int, slot_floats: int, data: int, count: int, timeout_s: float) -> int | None:
-        """Sums floats in place over the ranks, through slots [2][world][slot_floats]; returns as `wait`."""
+        """Sums floats in place over the ranks, through slots [3][world][slot_floats]; returns as `wait`."""
         self.exchange.timeout_ns = int(timeout_s * 1e9)
         return _late(self._kernels.all_reduce(self._pointer, slots, slot_floats, data, count))
 

@@ -169,26 +169,35 @@ int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& b
   return late;
 }
 
-// All-reduce of any length over the slots of the ranks, in pieces; sums in the order of ranks.
-// slots: [2][world][slot_floats]. Returns -1, or the number of a rank that did not come.
+// All-reduce of any length over the slots of the ranks, in pieces; sums in the order of ranks. The next piece is
+// published before this one is added up, so that nobody waits for the adding; hence three slots.
+// slots: [3][world][slot_floats]. Returns -1, or the number of a rank that did not come.
 int all_reduce(Exchange& exchange, float* slots, int64_t slot_floats, float* data, int64_t count) {
   const int world = exchange.world;
-  int late = exchange.wait();  // of the operation before this one, nothing may be left to read
-  for (int64_t begin = 0; begin < count && late < 0; begin += slot_floats) {
-    const int64_t size = std::min(slot_floats, count - begin);
-    float* parity = slots + ((exchange.count + 1) & 1) * world * slot_floats;
-    std::memcpy(parity + exchange.rank * slot_floats, data + begin, size * sizeof(float));
+  const auto size_of = [&](int64_t begin) { return std::min(slot_floats, count - begin); };
+  const auto slots_of = [&](uint32_t operation) { return slots + operation % 3 * world * slot_floats; };
+  const auto publish = [&](int64_t begin) {
+    float* own = slots_of(exchange.count + 1) + exchange.rank * slot_floats;
+    std::memcpy(own, data + begin, size_of(begin) * sizeof(float));
     exchange.publish();
+  };
+  int late = exchange.wait();  // for the operation before: nobody reads any more what is written now
+  if (late >= 0 || count == 0) return late;
+  publish(0);
+  for (int64_t begin = 0; begin < count; begin += slot_floats) {
     late = exchange.wait();
-    if (late >= 0) break;
+    if (late >= 0) return late;
+    const float* all = slots_of(exchange.count);
+    if (begin + slot_floats < count) publish(begin + slot_floats);
     float* to = data + begin;
-    for (int64_t i = 0; i < size; i++) to[i] = parity[i] + parity[slot_floats + i];
+    const int64_t size = size_of(begin);
+    for (int64_t i = 0; i < size; i++) to[i] = all[i] + all[slot_floats + i];
     for (int other = 2; other < world; other++) {
-      const float* from = parity + other * slot_floats;
+      const float* from = all + other * slot_floats;
       for (int64_t i = 0; i < size; i++) to[i] += from[i];
     }
   }
-  return late;
+  return -1;
 }
 
 }  // namespace ryz
