@@ -46,7 +46,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     stack = start(tmp_path, "--groups", "1")
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url]
     assert all(listening(url) for url in urls)
-    assert len(stack.family) == 8  # broker, store, four services, two ranks
+    assert len(stack.family) == 9  # broker, store, four services, a nursery and two ranks
     stack.interrupt()
     assert stack.process.wait(timeout=10) == 0
     assert stack.leftovers() == []

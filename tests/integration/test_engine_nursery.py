@@ -128,6 +128,24 @@ async def test_the_end_of_the_nursery_is_the_end_of_its_ranks_and_is_told(model:
         await engine.stop()
 
 
+async def test_a_nursery_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.orchestrator.process_group_manager._KILL_WAIT_S", 0.2)
+    engine = engine_of(model, step_timeout_s=0.5)
+    try:
+        pid = (await engine.start()).ranks[0].pid
+        nursery = parent(pid)
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(nursery, signal.SIGSTOP)
+        with pytest.raises(EngineFailed, match=r"was not done within 0\.5 s"):
+            await submit_on(engine)
+        await engine.stop()
+        await until(lambda: not runs(pid) and not runs(nursery))
+        again = await engine.start()
+        assert parent(again.ranks[0].pid) != nursery
+    finally:
+        await engine.stop()
+
+
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
     engine.prepare()

@@ -142,6 +142,8 @@ class ProcessGroupManager:
             if rank.process.poll() is None:
                 rank.process.kill()
         await _wait(ranks, _KILL_WAIT_S)
+        if any(rank.process.poll() is None for rank in ranks):
+            self.close()  # a nursery that hangs kills nobody; its own end does
 
     def close(self) -> None:
         """Ends the nursery, and with it what it forked. `spawn` may be called again."""
