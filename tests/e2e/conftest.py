@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.library import kernels
 from tests.e2e.kit import Stack
 
 
@@ -11,6 +13,19 @@ from tests.e2e.kit import Stack
 def null_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups that answer without a model."""
     with Stack(tmp_path_factory.mktemp("null-stack"), "--engine", "null") as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+@pytest.fixture(scope="session")
+def int8_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One group of two ranks that compute the demo model with 8-bit weights and a half-precision KV cache."""
+    try:
+        kernels()
+    except NoKernels as error:
+        pytest.skip(f"no compiled kernels here: {error}")
+    options = ("--groups", "1", "--quantize", "int8")
+    with Stack(tmp_path_factory.mktemp("int8-stack"), *options) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

@@ -6,6 +6,7 @@ fails without them. The base images of the two files are used as the engine has 
 
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ import httpx
 import pytest
 
 from cli.supervisor.ports import pick_ports
+from services.worker.engine.native.build import TARGETS
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 ROOT = Path(__file__).parents[2]
@@ -145,6 +147,22 @@ def test_nothing_runs_as_root_or_writes_to_its_image(stack: ComposeStack, servic
 def test_only_workers_have_torch(stack: ComposeStack, service: str) -> None:
     probe = "import importlib.util as u; print(bool(u.find_spec('torch')))"
     assert stack.inside(service, "python", "-c", probe) == str(service.startswith("worker"))
+
+
+def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> None:
+    probe = (
+        "from services.worker.engine.native import build as b; "
+        "print(sorted(str(b.find(name)) for name in (b.TARGETS if b.targets() else ())))"
+    )
+    found = stack.inside("worker-g0", "python", "-c", probe)
+    if found == "[]":
+        pytest.skip("the kernels are for x86-64 with AVX2")
+    assert found.count("/opt/ryzanstein/services/worker/engine/native/build/kernels-") == len(TARGETS)
+    load = "from services.worker.engine.native.library import kernels; print(kernels().target)"
+    assert stack.inside("worker-g0", "python", "-c", load) in TARGETS  # as the user that runs it
+    if "RYZ_KERNELS=auto" in stack.state("worker-g0", "{{.Config.Env}}"):
+        stack.wait("worker-g0", "{{.State.Health.Status}}", "healthy")
+        assert re.search(r"native avx(2|512)[^\n]* KV", stack.compose("logs", "worker-g0"))
 
 
 @pytest.mark.parametrize("service", ["worker-g0", "router", "kvstate", "gateway"])

@@ -3,11 +3,14 @@
 Greedy, twenty names, each both ways: the client resends the history, or sends the session id alone.
 """
 
+import json
+import re
+
 import httpx
 import pytest
 
 from services.worker.engine.training.words import HELD_OUT_NAMES
-from tests.e2e.kit import Stack
+from tests.e2e.kit import Stack, ryz
 
 pytestmark = pytest.mark.timeout(90)
 NAMES = HELD_OUT_NAMES[:20]
@@ -25,11 +28,11 @@ def ask(client: httpx.Client, messages: list[dict[str, str]], session_id: str = 
     return content.strip()
 
 
-@pytest.mark.parametrize("by", ["history", "session"])
-def test_the_second_turn_knows_the_name(torch_stack: Stack, by: str) -> None:
+def wrong_answers(stack: Stack, by: str) -> dict[str, str]:
+    """The second turn's answer for each name that it got wrong."""
     assert len(set(NAMES)) == 20
     wrong = {}
-    with httpx.Client(base_url=torch_stack.state.url, timeout=30) as client:
+    with httpx.Client(base_url=stack.state.url, timeout=30) as client:
         for name in NAMES:
             told, asked = {"role": "user", "content": f"My name is {name}."}, "What is my name?"
             session_id = f"story-{name}" if by == "session" else ""
@@ -40,4 +43,28 @@ def test_the_second_turn_knows_the_name(torch_stack: Stack, by: str) -> None:
             answer = ask(client, question, session_id)
             if answer != f"Your name is {name}.":
                 wrong[name] = answer
-    assert wrong == {}
+    return wrong
+
+
+@pytest.mark.parametrize("by", ["history", "session"])
+def test_the_second_turn_knows_the_name(torch_stack: Stack, by: str) -> None:
+    assert wrong_answers(torch_stack, by) == {}
+
+
+@pytest.mark.parametrize("by", ["history", "session"])
+def test_it_knows_the_name_with_weights_of_8_bits(int8_stack: Stack, by: str) -> None:
+    assert wrong_answers(int8_stack, by) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("torch_stack", r"plain|native avx\w+, float32 KV"), ("int8_stack", r"native avx\w+ int8, float16 KV")],
+)
+def test_status_tells_what_ranks_compute_with(
+    request: pytest.FixtureRequest, name: str, pattern: str
+) -> None:
+    stack: Stack = request.getfixturevalue(name)
+    report = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)
+    told = [rank["kernels"] for group in report["groups"] for rank in group["ranks"]]
+    assert len(told) == 2 * len(report["groups"]) > 0
+    assert all(re.fullmatch(pattern, kernels) for kernels in told), told
