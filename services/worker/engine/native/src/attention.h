@@ -103,7 +103,7 @@ struct Query {
 
 // Blocks are short runs of memory far from each other, too short for the processor to foresee what comes: while
 // keys are read, the values of the same blocks are asked for, and with these the keys of the next head.
-inline void foresee(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
+inline void foresee_later(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
 template <class T, int ROWS, int BLOCKS>
 inline void score_blocks(const Heads& h, const Cache<T>& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
@@ -120,7 +120,7 @@ inline void score_blocks(const Heads& h, const Cache<T>& cache, int64_t head, co
     F k[BLOCKS];
     for (int b = 0; b < BLOCKS; b++) {
       k[b] = load_kv(keys[b] + d * BLOCK);
-      foresee(values[b] + d * BLOCK);
+      foresee_later(values[b] + d * BLOCK);
     }
     for (int r = 0; r < ROWS; r++) {
       const F x = set1(q[d][r]);
@@ -159,7 +159,7 @@ inline void mix(const Cache<T>& cache, int64_t head, const int32_t* blocks, int 
     F value[WIDE];
     for (int c = 0; c < WIDE; c++) {
       value[c] = load_kv(v + c * LANES);
-      foresee(next + c * LANES);
+      foresee_later(next + c * LANES);
     }
     for (int r = 0; r < ROWS; r++) {
       const F w = set1(weights[r][t]);
