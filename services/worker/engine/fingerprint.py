@@ -19,9 +19,14 @@ SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
 SAMPLE_BYTES = 256
 
 
-def fingerprint(directory: Path, config: ModelConfig) -> str:
-    """32 hexadecimal digits for the model in that directory; raises `ModelError` when a file is damaged."""
+def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") -> str:
+    """32 hexadecimal digits for the model in that directory, with its weights quantized so.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
     digest = blake2b(digest_size=16)
+    digest.update(quantize.encode() + b"\0")
     digest.update(json.dumps(asdict(config), sort_keys=True).encode())
     parts: dict[str, bytes] = {}
     for path in weight_files(directory):
