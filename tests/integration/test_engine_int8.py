@@ -1,7 +1,7 @@
 """What INT8 and a half-precision KV cache cost the model that ships: its perplexity on text it never saw.
 
 Every token is predicted the way it is served, through the runner over the paged cache, many texts in a
-batch. The figures stand in docs/decisions/0008-compiled-kernels.md.
+batch. The figures stand in docs/decisions/0009-compiled-kernels.md.
 """
 
 import math
