@@ -144,7 +144,9 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     """
     directory = Path(config.model)
     shape = read_config(directory)
-    own_fingerprint = fingerprint(directory, shape, config.quantize) if config.rank == 0 or config.remote else ""
+    own_fingerprint = (
+        fingerprint(directory, shape, config.quantize) if config.rank == 0 or config.remote else ""
+    )
     if config.remote:
         _compare(config, own_fingerprint, collectives)
     with open_checkpoint(directory) as checkpoint:
