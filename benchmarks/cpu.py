@@ -4,21 +4,25 @@ A service's time is that of its process and of all that it started (ranks). The 
 10 ms, which is fine over seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import psutil
 
 
 class CpuMeter:
-    """CPU seconds of a set of named processes since the last `start`."""
+    """CPU seconds of a set of named processes since the last `start`.
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
+    alone: names of those whose children do not count.
+    """
+
+    def __init__(self, pids: Mapping[str, int], alone: Collection[str] = ()) -> None:
         self._pids = dict(pids)
+        self._alone = frozenset(alone)
         self._began: dict[str, float] = {}
 
     def start(self) -> None:
         """Begins to count."""
-        self._began = {name: _tree_s(pid) for name, pid in self._pids.items()}
+        self._began = self._times()
 
     def read(self) -> dict[str, float]:
         """CPU seconds by name since `start`.
@@ -26,13 +30,18 @@ class CpuMeter:
         Raises:
             LookupError: a process ended meanwhile; a measurement of what is left would be wrong.
         """
-        return {name: _tree_s(self._pids[name]) - began for name, began in self._began.items()}
+        now = self._times()
+        return {name: now[name] - began for name, began in self._began.items()}
+
+    def _times(self) -> dict[str, float]:
+        return {name: _spent_s(pid, name not in self._alone) for name, pid in self._pids.items()}
 
 
-def _tree_s(pid: int) -> float:
+def _spent_s(pid: int, with_children: bool) -> float:
     try:
         root = psutil.Process(pid)
-        times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+        children = root.children(recursive=True) if with_children else []
+        times = [process.cpu_times() for process in (root, *children)]
     except psutil.NoSuchProcess as error:
         raise LookupError(f"process {error.pid} ended during the measurement") from error
     return float(sum(one.user + one.system for one in times))

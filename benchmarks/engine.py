@@ -19,9 +19,12 @@ from benchmarks import roofline
 from benchmarks.bandwidth import measure_bandwidth
 from benchmarks.child import Child, ChildError
 from benchmarks.driver import DriveError, Driver, Run, kv_tokens
+from benchmarks.engine_http import HttpDriver, http_driver
 from benchmarks.engine_row import mean_step_s, peer_rates, rates, step_figures
+from benchmarks.http_row import StreamRun, WindowError, http_figures
 from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
+from benchmarks.streams import StreamError
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.plan import EngineFailed, EngineInfo
 from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize
@@ -43,6 +46,7 @@ class Plan:
     threads: of each rank; 0: the usable cores divided by the ranks.
     prompt, tokens: length of each prompt, and tokens generated for it.
     independent: measure two or more ranks that work alone beside each tp above 1.
+    http: measure the same through a stack of its own, which takes the model's memory a second time.
     """
 
     model: Path
@@ -57,6 +61,7 @@ class Plan:
     kv_dtype: KVDtype = "auto"
     peers: Sequence[str] = ()
     independent: bool = False
+    http: bool = False
 
     def threads_of(self, world: int) -> int:
         """Threads of each of that many ranks."""
@@ -78,9 +83,13 @@ class Plan:
 
     def num_steps(self) -> int:
         """How often `measure` reports progress."""
-        runs = (self.repeats + 1) * len(self.batches) * (1 + len(self.peers))
+        runs = (self.repeats + 1) * len(self.batches) * (1 + len(self.peers) + self.http)
         split = [world for world in self.tp if world > 1] if self.independent else []
-        each = len(self.tp) * (3 + runs) + len(self.peers) + sum(2 + 3 * (self.repeats + 1) for _ in split)
+        each = (
+            len(self.tp) * (3 + self.http + runs)
+            + len(self.peers)
+            + sum(2 + 3 * (self.repeats + 1) for _ in split)
+        )
         return len(self.quantize) * each
 
 
@@ -90,6 +99,14 @@ class Peers:
 
     running: dict[str, Child]
     notes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """Who of ours takes turns."""
+
+    own: Driver
+    http: HttpDriver | None
 
 
 def precision_of(quantize: Quantize) -> str:
@@ -120,7 +137,7 @@ async def measure(plan: Plan, progress: Progress) -> dict[str, Any]:
             for world in plan.tp:
                 if plan.independent and world > 1:
                     independent.append(await measure_independent(plan, config, quantize, world, progress))
-    except (EngineFailed, ChildError, DriveError) as error:
+    except (EngineFailed, ChildError, DriveError, StreamError, WindowError, LookupError) as error:
         raise BenchFailed(str(error)) from error
     first = bench.engines[0]
     report = {"rows": bench.rows, "load_s": first["load_s"], "peak_rss_mb": first["peak_rss_mb"]}
@@ -178,7 +195,8 @@ class _Bench:
             began = time.monotonic()
             engine, info = await started(stack, plan.options(quantize, world, threads))
             start_s = time.monotonic() - began
-            driver = Driver(engine, info, max(plan.batches))
+            own = Driver(engine, info, max(plan.batches))
+            turns = _Turns(own, self._http(stack, plan.options(quantize, world, threads), what))
             names = {
                 "model": plan.model.resolve().name,
                 "precision": precision,
@@ -186,10 +204,12 @@ class _Bench:
                 "threads": threads,
             }
             for batch in plan.batches:
-                runs, timings = await self._repeats(driver, batch, threads * world, peers, what)
+                runs, timings, streamed = await self._repeats(turns, batch, threads * world, peers, what)
                 sizes = {"batch": batch, "prompt": plan.prompt, "tokens": plan.tokens}
                 row: dict[str, Any] = {**names, **sizes, **rates(runs, plan.prompt), **step_figures(runs)}
                 row["peers"] = _peer_rows(row, timings, peers, plan.prompt)
+                if streamed:
+                    row["http"] = http_figures(streamed, row["decode_tokens_per_s"])
                 rows.append((row, mean_step_s(runs)))
             self._progress(f"{what}: memory bandwidth again")
             # a neighbour can only make it look smaller, and our share of it larger
@@ -202,23 +222,33 @@ class _Bench:
                 self.rows.append(row)
             self.engines.append({**names, "start_s": round(start_s, 3), **_engine_facts(info)})
 
+    def _http(self, stack: AsyncExitStack, options: RankEngineOptions, what: str) -> HttpDriver | None:
+        if not self._plan.http:
+            return None
+        self._progress(f"{what}: starting a stack")
+        return stack.enter_context(http_driver(options))
+
     async def _repeats(
-        self, driver: Driver, batch: int, threads: int, peers: Peers, what: str
-    ) -> tuple[list[Run], dict[str, list[Timing]]]:
+        self, turns: _Turns, batch: int, threads: int, peers: Peers, what: str
+    ) -> tuple[list[Run], dict[str, list[Timing]], list[StreamRun]]:
         """The repeats after a warm-up; ours and each peer's in turns, all with the same prompts."""
         plan = self._plan
         runs: list[Run] = []
+        streamed: list[StreamRun] = []
         timings: dict[str, list[Timing]] = {name: [] for name in peers.running}
         for repeat in range(plan.repeats + 1):
             phase = f"{what}, batch {batch}: {f'repeat {repeat}' if repeat else 'warm-up'}"
             prompts = make_prompts(batch, plan.prompt, self._config.vocab_size, repeat)
             self._progress(phase)
-            runs.append(await driver.run(prompts, plan.tokens))
+            runs.append(await turns.own.run(prompts, plan.tokens))
+            if turns.http is not None:
+                self._progress(f"{phase}, through HTTP")
+                streamed.append(await turns.http.run(prompts, plan.tokens))
             for name, child in peers.running.items():
                 self._progress(f"{phase}, {name}")
                 child.send("run", prompts, plan.tokens, threads)
                 timings[name].append(await asyncio.to_thread(child.receive, _RUN_S))
-        return runs[1:], {name: measured[1:] for name, measured in timings.items()}
+        return runs[1:], {name: measured[1:] for name, measured in timings.items()}, streamed[1:]
 
 
 def _engine_facts(info: EngineInfo) -> dict[str, Any]:

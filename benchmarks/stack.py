@@ -4,11 +4,12 @@ Starts it as a user would (`ryz up`), on free ports, and takes it down again wha
 is decided by the supervisor (`cli/supervisor`).
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,10 @@ class RunningStack:
 
 
 @contextmanager
-def started(options: Sequence[str]) -> Iterator[RunningStack]:
-    """A stack that is ready; `options` are those of `ryz up` (engine, groups).
+def started(
+    options: Sequence[str], settings: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S
+) -> Iterator[RunningStack]:
+    """A stack that is ready; `options` are those of `ryz up` (engine, groups), `settings` RYZ_ variables.
 
     Raises `CommandError` with what the supervisor said when it does not come up.
     """
@@ -43,23 +46,28 @@ def started(options: Sequence[str]) -> Iterator[RunningStack]:
         with said.open("wb") as log:
             # a session of its own: Ctrl-C is for the benchmark, which then takes the stack down in order
             up = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(settings or {})},
+                start_new_session=True,
             )
         try:
-            state = _await_ready(up, StateDir(folder), said)
+            state = _await_ready(up, StateDir(folder), said, timeout_s)
             yield RunningStack(state.url, state.model, {one.name: one.pid for one in state.services})
         finally:
             _stop(up)
 
 
-def _await_ready(up: subprocess.Popen[bytes], place: StateDir, said: Path) -> StackState:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _await_ready(up: subprocess.Popen[bytes], place: StateDir, said: Path, timeout_s: float) -> StackState:
+    deadline = time.monotonic() + timeout_s
     while up.poll() is None and time.monotonic() < deadline:
         state = place.read()
         if state is not None and state.ready:
             return state
         time.sleep(POLL_S)
-    why = f"was not ready within {START_TIMEOUT_S:g} s" if up.poll() is None else "did not come up"
+    why = f"was not ready within {timeout_s:g} s" if up.poll() is None else "did not come up"
     return fail(f"The stack {why}:\n{log_tail(said)}")
 
 

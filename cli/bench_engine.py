@@ -34,6 +34,9 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
     independent: Annotated[
         bool, typer.Option("--independent", help="For each tp above 1: ranks that work alone, side by side.")
     ] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="The same through a whole stack, in turns; needs the memory twice.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Tokens a second of the whole engine (scheduler and ranks), and where a step's time goes.
@@ -58,6 +61,7 @@ def engine(  # noqa: PLR0917 (typer takes options as arguments)
         kv_dtype=choice("--kv-dtype", kv_dtype, get_args(KVDtype)),
         peers=_peers(peer or []),
         independent=independent,
+        http=http,
     )
     _check_model(plan)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended

@@ -15,6 +15,13 @@ def show(report: dict[str, Any]) -> None:
     table = _table(rows[0]["model"], [*key, "prefill tok/s", "decode tok/s", "step ms", "bandwidth"])
     split = _table("a decode step, ms on rank 0", [*key, *rows[0]["parts"]])
     peers = _table("in turns with ours", ["peer", *key, "prefill tok/s", "we", "decode tok/s", "we"])
+    http = _table(
+        "through HTTP, a stream for each sequence",
+        [*key, "decode tok/s", "of the engine's", "TTFT ms", "ITL ms", "p99"],
+    )
+    used = _table(
+        "CPU ms per token through HTTP", [*key, *rows[0].get("http", {}).get("cpu_ms_per_token", [])]
+    )
     for row in rows:
         names = [row["precision"], str(row["tp"]), str(row["batch"])]
         rates = [f"{row[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")]
@@ -22,7 +29,10 @@ def show(report: dict[str, Any]) -> None:
         split.add_row(*names, *(f"{value:.3f}" for value in row["parts"].values()))
         for name, peer in row["peers"].items():
             peers.add_row(name, *names, *_peer(peer))
-    for one in (table, split, *([peers] if peers.row_count else [])):
+        if "http" in row:
+            http.add_row(*names, *_http(row["http"]))
+            used.add_row(*names, *(f"{value:.3f}" for value in row["http"]["cpu_ms_per_token"].values()))
+    for one in (table, split, *(some for some in (peers, http, used) if some.row_count)):
         out.print(one)
     for one in report.get("independent", []):
         _line(_independent(one))
@@ -52,6 +62,11 @@ def _peer(peer: dict[str, Any]) -> list[str]:
     rates = [f"{peer[f'{kind}_tokens_per_s']:,.0f}" for kind in ("prefill", "decode")]
     times = [f"x{peer[f'{kind}_speedup']:.2f}" for kind in ("prefill", "decode")]
     return [rates[0], times[0], rates[1], times[1]]
+
+
+def _http(figures: dict[str, Any]) -> list[str]:
+    times = [f"{figures[name]:.2f}" for name in ("ttft_p50_ms", "itl_p50_ms", "itl_p99_ms")]
+    return [f"{figures['decode_tokens_per_s']:,.0f}", f"{figures['share_of_engine']:.0%}", *times]
 
 
 def _independent(one: dict[str, Any]) -> str:

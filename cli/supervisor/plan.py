@@ -86,7 +86,8 @@ def _own_settings(
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
         "RYZ_QUANTIZE": options.quantize,
         "RYZ_KERNELS": options.kernels,
-        "RYZ_THREADS": str(threads_per_rank(options.groups, options.tensor_parallel)),
+        "RYZ_THREADS": environ.get("RYZ_THREADS")
+        or str(threads_per_rank(options.groups, options.tensor_parallel)),
     }
     own |= _memory_share(options.groups, environ)
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
