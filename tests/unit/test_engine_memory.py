@@ -59,7 +59,7 @@ def test_the_cache_is_counted_with_replicated_heads(model: Path) -> None:
 @pytest.mark.parametrize(
     ("total", "kind", "said"),
     [
-        (1 << 40, MemoryShort, r"kv_cache_tokens=4096 needs 0\.0 GiB, but 0\.0 GiB .* are free"),
+        (1 << 40, MemoryShort, r"kv_cache_tokens=4096 needs 6\.0 MiB, but 2\.0 MiB .* are free"),
         (2 << 20, ModelError, r"in all; set a smaller kv_cache_tokens, set quantize=int8, give"),
     ],
 )
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused(
 def test_weights_alone_are_too_large(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, 1000, 1000)
     config = config_of(model, kv_cache_tokens=0, quantize="int8")
-    with pytest.raises(ModelError, match=r"need 0\.0 GiB, but there are 0\.0 GiB .*; give the worker"):
+    with pytest.raises(ModelError, match=r"need 0\.\d MiB, but there are 0\.0 MiB .*; give the worker"):
         require_room(config, read_config(model), stored_tensors(model), native=True)
 
 

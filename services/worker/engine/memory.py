@@ -89,20 +89,20 @@ def require_room(
     free, total = available_bytes(), total_bytes()
     if weights + cache <= free:
         return
-    what = f"the weights of {config.model} need {_gib(weights)}"
+    what = f"the weights of {config.model} need {_size(weights)}"
     remedy = "give the worker more memory or serve a smaller model"
-    if config.quantize == "none":
+    if native and config.quantize == "none":
         remedy = f"set quantize=int8, {remedy}"
     if config.kv_cache_tokens:
-        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_gib(cache)}"
+        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_size(cache)}"
         remedy = f"set a smaller kv_cache_tokens, {remedy}"
     if weights + cache > total:
-        raise ModelError(f"{what}, but there are {_gib(total)} of memory in all; {remedy}")
-    raise MemoryShort(f"{what}, but {_gib(free)} of memory are free; {remedy}")
+        raise ModelError(f"{what}, but there are {_size(total)} of memory in all; {remedy}")
+    raise MemoryShort(f"{what}, but {_size(free)} of memory are free; {remedy}")
 
 
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _meminfo(name: str) -> int | None:
