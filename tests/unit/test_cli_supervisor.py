@@ -76,6 +76,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_TENSOR_PARALLEL"] == "2"
     assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
     assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
+    assert worker["RYZ_THREADS"] == str(threads_per_rank(2, 2))
     assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
     services = [spec for spec in plan.specs if spec.env]
     assert {spec.env["RYZ_NATS_URL"] for spec in services} == {plan.nats_url}
@@ -84,6 +85,13 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert phases[0].name == "gateway"
     assert {spec.name for spec in phases[-2:]} == {"nats", "redis"}
     assert sum(GRACE_S.values()) <= STOP_DEADLINE_S
+
+
+async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_THREADS": "7"})
+    await probes.close()
+    assert [spec.env["RYZ_THREADS"] for spec in plan.specs if spec.name.startswith("worker")] == ["7", "7"]
 
 
 async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
