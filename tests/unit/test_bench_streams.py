@@ -57,8 +57,10 @@ async def serving(answer: Callable[[dict[str, Any]], Pieces]) -> AsyncIterator[s
             await writer.wait_closed()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        await asyncio.gather(*filter(None, handlers))
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            await asyncio.gather(*filter(None, handlers), return_exceptions=True)
 
 
 async def streamed(pieces: Pieces, limit_s: float = 10.0) -> Streamed:
