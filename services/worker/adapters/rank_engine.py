@@ -7,18 +7,13 @@ both end the engine with a sentence that says which rank and why. No torch here.
 
 import asyncio
 import contextlib
-import os
-import platform
-import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from services.worker.adapters.rank_link import RankLink
+from services.worker.adapters.rank_options import RankEngineOptions, cores, group_config
 from services.worker.adapters.remote_ranks import RemoteRanks
 from services.worker.adapters.step_limit import StepLimit
 from services.worker.domain.plan import (
@@ -31,60 +26,18 @@ from services.worker.domain.plan import (
     StepResult,
 )
 from services.worker.domain.rank_messages import (
-    Kernels,
     Kind,
-    KVDtype,
-    Quantize,
-    RankConfig,
     RankFailed,
     RankReady,
     pack_frame,
-    shared_bytes,
 )
 from services.worker.orchestrator.process_group_manager import (
     ProcessGroupManager,
     RankProcess,
-    RankStart,
 )
 
+__all__ = ["RankEngine", "RankEngineOptions"]
 _EXIT_WAIT_S = 0.1  # at most, from the end of a socket, which comes first, to its process's exit code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEngineOptions:
-    """How to run a model.
-
-    model: directory in Hugging Face format.
-    tensor_parallel: number of ranks.
-    threads: of each rank; 0: the cores of this machine divided by the ranks, at least one.
-    collectives: `auto` is shared memory on x86-64 Linux, else Gloo.
-    interface: network interface for Gloo; empty: loopback.
-    quantize: `int8` stores the weights of the linear layers in 8 bits.
-    kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
-    kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
-    remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
-    rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
-    step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
-    kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
-    """
-
-    model: Path
-    tensor_parallel: int = 1
-    threads: int = 0
-    collectives: Literal["auto", "shm", "gloo"] = "auto"
-    interface: str = ""
-    quantize: Quantize = "none"
-    kernels: Kernels = "auto"
-    kv_dtype: KVDtype = "auto"
-    kv_cache_tokens: int = 65536
-    kv_memory_share: float = 0.5
-    start_timeout_s: float = 600.0
-    step_timeout_s: float = 30.0
-    rank_start: RankStart = "auto"
-    remote_ranks: int = 0
-    rank_listen: str = ""
-    rank_token: str = ""
-    stop_timeout_s: float = 2.0
 
 
 class RankEngine:
@@ -92,7 +45,7 @@ class RankEngine:
 
     def __init__(self, options: RankEngineOptions) -> None:
         self.options = options
-        self._threads = options.threads or max(1, _cores() // max(1, options.tensor_parallel))
+        self._threads = options.threads or max(1, cores() // max(1, options.tensor_parallel))
         self._processes = ProcessGroupManager(start=options.rank_start)
         self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
@@ -228,42 +181,11 @@ class RankEngine:
 
     def _spawn(self, stack: contextlib.ExitStack, remote: list[RankProcess]) -> None:
         """Starts the processes and sends their configs; what only they need is closed with the stack."""
-        options, world = self.options, self.options.tensor_parallel
-        config = RankConfig(
-            model=str(options.model.resolve()),
-            rank=0,
-            world=world,
-            threads=self._threads,
-            collectives=_backend(options),
-            start_timeout_s=options.start_timeout_s,
-            # a rank that waits for another says so before the leader's own limit
-            step_timeout_s=0.8 * options.step_timeout_s,
-            quantize=options.quantize,
-            kernels=options.kernels,
-            kv_dtype=options.kv_dtype,
-            kv_cache_tokens=options.kv_cache_tokens,
-            kv_memory_share=options.kv_memory_share,
-            interface=options.interface,
-            remote=len(remote),
-            # where the others have found this host
-            address=remote[0].sock.getsockname()[0] if remote else "",
-        )
-        inherit: list[int] = []
-        if config.collectives == "shm" and world > 1:
-            shared = os.memfd_create("ryz-ranks")
-            stack.callback(os.close, shared)
-            os.ftruncate(shared, shared_bytes(world))
-            inherit.append(shared)
-            config = msgspec.structs.replace(config, shared_fd=shared)
-        elif world > 1:
-            meeting = stack.enter_context(socket.create_server((config.address or "127.0.0.1", 0)))
-            host, port = meeting.getsockname()
-            inherit.append(meeting.fileno())
-            config = msgspec.structs.replace(
-                config, store_fd=meeting.fileno(), store_host=host, store_port=port
-            )
-        self._processes.spawn(world - len(remote), self._threads, inherit)
-        for process in self._processes.adopt(remote):
+        self._processes.adopt(remote)
+        # where the others have found this host
+        address = remote[0].sock.getsockname()[0] if remote else ""
+        config, inherit = group_config(self.options, self._threads, address, stack)
+        for process in self._processes.spawn(config.world - config.remote, self._threads, inherit):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
             own = msgspec.structs.replace(config, rank=process.rank)
@@ -341,16 +263,3 @@ class RankEngine:
                 future.exception()  # nobody has to ask for the second one
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:
-    if options.collectives != "auto":
-        return options.collectives
-    if options.remote_ranks:
-        return "gloo"
-    shared = hasattr(os, "memfd_create") and platform.machine() in {"x86_64", "AMD64"}
-    return "shm" if shared else "gloo"

@@ -95,7 +95,7 @@ class ProcessGroupManager:
             self._nursery = Nursery(_environment(threads))
 
     def spawn(self, world: int, threads: int, inherit: Sequence[int] = ()) -> list[RankProcess]:
-        """Starts ranks 0 to world-1, which inherit those descriptors and nothing else.
+        """Starts ranks 0 to world-1, which inherit those descriptors and nothing else; returns all ranks.
 
         Output of a rank goes to the leader's stderr. Call it from the thread that lives as long as the
         leader: the kernel ends a rank when the thread that started it ends.
@@ -116,12 +116,12 @@ class ProcessGroupManager:
         except OSError:
             self.kill()
             raise
+        self.ranks.sort(key=lambda process: process.rank)  # those of other hosts were there before
         return self.ranks
 
-    def adopt(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
-        """Takes ranks of other hosts into the group; returns all of it."""
+    def adopt(self, ranks: Sequence[RankProcess]) -> None:
+        """Takes ranks of other hosts into the group."""
         self.ranks.extend(ranks)
-        return self.ranks
 
     def kill(self) -> None:
         """Ends all ranks now; `stop` afterwards collects them."""
