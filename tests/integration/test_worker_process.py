@@ -90,7 +90,7 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
         ({"ENGINE": "torch"}, 2, "RYZ_MODEL=''"),
         ({"TOKEN_BUDGET": "10"}, 2, "RYZ_TOKEN_BUDGET"),
         ({"GROUP": "a b"}, 2, "RYZ_GROUP='a b'"),
-        ({"MODEL": "/nowhere"}, 1, "the model directory /nowhere does not exist"),
+        ({"MODEL": "/nowhere"}, 2, "the model directory /nowhere does not exist"),
     ],
 )
 async def test_what_is_wrong_ends_the_start_with_one_line(
