@@ -130,6 +130,8 @@ def up(  # noqa: PLR0917 (each is an option)
     from cli.supervisor.reach import require_reachable  # noqa: PLC0415
 
     runner.refuse_if_up(state_dir)
+    if quantize == Quantize.int8 and kernels == Kernels.plain:
+        fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
     directory = find_model(model, engine, tensor_parallel)
     if redis_dir is not None:
         make_writable(redis_dir, "--redis-dir")
