@@ -247,11 +247,14 @@ def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> No
         collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
         with open_checkpoint(model) as checkpoint:
             compute = native(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
-        runner = Runner(compute)
-        rows = [runner.forward(plan)[1] for plan in plans]
+        runner, rows = Runner(compute), []
+        for plan in plans:
+            logits = runner.forward(plan)[1]
+            rows.append(torch.empty(0) if logits is None else logits.clone())
+            collectives.barrier()  # as when tokens are shared: nobody begins the next step before
         assert collectives.seconds > 0
         collectives.close()
-        return [torch.empty(0) if row is None else row.clone() for row in rows]
+        return rows
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(one, range(2))

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice
 from services.worker.engine.collectives.base import CollectiveError, Collectives
-from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.compute import Times
 from services.worker.engine.config import ModelConfig
 from services.worker.engine.native.cache import NativeCache
-from services.worker.engine.native.decoder import NativeDecoder, Shares
-from services.worker.engine.native.library import NUM_TIMES, BatchPointers, Exchange, Kernels, Op
-from services.worker.engine.native.packed import buffer, padded
-from services.worker.engine.native.program import MAX_ROWS, HeadShape, Parts
+from services.worker.engine.native.decoder import NativeDecoder
+from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, BatchPointers, Kernels, Op
+from services.worker.engine.native.meeting import Meeting
+from services.worker.engine.native.packed import padded
+from services.worker.engine.native.program import MAX_ROWS, HeadShape
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.rope import RotaryEmbedding
 from services.worker.engine.sequences import SequenceState
@@ -73,18 +73,15 @@ class NativeCompute:
         positions = min(config.context_length, num_blocks * BLOCK_SIZE)
         cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
         rotation = (cos.contiguous(), sin.contiguous())
-        self._width = padded(config.hidden_size)
-        self._exchange: Exchange | None = None
-        self._partial = buffer(1)
-        shares = self._shares(spin)
+        self._meeting = Meeting.make(collectives, padded(config.hidden_size), weights.head.columns, spin)
         self._decoder = NativeDecoder(
-            config, weights, heads=heads, cache=cache, rotation=rotation, shares=shares
+            config, weights, heads=heads, cache=cache, rotation=rotation, meeting=self._meeting
         )
-        together = collectives.world == 1 or self._exchange is not None
-        program = self._decoder.program
-        self._segments = (
-            [program.whole(exchanges=self._exchange is not None)] if together else program.segments()
-        )
+        program, shared = self._decoder.program, self._meeting.exchange is not None
+        if collectives.world == 1 or shared:
+            self._segments = [program.whole(exchanges=shared)]
+        else:
+            self._segments = program.segments()
         self._spans = np.zeros((MAX_ROWS, 4), np.int32)
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
         self._team = kernels.team_new(threads, spin)
@@ -93,7 +90,7 @@ class NativeCompute:
         """See `Compute`."""
         logits: list[Tensor] = []
         for pieces in _passes(slices, states):
-            if logits and logits[-1].data_ptr() == self._decoder.logits.data_ptr():
+            if logits and logits[-1].data_ptr() == self._meeting.logits.data_ptr():
                 logits[-1] = logits[-1].clone()  # the next pass writes there
             found = self._pass(pieces)
             if found is not None:
@@ -147,44 +144,33 @@ class NativeCompute:
         )
         for index, ops in enumerate(self._segments):
             if index:
-                self.collectives.all_reduce_sum(self._partial[:rows])
+                assert self._meeting.partial is not None
+                self.collectives.all_reduce_sum(self._meeting.partial[:rows])
             self._run(ops, batch)
         if not samples:
             return None
-        return self._gather(self._decoder.logits[: len(samples)])
+        return self._gather(len(samples))
 
     def _run(self, ops: ctypes.Array[Op], batch: BatchPointers) -> None:
-        if self._exchange is not None:
-            self._exchange.timeout_ns = int(self.collectives.timeout_s * 1e9)
+        exchange = self._meeting.exchange
+        if exchange is not None:
+            exchange.timeout_ns = int(self.collectives.timeout_s * 1e9)
         before = self._clock[2]
-        late = self._kernels.run(self._team, self._exchange, ops, len(ops), batch, self._clock)
+        late = self._kernels.run(self._team, exchange, ops, len(ops), batch, self._clock)
         self.collectives.seconds += (self._clock[2] - before) / 1e9
-        if late >= 0:
+        if late != ALL_HERE:
             limit = self.collectives.timeout_s
             raise CollectiveError(f"rank {late} did not answer the others within {limit:g} s")
 
-    def _gather(self, own: Tensor) -> Tensor | None:
-        """[rows, ids of this rank] of every rank -> [rows, vocab] on rank 0."""
-        if self.collectives.world == 1:
-            return own
-        gathered = self.collectives.gather(own)
-        if gathered is None:
-            return None
-        return gathered.transpose(0, 1).reshape(len(own), -1)[:, : self._vocab_size]
-
-    def _shares(self, spin: bool) -> Shares:
-        """Where the ranks' shares meet: in shared memory, or in a buffer of this rank's."""
-        collectives, floats = self.collectives, MAX_ROWS * self._width
-        if collectives.world == 1 or not isinstance(collectives, SharedMemoryCollectives):
-            self._partial = buffer(MAX_ROWS, self._width)
-            return Shares(*[Parts.local(self._partial)] * 3)
-        world, rank = collectives.world, collectives.rank
-        region = collectives.map_region(3 * world * floats * 4)
-        self._exchange = Exchange(
-            published=region.signals, rank=rank, world=world, spin=spin, timeout_ns=0, count=0
-        )
-        addresses = [region.address + index * world * floats * 4 for index in range(3)]
-        return Shares(*[Parts(address, address + rank * floats * 4, world, region) for address in addresses])
+    def _gather(self, rows: int) -> Tensor | None:
+        """The logits of that many rows on rank 0, [rows, vocab]."""
+        collectives, logits = self.collectives, self._meeting.logits[:rows]
+        if collectives.world > 1 and self._meeting.exchange is None:
+            gathered = collectives.gather(logits)
+            if gathered is None:
+                return None
+            logits = gathered.transpose(0, 1).reshape(rows, -1)
+        return logits[:, : self._vocab_size] if collectives.rank == 0 else None
 
 
 def _passes(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Iterator[list[Piece]]:

@@ -4,28 +4,15 @@ Between ranks the embedding and the row-parallel linears write their share into 
 shares visible, and the residual op that follows adds them in the order of ranks and makes the next norm.
 """
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from services.worker.engine.config import ModelConfig
 from services.worker.engine.native.cache import NativeCache
 from services.worker.engine.native.library import Flag, WeightType
+from services.worker.engine.native.meeting import Meeting
 from services.worker.engine.native.packed import STORED_TYPES, buffer, padded
 from services.worker.engine.native.program import MAX_ROWS, Activation, HeadShape, Parts, Program
 from services.worker.engine.native.weights import NativeLayer, NativeWeights
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Where the ranks' shares of the residual stream meet.
-
-    They alternate: a rank may still be reading one while another writes the next.
-    """
-
-    embedding: Parts
-    attention: Parts
-    mlp: Parts
 
 
 class NativeDecoder:
@@ -37,7 +24,7 @@ class NativeDecoder:
         heads: This rank's.
         cache: Where keys and values go.
         rotation: Cosines and sines by position, [positions, head_dim / 2] each.
-        shares: Of all ranks, or this rank's only where the collectives add them up.
+        meeting: Where the ranks' shares and logits come together.
     """
 
     def __init__(
@@ -48,15 +35,14 @@ class NativeDecoder:
         heads: HeadShape,
         cache: NativeCache,
         rotation: tuple[Tensor, Tensor],
-        shares: Shares,
+        meeting: Meeting,
     ) -> None:
-        self._config, self._heads, self._rotation, self._shares = config, heads, rotation, shares
+        self._config, self._heads, self._rotation, self._shares = config, heads, rotation, meeting.shares
         self.hidden = buffer(MAX_ROWS, padded(config.hidden_size))
         self._normed = Activation.make(config.hidden_size, weights.quantized)
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
         self._mixed = Activation.make(heads.heads * heads.dim, weights.quantized)
         self._gated = Activation.make(weights.layers[0].gate_up.columns, weights.quantized)
-        self.logits = buffer(MAX_ROWS, weights.head.columns)
         self.program = program = Program()
         self._embed(program, weights)
         # each layer ends with the norm that the next one, or the head, reads
@@ -66,8 +52,10 @@ class NativeDecoder:
             flags = Flag.SAMPLED if index == config.num_layers - 1 else Flag.NONE
             self._mlp(program, layer, norms[index], flags)
         program.linear(
-            self._normed, weights.head, self.logits.data_ptr(), weights.head.columns, flags=Flag.SAMPLED
+            self._normed, weights.head, meeting.own_logits, meeting.logits.shape[1], flags=Flag.SAMPLED
         )
+        if meeting.exchange is not None:
+            program.exchange()
 
     def _embed(self, program: Program, weights: NativeWeights) -> None:
         shares, table = self._shares.embedding, weights.embedding
