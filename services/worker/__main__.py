@@ -54,6 +54,8 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             quantize=settings.quantize,
             kernels=settings.kernels,
             kv_dtype=settings.kv_dtype,
+            device=settings.device,
+            dtype=settings.dtype,
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
             rank_start=settings.rank_start,

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.domain.join_messages import MIN_TOKEN_LENGTH, split_address
-from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize
+from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
 
@@ -72,8 +72,16 @@ class Settings(CommonSettings):
 
     tensor_parallel: int = Field(default=1, ge=1, le=64, description="Ranks that compute the model together.")
     threads: int = Field(default=0, ge=0, le=1024, description="Threads of each rank; 0: cores / ranks.")
-    collectives: Literal["auto", "shm", "gloo"] = Field(
-        default="auto", description="How ranks exchange tensors: shared memory on one host, or Gloo."
+    device: Device = Field(
+        default="cpu", description="Where ranks compute; with `cuda`, rank r takes GPU r. See docs/gpu.md."
+    )
+    dtype: Dtype = Field(
+        default="auto",
+        description="What a GPU computes in, weights and KV cache included; `auto`: bf16.",
+    )
+    collectives: Literal["auto", "shm", "gloo", "nccl"] = Field(
+        default="auto",
+        description="How ranks exchange tensors: shared memory on one host, Gloo, or between GPUs NCCL.",
     )
     gloo_interface: str = Field(
         default="",
@@ -165,6 +173,14 @@ class Settings(CommonSettings):
     def _needs_model(cls, value: str, info: ValidationInfo) -> str:
         if not value and info.data.get("engine") == "torch":
             raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
+        return value
+
+    @field_validator("collectives")
+    @classmethod
+    def _fits_the_device(cls, value: str, info: ValidationInfo) -> str:
+        device = info.data.get("device", "cpu")
+        if value != "auto" and (value == "nccl") != (device == "cuda"):
+            raise ValueError(f"does not go with RYZ_DEVICE={device}; RYZ_COLLECTIVES=auto takes what does")
         return value
 
     @field_validator("token_budget")

@@ -14,7 +14,15 @@ from typing import Literal
 
 import msgspec
 
-from services.worker.domain.rank_messages import Kernels, KVDtype, Quantize, RankConfig, shared_bytes
+from services.worker.domain.rank_messages import (
+    Device,
+    Dtype,
+    Kernels,
+    KVDtype,
+    Quantize,
+    RankConfig,
+    shared_bytes,
+)
 from services.worker.orchestrator.process_group_manager import RankStart
 
 
@@ -25,11 +33,12 @@ class RankEngineOptions:
     model: directory in Hugging Face format.
     tensor_parallel: number of ranks.
     threads: of each rank; 0: the cores of this machine divided by the ranks, at least one.
-    collectives: `auto` is shared memory on x86-64 Linux, else Gloo.
+    collectives: `auto` is NCCL on GPUs, else shared memory on x86-64 Linux, else Gloo.
     interface: network interface for Gloo; empty: loopback.
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
     kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
+    device: `cuda` takes a GPU for each rank. dtype: what is computed in there; `auto`: bf16.
     remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
@@ -39,11 +48,13 @@ class RankEngineOptions:
     model: Path
     tensor_parallel: int = 1
     threads: int = 0
-    collectives: Literal["auto", "shm", "gloo"] = "auto"
+    collectives: Literal["auto", "shm", "gloo", "nccl"] = "auto"
     interface: str = ""
     quantize: Quantize = "none"
     kernels: Kernels = "auto"
     kv_dtype: KVDtype = "auto"
+    device: Device = "cpu"
+    dtype: Dtype = "auto"
     kv_cache_tokens: int = 65536
     kv_memory_share: float = 0.5
     start_timeout_s: float = 600.0
@@ -82,6 +93,8 @@ def group_config(
         quantize=options.quantize,
         kernels=options.kernels,
         kv_dtype=options.kv_dtype,
+        device=options.device,
+        dtype=options.dtype,
         kv_cache_tokens=options.kv_cache_tokens,
         kv_memory_share=options.kv_memory_share,
         interface=options.interface,
@@ -106,9 +119,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _backend(options: RankEngineOptions) -> Literal["shm", "gloo"]:
+def _backend(options: RankEngineOptions) -> Literal["shm", "gloo", "nccl"]:
     if options.collectives != "auto":
         return options.collectives
+    if options.device == "cuda":
+        return "nccl"
     if options.remote_ranks:
         return "gloo"
     shared = hasattr(os, "memfd_create") and platform.machine() in {"x86_64", "AMD64"}

@@ -22,6 +22,8 @@ CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
 Quantize = Literal["none", "int8"]
 Kernels = Literal["auto", "native", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
+Device = Literal["cpu", "cuda"]
+Dtype = Literal["auto", "fp32", "bf16"]
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
@@ -45,23 +47,26 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     quantize: type of the linear layers' weights; `none`: fp32.
     kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
-    kernels: what to compute with; `auto` takes the native kernels where they run.
+    kernels: what to compute with; `auto` takes the native kernels where they run, and a GPU has none.
+    device: where to compute. dtype: of weights, activations and KV cache on a GPU; `auto`: bf16 there.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
     remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
         network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
-    shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo.
+    shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo and NCCL.
     """
 
     model: str
     rank: int
     world: int
     threads: int
-    collectives: Literal["shm", "gloo"]
+    collectives: Literal["shm", "gloo", "nccl"]
     start_timeout_s: float
     step_timeout_s: float
     quantize: Quantize = "none"
     kernels: Kernels = "auto"
     kv_dtype: KVDtype = "auto"
+    device: Device = "cpu"
+    dtype: Dtype = "auto"
     kv_cache_tokens: int = 0
     kv_memory_share: float = 0.5
     shared_fd: int = -1

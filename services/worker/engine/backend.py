@@ -17,6 +17,8 @@ from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, ModelError
+from services.worker.engine.cuda_graphs import CudaCapture
+from services.worker.engine.device import gpu_memory, require_gpu_room, take_device
 from services.worker.engine.loader import open_source
 from services.worker.engine.memory import require_room
 from services.worker.engine.model import Decoder
@@ -25,6 +27,7 @@ from services.worker.engine.native.build import NoKernels
 from services.worker.engine.native.compute import NativeCompute, heads_of
 from services.worker.engine.native.library import MAX_HEAD_DIM, Kernels, kernels
 from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.placement import CPU, Placement
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.weights import Checkpoint
 
@@ -36,12 +39,14 @@ class Backend:
     """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
 
     start: makes the cache of so many blocks and what computes with it. kv_format: as in `EngineInfo`.
+    placement: where the weights lie.
     """
 
     name: str
     block_bytes: int
     start: Callable[[int], Compute]
     kv_format: str = "fp32"
+    placement: Placement = CPU
 
 
 def shared_kernels(config: RankConfig) -> Kernels | None:
@@ -60,6 +65,9 @@ def load_backend(
     Raises:
         ModelError: the model does not fit the files or the number of ranks, or the way is not to be had here.
     """
+    placement = take_device(config)
+    if placement.on_gpu:
+        return _load_gpu(config, shape, checkpoint, collectives, placement)
     native = _native(config, shape)
     # one for all: their sums have to meet
     native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
@@ -80,6 +88,44 @@ def load_backend(
             lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, collectives.world)),
         )
     return _load_native(native, config, shape, checkpoint, collectives)
+
+
+def _load_gpu(
+    config: RankConfig,
+    shape: ModelConfig,
+    checkpoint: Checkpoint,
+    collectives: Collectives,
+    placement: Placement,
+) -> Backend:
+    refuse_for_gpu(config, placement)
+    open_source(checkpoint, shape, collectives)  # as below: first what contradicts the config
+    require_gpu_room(config, shape, checkpoint.tensors, placement, gpu_memory(placement))
+    model = Decoder(checkpoint, shape, collectives, placement)
+
+    def start(num_blocks: int) -> Compute:
+        cache = KVCache(shape, num_blocks, collectives.world, placement)
+        return PlainCompute(model, cache, CudaCapture(placement.device))
+
+    return Backend(
+        f"plain cuda {placement.format}",
+        plain_cache.block_bytes(shape, collectives.world, placement),
+        start,
+        placement.format,
+        placement,
+    )
+
+
+def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
+    """Raises `ModelError` for settings that were chosen by name and that a GPU does not have."""
+    chosen = [f"quantize={config.quantize}"] * (config.quantize != "none")
+    chosen += ["kernels=native"] * (config.kernels == "native")
+    if chosen:
+        raise ModelError(f"{chosen[0]} is for CPUs, and device=cuda was chosen; drop one of the two")
+    if config.kv_dtype not in {"auto", placement.format}:
+        raise ModelError(
+            f"kv_dtype={config.kv_dtype} with device=cuda, where the KV cache has the type of the weights, "
+            f"{placement.format}; set kv_dtype=auto, or dtype=fp32"
+        )
 
 
 def _load_native(

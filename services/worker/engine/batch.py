@@ -6,13 +6,14 @@ per step and used by every layer.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice
+from services.worker.engine.placement import Placement
 from services.worker.engine.sequences import Ints, SequenceState
 
 PADDING = 256  # tokens that a short sequence may always be padded by
@@ -24,7 +25,8 @@ class Decodes:
 
     blocks: [sequences * blocks a sequence], from the first that the window reaches.
     length: Keys of the longest, in tokens, the new token included.
-    mask: Added to scores, [sequences, 1, 1, length]; None when each sees all those keys.
+    mask: Added to scores, or what is seen if it is boolean, [sequences, 1, 1, length]; None when each sees
+        all those keys.
     """
 
     begin: int
@@ -73,6 +75,34 @@ class Batch:
     slots: Tensor
     sample_rows: Tensor
     reaches: dict[int, Reach]
+
+    def to(self, placement: Placement) -> "Batch":
+        """The same batch on a device, with masks of the type that scores have there."""
+        device = placement.device
+
+        def put(reach: Reach) -> Reach:
+            return Reach(
+                [
+                    replace(d, blocks=d.blocks.to(device), mask=placement.put_maybe(d.mask))
+                    for d in reach.decodes
+                ],
+                [
+                    replace(
+                        p,
+                        blocks=None if p.blocks is None else p.blocks.to(device),
+                        mask=placement.put_maybe(p.mask),
+                    )
+                    for p in reach.prefills
+                ],
+            )
+
+        return Batch(
+            token_ids=self.token_ids.to(device),
+            positions=self.positions.to(device),
+            slots=self.slots.to(device),
+            sample_rows=self.sample_rows.to(device),
+            reaches={window: put(reach) for window, reach in self.reaches.items()},
+        )
 
 
 def make_batch(

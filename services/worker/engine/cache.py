@@ -10,6 +10,7 @@ from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.engine.config import ModelConfig
+from services.worker.engine.placement import CPU, Placement
 
 
 class LayerCache:
@@ -18,11 +19,9 @@ class LayerCache:
     Zeroed at the start: a masked position may be read before it was ever written, and must be finite.
     """
 
-    def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int) -> None:
+    def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int, placement: Placement = CPU) -> None:
         shape = (num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
-        # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
-        self.keys = torch.from_numpy(np.zeros(shape, np.float32))
-        self.values = torch.from_numpy(np.zeros(shape, np.float32))
+        self.keys, self.values = _zeros(shape, placement), _zeros(shape, placement)
         # the same memory, a row per block
         self._key_blocks = self.keys.view(num_blocks, -1)
         self._value_blocks = self.values.view(num_blocks, -1)
@@ -47,15 +46,27 @@ class LayerCache:
 
 
 class KVCache:
-    """All layers' caches of one rank."""
+    """All layers' caches of one rank.
 
-    def __init__(self, config: ModelConfig, num_blocks: int, world: int) -> None:
+    num_blocks: What plans may name. One more follows them, where rows that only pad a batch write.
+    """
+
+    def __init__(self, config: ModelConfig, num_blocks: int, world: int, placement: Placement = CPU) -> None:
         heads = len(config.kv_heads_of(0, world))
         self.num_blocks = num_blocks
-        self.layers = [LayerCache(num_blocks, heads, config.head_dim) for _ in range(config.num_layers)]
+        self.layers = [
+            LayerCache(num_blocks + 1, heads, config.head_dim, placement) for _ in range(config.num_layers)
+        ]
 
 
-def block_bytes(config: ModelConfig, world: int) -> int:
-    """Memory of one block on one rank: keys and values, fp32."""
+def block_bytes(config: ModelConfig, world: int, placement: Placement = CPU) -> int:
+    """Memory of one block on one rank: keys and values."""
     heads = len(config.kv_heads_of(0, world))
-    return 2 * 4 * config.num_layers * BLOCK_SIZE * heads * config.head_dim
+    return 2 * placement.dtype.itemsize * config.num_layers * BLOCK_SIZE * heads * config.head_dim
+
+
+def _zeros(shape: tuple[int, ...], placement: Placement) -> Tensor:
+    if placement.on_gpu or placement.dtype != torch.float32:
+        return torch.zeros(shape, dtype=placement.dtype, device=placement.device)
+    # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
+    return torch.from_numpy(np.zeros(shape, np.float32))

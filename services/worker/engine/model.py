@@ -5,6 +5,9 @@ split over ranks shows only in the names of the layers (`layers.py`) and in thei
 sequences are batched and their KV is paged only in `batch.py` and `attention.py`.
 """
 
+from dataclasses import fields, replace
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -28,6 +31,7 @@ from services.worker.engine.loader import (
     load_layer,
     open_source,
 )
+from services.worker.engine.placement import CPU, Placement
 from services.worker.engine.rope import RotaryEmbedding, rotate
 from services.worker.engine.weights import Checkpoint
 
@@ -96,8 +100,8 @@ class MLP:
 class DecoderLayer:
     """Attention, then MLP, each after a norm and added to the residual stream."""
 
-    def __init__(self, source: Source, config: ModelConfig, index: int) -> None:
-        weights = load_layer(source, config, index)
+    def __init__(self, source: Source, config: ModelConfig, index: int, placement: Placement) -> None:
+        weights = _placed(load_layer(source, config, index, placement.dtype), placement)
         self.attention_norm = RMSNorm(weights.attention_norm, config.norm_eps)
         self.attention = Attention(weights, config, source.collectives, config.windows[index])
         self.mlp_norm = RMSNorm(weights.mlp_norm, config.norm_eps)
@@ -116,21 +120,31 @@ class Decoder:
         checkpoint: Open weight files; only this rank's slices are read.
         config: The whole model's shape.
         collectives: Connects the ranks; its rank and world say which share this is.
+        placement: Where the share lies, and the type that it is kept and computed in.
 
     Raises:
         ModelError: the model does not divide by the number of ranks, or a tensor is missing or misshapen.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> None:
-        source = open_source(checkpoint, config, collectives)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        collectives: Collectives,
+        placement: Placement = CPU,
+    ) -> None:
+        source, put, dtype = open_source(checkpoint, config, collectives), placement.put, placement.dtype
         first = source.vocab_part(config.vocab_size).start
         self.config = config
-        self.embedding = VocabParallelEmbedding(load_embedding(source, config), first, collectives)
-        self.layers = [DecoderLayer(source, config, index) for index in range(config.num_layers)]
-        self.norm = RMSNorm(load_final_norm(source, config), config.norm_eps)
-        head = self.embedding.weight if config.tied_embeddings else load_head(source, config)
+        self.placement = placement
+        self.embedding = VocabParallelEmbedding(
+            put(load_embedding(source, config, dtype)), first, collectives
+        )
+        self.layers = [DecoderLayer(source, config, index, placement) for index in range(config.num_layers)]
+        self.norm = RMSNorm(put(load_final_norm(source, config)), config.norm_eps)
+        head = self.embedding.weight if config.tied_embeddings else put(load_head(source, config, dtype))
         self.head = VocabParallelHead(head, config.vocab_size, collectives)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length, placement)
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor | None:
         """Logits [sampling slices, vocab] on rank 0; None on the others, and when nothing is sampled."""
@@ -141,3 +155,10 @@ class Decoder:
         if not len(batch.sample_rows):
             return None
         return self.head(self.norm(hidden[batch.sample_rows]))
+
+
+def _placed(weights: LayerWeights, placement: Placement) -> LayerWeights:
+    placed: dict[str, Any] = {
+        field.name: placement.put_maybe(getattr(weights, field.name)) for field in fields(weights)
+    }
+    return replace(weights, **placed)

@@ -1,4 +1,4 @@
-"""The plain way to compute a step: torch operations, one after another."""
+"""The plain way to compute a step: torch operations, one after another, on a CPU or a GPU."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,39 @@ from services.worker.domain.plan import Slice
 from services.worker.engine.batch import make_batch
 from services.worker.engine.cache import KVCache
 from services.worker.engine.compute import Times
+from services.worker.engine.cuda_graphs import Capture, DecodeGraphs
 from services.worker.engine.model import Decoder
+from services.worker.engine.placement import CPU
 from services.worker.engine.sequences import SequenceState
 
 
 class PlainCompute:
-    """See `Compute` for the contract."""
+    """See `Compute` for the contract.
 
-    def __init__(self, model: Decoder, cache: KVCache) -> None:
+    Args:
+        model: This rank's share.
+        cache: Placed as the model is.
+        capture: Records decode steps, to replay them at once; None: every step runs op by op.
+    """
+
+    def __init__(self, model: Decoder, cache: KVCache, capture: Capture | None = None) -> None:
         self.num_blocks = cache.num_blocks
         self.collectives = model.head.collectives
         self.times = Times()
         self._model = model
         self._cache = cache
         self._windows = frozenset(model.config.windows)
+        self._graphs = None if capture is None else DecodeGraphs(model, cache, capture)
 
     def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            return self._model.forward(make_batch(slices, states, self._windows), self._cache)
+            if self._graphs is not None and self._graphs.takes(slices):
+                logits = self._graphs.forward(slices, states)
+            else:
+                batch = make_batch(slices, states, self._windows)
+                if self._model.placement != CPU:
+                    batch = batch.to(self._model.placement)
+                logits = self._model.forward(batch, self._cache)
+            # the sampler computes on the CPU: one copy per step
+            return None if logits is None else logits.to(torch.float32).cpu()

@@ -27,9 +27,12 @@ from services.worker.domain.rank_messages import (
 )
 from services.worker.engine.backend import Backend, load_backend, shared_kernels
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
-from services.worker.engine.collectives.gloo import GlooCollectives, Meeting, interface_of
+from services.worker.engine.collectives.gloo import GlooCollectives, interface_of
+from services.worker.engine.collectives.nccl import NcclCollectives
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
+from services.worker.engine.collectives.torch_distributed import Meeting
 from services.worker.engine.config import ModelError, read_config
+from services.worker.engine.device import gpu_memory, take_device
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.memory import MemoryShort, available_bytes
 from services.worker.engine.runner import Runner
@@ -116,7 +119,12 @@ def _serve(
 
 
 def connect(config: RankConfig) -> Collectives:
-    """The collectives backend that the config names."""
+    """The collectives backend that the config names.
+
+    Raises:
+        ModelError: its device is not to be had. CollectiveError: the others did not come.
+    """
+    placement = take_device(config)
     if config.world == 1:
         return SingleRank()
     if config.collectives == "shm":
@@ -133,7 +141,10 @@ def connect(config: RankConfig) -> Collectives:
         listen_fd=config.store_fd if config.rank == 0 else -1,
         interface=config.interface or (interface_of(config.address) if config.address else ""),
     )
-    return GlooCollectives(meeting, config.rank, config.world, config.start_timeout_s, config.step_timeout_s)
+    times = config.start_timeout_s, config.step_timeout_s
+    if config.collectives == "nccl":
+        return NcclCollectives(meeting, config.rank, config.world, *times, device=placement.device)
+    return GlooCollectives(meeting, config.rank, config.world, *times)
 
 
 def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
@@ -152,9 +163,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
-    # all ranks must agree, so rank 0 decides
-    decided = collectives.broadcast(b"%d" % (_num_blocks(config, backend) if config.rank == 0 else 0))
-    num_blocks = int(decided)
+    num_blocks = _agreed_blocks(config, backend, collectives)
     runner = Runner(backend.start(num_blocks))
     info = RankInfo(
         rank=config.rank,
@@ -185,12 +194,25 @@ def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
         )
 
 
+def _agreed_blocks(config: RankConfig, backend: Backend, collectives: Collectives) -> int:
+    """Blocks of every rank's KV cache: rank 0 decides for the memory that ranks share, but the GPU with the
+    least free memory for all.
+    """
+    own = _num_blocks(config, backend) if config.rank == 0 or backend.placement.on_gpu else 0
+    if backend.placement.on_gpu:
+        counts = collectives.all_gather(torch.tensor([float(own)]))  # exact up to 2**24 blocks
+        own = int(counts.min())
+    return int(collectives.broadcast(b"%d" % own))
+
+
 def _num_blocks(config: RankConfig, backend: Backend) -> int:
     """Blocks of the KV cache. What was asked for was checked before loading, and is again: others may have
     taken memory meanwhile.
     """
-    each = backend.block_bytes * (config.world - config.remote)
-    free = available_bytes()
+    if backend.placement.on_gpu:
+        each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
+    else:
+        each, free = backend.block_bytes * (config.world - config.remote), available_bytes()
     if config.kv_cache_tokens == 0:
         return max(1, int(free * config.kv_memory_share) // each)
     count = -(-config.kv_cache_tokens // BLOCK_SIZE)

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from services.worker.engine.placement import CPU, Placement
 from services.worker.engine.rope_config import RopeConfig
 
 
@@ -20,13 +21,18 @@ class RotaryEmbedding:
         head_dim: Even.
         rope: Kind and parameters.
         context_length: Longest sequence in tokens; there are no positions beyond.
+        placement: Where positions will be. Angles, cosines and sines are fp32 everywhere.
     """
 
-    def __init__(self, head_dim: int, rope: RopeConfig, context_length: int) -> None:
+    def __init__(
+        self, head_dim: int, rope: RopeConfig, context_length: int, placement: Placement = CPU
+    ) -> None:
         self.context_length = context_length
         self._rope = rope
-        self._exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        self._frequencies = _frequencies(self._exponents, rope)
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        # made on the CPU for any device, so that they have the same bits
+        self._frequencies = _frequencies(exponents, rope).to(placement.device)
+        self._exponents = exponents.to(placement.device)
         self._scaling = _attention_scaling(rope)
 
     def table(self, num_positions: int) -> tuple[Tensor, Tensor]:
@@ -36,7 +42,7 @@ class RotaryEmbedding:
         """
         if num_positions > self.context_length:
             raise ValueError(f"{num_positions} positions of a context of {self.context_length}")
-        return self._at(torch.arange(num_positions))
+        return self._at(torch.arange(num_positions, device=self._exponents.device))
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of those positions, each [tokens, 1, head_dim]; for `rotate`."""
@@ -53,9 +59,10 @@ class RotaryEmbedding:
 
 
 def rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates [tokens, heads, head_dim] by what `RotaryEmbedding.at` gave for these tokens."""
+    """Rotates [tokens, heads, head_dim] by what `RotaryEmbedding.at` gave for these tokens, in fp32."""
     cos, signed_sin = rotation
-    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), signed_sin)
+    rotated = torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1).to(cos.dtype), signed_sin)
+    return rotated.to(states.dtype)
 
 
 def _frequencies(exponents: Tensor, rope: RopeConfig) -> Tensor:

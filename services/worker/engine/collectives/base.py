@@ -27,7 +27,10 @@ class Collectives(Protocol):
     seconds: float
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
-        """Replaces a contiguous fp32 tensor by its sum over the ranks. Raises `CollectiveError`."""
+        """Replaces a contiguous fp32 tensor by its sum over the ranks. Raises `CollectiveError`.
+
+        The backends of torch.distributed take bf16 as well, and sum it in fp32.
+        """
         ...
 
     def all_gather(self, tensor: Tensor) -> Tensor:

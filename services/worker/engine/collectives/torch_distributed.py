@@ -1,0 +1,149 @@
+"""What the backends of torch.distributed have in common: how ranks meet, and every operation.
+
+An all-reduce is made of an all-gather and a sum in the order of ranks: more traffic than a ring, but the same
+bits on every rank and from every backend. Tensors that lie elsewhere than the backend works are copied there
+and back.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from services.worker.engine.collectives.base import CollectiveError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks find each other.
+
+    host, port: of the meeting point. listen_fd: its listening socket, on rank 0; -1 on the others.
+    interface: network interface of the connections between ranks; empty: loopback.
+    """
+
+    host: str
+    port: int
+    listen_fd: int = -1
+    interface: str = ""
+
+
+class TorchCollectives:
+    """See `Collectives` for the contract. One per process (torch.distributed keeps the group globally).
+
+    Args:
+        meeting: Where the ranks find each other.
+        rank: This rank.
+        world: Number of ranks.
+        start_timeout_s: Longest wait for all ranks to come.
+        timeout_s: Longest wait for the others in one operation; fixed from the start here.
+        backend: Of torch.distributed.
+        device: Where its tensors lie.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        rank: int,
+        world: int,
+        start_timeout_s: float,
+        timeout_s: float,
+        *,
+        backend: Literal["gloo", "nccl"],
+        device: torch.device,
+    ) -> None:
+        self.rank = rank
+        self.world = world
+        self.timeout_s = timeout_s
+        self.seconds = 0.0
+        self._backend = backend
+        self._device = device
+        try:
+            store = distributed.TCPStore(  # type: ignore[attr-defined]  # the stubs forget it
+                meeting.host,
+                meeting.port,
+                world,
+                is_master=rank == 0,
+                timeout=timedelta(seconds=start_timeout_s),
+                wait_for_workers=False,
+                master_listen_fd=meeting.listen_fd if rank == 0 else None,
+            )
+            distributed.init_process_group(
+                backend,
+                store=store,
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=timeout_s),
+                device_id=device if device.type == "cuda" else None,
+            )
+        except RuntimeError as error:
+            where = f"{meeting.host}:{meeting.port}"
+            raise CollectiveError(f"{backend}: rank {rank} could not join at {where}: {error}") from error
+
+    def all_reduce_sum(self, tensor: Tensor) -> None:
+        """Sums in the order of ranks, in fp32 whatever the type; see `Collectives`."""
+        parts = self._parts(tensor)
+        if self.world == 1:
+            return
+        if tensor.dtype == torch.float32 and tensor.device == self._device:
+            torch.add(parts[0], parts[1], out=tensor)
+            for part in parts[2:]:
+                tensor.add_(part)
+            return
+        total = parts[0].to(torch.float32)
+        for part in parts[1:]:
+            total.add_(part)
+        tensor.copy_(total)
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """See `Collectives`."""
+        return torch.stack(self._parts(tensor)).to(tensor.device)
+
+    def gather(self, tensor: Tensor) -> Tensor | None:
+        """See `Collectives`."""
+        own = tensor.to(self._device)
+        parts = [torch.empty_like(own) for _ in range(self.world)] if self.rank == 0 else None
+        self._run(lambda: distributed.gather(own, parts, dst=0))
+        return torch.stack(parts).to(tensor.device) if parts is not None else None
+
+    def broadcast(self, data: bytes) -> bytes:
+        """See `Collectives`."""
+        if len(data) > 1024:
+            raise ValueError(f"broadcast is for at most 1024 bytes, got {len(data)}")
+        buffer = torch.zeros(1028, dtype=torch.uint8)
+        if self.rank == 0:
+            framed = len(data).to_bytes(4, "little") + data
+            buffer[: len(framed)] = torch.frombuffer(bytearray(framed), dtype=torch.uint8)
+        placed = buffer.to(self._device)
+        self._run(lambda: distributed.broadcast(placed, src=0))
+        raw = placed.cpu().numpy().tobytes()
+        return raw[4 : 4 + int.from_bytes(raw[:4], "little")]
+
+    def barrier(self) -> None:
+        """See `Collectives`."""
+        self._parts(torch.zeros(1, device=self._device))[-1].tolist()  # waits for a GPU, too
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        own = tensor.to(self._device)
+        parts = [torch.empty_like(own) for _ in range(self.world)]
+        self._run(lambda: distributed.all_gather(parts, own))
+        return parts
+
+    def _run(self, operation: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        try:
+            return operation()
+        except RuntimeError as error:  # torch raises no narrower type for a lost peer or a timeout
+            raise CollectiveError(f"{self._backend}: rank {self.rank} lost the others: {error}") from error
+        finally:
+            self.seconds += time.perf_counter() - began
