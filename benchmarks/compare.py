@@ -18,9 +18,12 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "collectives": ("backend", "ranks", "bytes"),
 }
 _MARKS = {"engine": "decode_tokens_per_s", "serving": "requests_per_s", "collectives": "times_of_copy"}
-# a figure of a row: whether more of it is better
+# a figure of a row, with a dot one of an object in the row: whether more of it is better
 _FIGURES: dict[str, dict[str, bool]] = {
-    "engine": {"prefill_tokens_per_s": True, "decode_tokens_per_s": True},
+    "engine": {
+        "prefill_tokens_per_s": True, "decode_tokens_per_s": True, "http.decode_tokens_per_s": True,
+        "http.share_of_engine": True, "http.ttft_p50_ms": False, "http.itl_p99_ms": False,
+    },
     "serving": {
         "requests_per_s": True, "p50_ms": False, "p99_ms": False, "ttft_p50_ms": False, "errors": False,
     },
@@ -120,9 +123,16 @@ def _changes(
     name: str, figures: dict[str, bool], old: dict[str, Any], new: dict[str, Any]
 ) -> Iterator[Change]:
     for figure, more_is_better in figures.items():
-        before, after = old.get(figure), new.get(figure)
+        before, after = _figure(old, figure), _figure(new, figure)
         if _number(before) and _number(after):
             yield _change(name, figure, before, after, more_is_better)
+
+
+def _figure(row: dict[str, Any], figure: str) -> object:
+    found: object = row
+    for part in figure.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def _change(name: str, figure: str, before: float, after: float, more_is_better: bool) -> Change:

@@ -46,6 +46,17 @@ def test_less_throughput_and_more_time_are_worse(tmp_path: Path) -> None:
     assert found.regressions(0.25) == []
 
 
+def test_figures_through_http_count_where_both_files_have_them(tmp_path: Path) -> None:
+    def with_http(**figures: float) -> dict[str, Any]:
+        report = engine_report()
+        report["rows"][0]["http"] = {"decode_tokens_per_s": 90.0, "share_of_engine": 0.9, **figures}
+        return report
+
+    old, new, plain = written(tmp_path, with_http(), with_http(share_of_engine=0.6), engine_report())
+    assert [change.figure for change in compare(old, new).regressions(0.05)] == ["http.share_of_engine"]
+    assert compare(plain, new).regressions(0.0) == []
+
+
 def test_memory_is_that_of_the_largest_rank(tmp_path: Path) -> None:
     old, new = written(tmp_path, engine_report(), engine_report(peak_rss_mb=[100.0, 130.0]))
     (change,) = compare(old, new).regressions(0.05)
