@@ -1,25 +1,14 @@
 """One contract, two backends, two and four processes: shared memory and Gloo behave alike."""
 
-import asyncio
-import os
-import pickle
-import socket
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
 
-from services.worker.domain.rank_messages import Kind, RankConfig, pack_frame, shared_bytes
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from tests.collectives_kit import TIMEOUT_S, ranks_outcomes
 from tests.engine_collectives_rank import SIZES, values_of
-
-COMMAND = (sys.executable, "-m", "tests.engine_collectives_rank")
-TIMEOUT_S = 3.0
 
 
 @pytest.fixture(
@@ -27,42 +16,8 @@ TIMEOUT_S = 3.0
 )
 def outcomes(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
     """What each rank saw, rank 0 first."""
-    backend, world = request.param
-    manager = ProcessGroupManager(COMMAND)
-    with ExitStack() as stack:
-        shared = os.memfd_create("test")
-        stack.callback(os.close, shared)
-        os.ftruncate(shared, shared_bytes(world))
-        meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        config = RankConfig(
-            model="",
-            rank=0,
-            world=world,
-            threads=1,
-            collectives=backend,
-            start_timeout_s=30,
-            step_timeout_s=TIMEOUT_S,
-            shared_fd=shared,
-            store_fd=meeting.fileno(),
-            store_host="127.0.0.1",
-            store_port=meeting.getsockname()[1],
-        )
-        ranks = manager.spawn(world, 1, [shared, meeting.fileno()])
-    for rank in ranks:
-        rank.sock.setblocking(True)
-        rank.sock.settimeout(40)
-        rank.sock.sendall(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=rank.rank)))
-    try:
-        yield [pickle.loads(_read_all(rank.sock)) for rank in ranks]
-    finally:
-        asyncio.run(manager.stop(2.0))
-
-
-def _read_all(sock: socket.socket) -> bytes:
-    received = bytearray()
-    while data := sock.recv(1 << 20):
-        received += data
-    return bytes(received)
+    with ranks_outcomes(*request.param) as found:
+        yield found
 
 
 def _ordered_sum(parts: list[Tensor]) -> Tensor:
@@ -77,6 +32,17 @@ def test_sums_are_in_rank_order_and_the_same_bits_everywhere(outcomes: list[dict
         expected = _ordered_sum([values_of(rank, size) for rank in range(len(outcomes))])
         for outcome in outcomes:
             assert torch.equal(outcome["_sums"][index], expected)
+
+
+def test_bf16_is_summed_in_fp32_and_rounded_once(outcomes: list[dict[str, Any]]) -> None:
+    if outcomes[0]["_half_sums"] is None:
+        pytest.skip("shared memory is for fp32")
+    parts = [values_of(rank, 500).to(torch.bfloat16) for rank in range(len(outcomes))]
+    expected = _ordered_sum([part.float() for part in parts]).to(torch.bfloat16)
+    if len(outcomes) > 2:
+        assert not torch.equal(expected, _ordered_sum(parts)), "rounding at each step would be seen"
+    for outcome in outcomes:
+        assert torch.equal(outcome["_half_sums"], expected)
 
 
 def test_a_matrix_is_summed_in_place(outcomes: list[dict[str, Any]]) -> None:

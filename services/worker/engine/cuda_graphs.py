@@ -1,8 +1,8 @@
 """Decode steps recorded once and replayed: a launch per step instead of one per operator.
 
 A recording has fixed addresses and shapes, so batches are padded to powers of two, and so are their block
-tables; each pair of sizes is recorded when it first comes. Prefills, and batches whose padding would cost more
-than launches do, stay with the caller. How work is recorded is the business of a `Capture`.
+tables; each pair of sizes is recorded when it first comes. Prefills, and batches whose padding would cost
+more than launches do, stay with the caller. How work is recorded is the business of a `Capture`.
 """
 
 from collections.abc import Callable, Collection, Sequence

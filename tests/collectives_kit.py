@@ -1,0 +1,59 @@
+"""Runs the collectives' contract checks, `engine_collectives_rank.py`, in a process per rank."""
+
+import asyncio
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from services.worker.domain.rank_messages import Kind, RankConfig, pack_frame, shared_bytes
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+
+COMMAND = (sys.executable, "-m", "tests.engine_collectives_rank")
+TIMEOUT_S = 3.0
+
+
+@contextmanager
+def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
+    """What each rank saw, rank 0 first. fields: of `RankConfig`."""
+    manager = ProcessGroupManager(COMMAND)
+    with ExitStack() as stack:
+        shared = os.memfd_create("test")
+        stack.callback(os.close, shared)
+        os.ftruncate(shared, shared_bytes(world))
+        meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        config = RankConfig(
+            model="",
+            rank=0,
+            world=world,
+            threads=1,
+            collectives=backend,
+            start_timeout_s=30,
+            step_timeout_s=TIMEOUT_S,
+            shared_fd=shared,
+            store_fd=meeting.fileno(),
+            store_host="127.0.0.1",
+            store_port=meeting.getsockname()[1],
+            **fields,
+        )
+        ranks = manager.spawn(world, 1, [shared, meeting.fileno()])
+    for rank in ranks:
+        rank.sock.setblocking(True)
+        rank.sock.settimeout(40)
+        rank.sock.sendall(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=rank.rank)))
+    try:
+        yield [pickle.loads(_read_all(rank.sock)) for rank in ranks]
+    finally:
+        asyncio.run(manager.stop(2.0))
+
+
+def _read_all(sock: socket.socket) -> bytes:
+    received = bytearray()
+    while data := sock.recv(1 << 20):
+        received += data
+    return bytes(received)
