@@ -13,7 +13,7 @@ from services.worker.domain.scheduler import Limits
 from services.worker.leader import loop as engine_loop
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed
-from tests.worker_kit import Kit, chat, text_of
+from tests.worker_kit import Kit, chat, null_engine, text_of
 
 LETTERS = [*range(97, 123)]
 
@@ -76,6 +76,14 @@ async def test_a_step_is_queued_behind_the_one_that_runs_if_steps_take_time(
         await kit.all_free()
     assert max(map(len, engine.behind)) == (1 if delay_s else 0)
     assert bool(engine.follows) == bool(delay_s)
+
+
+async def test_the_engine_says_how_long_a_context_is(memory_bus: MemoryBus) -> None:
+    # the kit's model says 2,048; with scaled positions it can do more
+    async with Kit(memory_bus, null_engine(blocks=256, context=4096)) as kit:
+        assert isinstance((await kit.run(chat("r", prompt="x" * 3000)))[-1], Done)
+        failed = await kit.failure(chat("s", prompt="x" * 4096))
+        assert (failed.code, failed.data["context_length"]) == ("context_length_exceeded", 4096)
 
 
 async def test_no_step_is_queued_behind_a_long_one(memory_bus: MemoryBus) -> None:

@@ -63,7 +63,6 @@ class EngineLoop:
         self._limits = limits
         self._prefix_sharing = prefix_sharing
         self._metrics = metrics
-        self._model_context = context_length
         self._announce = announce
         self._clock = generations.clock
         self._next_check = 0.0
@@ -82,7 +81,8 @@ class EngineLoop:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
         self._failed_idle = False
         info = await self._engine.start()
-        context_length = min(self._model_context, info.context_length, info.num_blocks * BLOCK_SIZE)
+        # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
+        context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info, self.room = info, Room(context_length, info.vocab_size)
         self._run_ahead = info.run_ahead
         self._steps.clear()
