@@ -116,6 +116,9 @@ def test_a_compiler_by_name_that_is_not_there(place: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(NoKernels, match="CXX=no-such-compiler -O1 was not found"):
         ensure()
+    monkeypatch.setenv("CXX", "g++ 'open")
+    with pytest.raises(NoKernels, match=r"CXX=g\+\+ 'open is no command: No closing quotation; set it to"):
+        ensure()
 
 
 @compiles

@@ -84,7 +84,12 @@ def _places(target: str) -> list[Path]:
 
 def _compiler() -> list[str]:
     """The command of a C++ compiler: CXX, which may have arguments, else the first one on PATH."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NoKernels(
+            f"CXX={os.environ['CXX']} is no command: {error}; set it to a C++ compiler, or to nothing"
+        ) from error
     for command in [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]:
         if found := shutil.which(command[0]):
             return [found, *command[1:]]
@@ -116,6 +121,9 @@ def _compile(target: str) -> Path:
                 (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
             )
             raise NoKernels(f"{compiler[0]} could not compile the kernels: {reason}")
+        # on the disk before it has its name: half a library would end whoever calls into it
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         draft.rename(path)
         for old in path.parent.glob(f"kernels-{target}-*.so"):
             if old != path:
