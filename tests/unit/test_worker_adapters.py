@@ -235,6 +235,8 @@ def test_a_model_directory_is_read(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="nowhere does not exist"):
         load_model_dir(tmp_path / "nowhere")
+    with pytest.raises(InvalidRequest, match=r"README\.md is no directory"):
+        load_model_dir(Path(__file__).parents[2] / "README.md")
     for number, (file, content, complaint) in enumerate(
         [
             ("config.json", None, "config.json is missing"),
@@ -244,6 +246,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
             ("config.json", "[]", "must hold a JSON object"),
             ("config.json", "{}", "max_position_embeddings"),
             ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id"),
+            ("tokenizer_config.json", '{"chat_template": "{% if %}"}', "tokenizer_config.json: .* is broken"),
+            ("chat_template.jinja", "{% if %}", "chat_template.jinja: .* is broken"),
         ]
     ):
         path = write_model(tmp_path / str(number))

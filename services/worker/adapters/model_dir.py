@@ -33,7 +33,8 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         InvalidRequest: a file is missing, unreadable, or lacks a value; the text names both.
     """
     if not path.is_dir():
-        raise InvalidRequest(f"the model directory {path} does not exist", param="model")
+        what = "is no directory" if path.exists() else "does not exist"
+        raise InvalidRequest(f"the model directory {path} {what}", param="model")
     config = _read_json(path / "config.json", required=True)
     tokenizer_config = _read_json(path / "tokenizer_config.json")
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
@@ -90,7 +91,11 @@ def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | No
     special = {
         key: _token(tokenizer_config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
     }
-    return ChatTemplate(source, {key: token for key, token in special.items() if token})
+    try:
+        return ChatTemplate(source, {key: token for key, token in special.items() if token})
+    except InvalidRequest as error:
+        place = file if file.is_file() else path / "tokenizer_config.json"
+        raise InvalidRequest(f"{place}: {error.message}", param="model") from error
 
 
 def _token(value: object) -> str:
