@@ -49,6 +49,7 @@ def _load(model: Path) -> Decoder:
         ({"vocab_size": None}, "vocab_size"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"rms_norm_eps": -1}, "rms_norm_eps"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
         ({"hidden_act": "gelu"}, "hidden_act"),

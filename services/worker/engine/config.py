@@ -12,6 +12,9 @@ from typing import Any
 from services.worker.engine.fields import Fields, ModelError, read_json
 from services.worker.engine.rope_config import RopeConfig, read_rope
 
+# of any model so far, several times over: a damaged number is refused before lists are made of it
+MAX_LAYERS = 1024
+
 __all__ = ["FAMILIES", "ModelConfig", "ModelError", "RopeConfig", "read_config", "read_json"]
 
 
@@ -148,6 +151,8 @@ def _decoder(fields: Fields, *, window: int = 0, full_layers: int = 0, **variant
         raise fields.error("head_dim", f"even, it is {head_dim}")
     max_positions = fields.integer("max_position_embeddings")
     num_layers = fields.integer("num_hidden_layers")
+    if num_layers > MAX_LAYERS:
+        raise fields.error("num_hidden_layers", f"at most {MAX_LAYERS}")
     rope = read_rope(fields, head_dim, max_positions)
     return ModelConfig(
         architecture=fields.raw["architectures"][0],
