@@ -1,0 +1,136 @@
+"""The plain path on a real GPU against the same on the CPU: logits, recorded decodes, memory, the engine."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
+from services.worker.domain.plan import EngineInfo, EngineRefused
+from services.worker.engine import cuda_graphs, rank
+from services.worker.engine.cache import KVCache, block_bytes
+from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.compute import Compute
+from services.worker.engine.config import ModelConfig, ModelError, read_config
+from services.worker.engine.cuda_graphs import CudaCapture
+from services.worker.engine.model import Decoder
+from services.worker.engine.placement import Placement
+from services.worker.engine.plain import PlainCompute
+from services.worker.engine.weights import Checkpoint
+from tests.engine_support import GREEDY, generate, make_model, plan_logits
+from tests.unit.test_engine_cuda_graphs import decode_plans
+from tests.unit.test_engine_device import BF16_ERROR, FAMILIES, config, relative_error
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
+    pytest.mark.timeout(300),  # the first use of CUDA takes a while
+]
+GPUS = torch.cuda.device_count()
+PROMPTS = [[5, 9, 2, 77, 140] * 8, [3, 1, 4]]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), request.param, **FAMILIES[request.param])
+
+
+def on_gpu(
+    checkpoint: Checkpoint,
+    shape: ModelConfig,
+    collectives: Collectives,
+    num_blocks: int,
+    *,
+    dtype: torch.dtype,
+    recorded: bool,
+) -> Compute:
+    placement = Placement(torch.device("cuda", 0), dtype)
+    model = Decoder(checkpoint, shape, collectives, placement)
+    cache = KVCache(shape, num_blocks, collectives.world, placement)
+    return PlainCompute(model, cache, CudaCapture(placement.device) if recorded else None)
+
+
+def gpu_logits(model: Path, dtype: torch.dtype, recorded: bool) -> list[Tensor]:
+    return plan_logits(model, 1, decode_plans(), compute=partial(on_gpu, dtype=dtype, recorded=recorded))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_fp32_equals_the_cpu(model: Path, recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not torch.backends.cuda.matmul.allow_tf32, "TF32 has 10 bits of mantissa"
+    monkeypatch.setattr(cuda_graphs, "MIN_BLOCKS", 4)
+    expected = plan_logits(model, 1, decode_plans())
+    for found, wanted in zip(gpu_logits(model, torch.float32, recorded), expected, strict=True):
+        assert found.device.type == "cpu"
+        torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_bf16_is_near_to_the_cpu_in_fp32(model: Path, recorded: bool) -> None:
+    expected = plan_logits(model, 1, decode_plans())
+    assert 1e-4 < relative_error(gpu_logits(model, torch.bfloat16, recorded), expected) < BF16_ERROR
+
+
+def test_recorded_decodes_equal_those_op_by_op_in_bf16(model: Path) -> None:
+    eager, recorded = (gpu_logits(model, torch.bfloat16, how) for how in (False, True))
+    # padding chooses other kernels, so only rounding may differ: both are within BF16_ERROR of fp32
+    assert relative_error(recorded, eager) < BF16_ERROR
+
+
+def test_the_cache_takes_its_share_of_the_free_memory(model: Path) -> None:
+    free = torch.cuda.mem_get_info(0)[0]
+    _, ready = rank.load(config(model, kv_memory_share=0.05), SingleRank(), 0.0)
+    each = block_bytes(read_config(model), 1, Placement(dtype=torch.bfloat16))
+    assert 0.03 * free < ready.num_blocks * each < 0.051 * free
+    assert ready.kv_format == "bf16"
+
+
+def test_a_cache_beyond_the_gpu_is_refused_before_loading(model: Path) -> None:
+    with pytest.raises(ModelError, match=r"kv_cache_tokens=2147483648 needs .*cuda:0 has .* in all"):
+        rank.load(config(model, kv_cache_tokens=2**31), SingleRank(), 0.0)
+
+
+async def tokens_of(
+    model: Path, world: int, device: str, dtype: str = "auto"
+) -> tuple[list[list[int]], EngineInfo]:
+    options = RankEngineOptions(
+        model=model,
+        tensor_parallel=world,
+        kv_cache_tokens=512 * 16,
+        device="cuda" if device == "cuda" else "cpu",
+        dtype="fp32" if dtype == "fp32" else "auto",
+    )
+    engine = RankEngine(options)
+    try:
+        info = await engine.start()
+        return await generate(engine, PROMPTS, 40, [GREEDY, GREEDY]), info
+    finally:
+        await engine.stop()
+
+
+async def test_an_engine_of_one_gpu_says_what_the_cpu_says(model: Path) -> None:
+    expected, _ = await tokens_of(model, 1, "cpu")
+    found, info = await tokens_of(model, 1, "cuda", "fp32")
+    assert found == expected
+    assert info.ranks[0].kernels == "plain cuda fp32"
+
+
+async def test_an_engine_computes_in_bf16_by_default(model: Path) -> None:
+    found, info = await tokens_of(model, 1, "cuda")
+    assert [len(made) for made in found] == [40, 40]
+    assert (info.ranks[0].kernels, info.kv_format) == ("plain cuda bf16", "bf16")
+
+
+@pytest.mark.skipif(GPUS < 2, reason=f"needs two GPUs, torch finds {GPUS}")
+async def test_an_engine_of_two_gpus_says_what_the_cpu_says(model: Path) -> None:
+    expected, _ = await tokens_of(model, 2, "cpu")
+    assert (await tokens_of(model, 2, "cuda", "fp32"))[0] == expected
+
+
+async def test_more_ranks_than_gpus_are_refused(model: Path) -> None:
+    world = 1 << GPUS.bit_length()  # divides the model's heads, up to 8
+    if world > 8:
+        pytest.skip(f"the models have 8 heads, too few for more ranks than the {GPUS} GPUs")
+    with pytest.raises(EngineRefused, match=f"device=cuda with {world} ranks"):
+        await tokens_of(model, world, "cuda")
