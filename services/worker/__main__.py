@@ -86,6 +86,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
         retention_s=settings.retention_s,
         retention_bytes=settings.retention_bytes,
         commit_wait_s=settings.session_done_wait_s,
+        stream_interval_s=settings.stream_interval_ms / 1000,
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
         sessions=SessionLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,

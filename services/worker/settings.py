@@ -136,6 +136,13 @@ class Settings(CommonSettings):
     max_request_s: float = Field(
         default=600.0, gt=0, le=86_400, description="The longest a request may take that has no deadline."
     )
+    stream_interval_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        description="The least time between two pieces of a stream, but for its first and last; 0: a piece "
+        "for each step. More of it leaves more of the cores to the ranks.",
+    )
     retention_s: float = Field(
         default=10.0, ge=0, le=3600, description="How long an ended request's frames are kept for resending."
     )

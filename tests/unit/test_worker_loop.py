@@ -12,8 +12,8 @@ from services.worker.domain.plan import EngineFailed, Sampled, StepPlan, StepRes
 from services.worker.domain.scheduler import Limits
 from services.worker.leader import loop as engine_loop
 from shared.bus.memory import MemoryBus
-from shared.messages import Done, Failed
-from tests.worker_kit import Kit, chat, null_engine, text_of
+from shared.messages import Done, Failed, Tokens
+from tests.worker_kit import Kit, chat, null_engine, text_of, tokens_of
 
 LETTERS = [*range(97, 123)]
 
@@ -178,3 +178,35 @@ async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) 
         assert [text_of(frames, choice) for choice in range(3)] == [answer("x" * 200, 4)] * 3
     computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.slices)
     assert computed == 192 + 3 * 8 + 3 * 3
+
+
+async def test_streams_may_get_their_text_less_often_all_at_the_same_time(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.002), stream_interval_s=0.03) as kit:
+        requests = [chat(name, sampling={"max_tokens": 60}) for name in "abc"]
+        answers = await asyncio.gather(*(kit.run(request) for request in requests))
+    for frames in answers:
+        assert len(tokens_of(frames)) == 60
+        sent = [frame for frame in frames if isinstance(frame, Tokens)]
+        assert len(tokens_of(sent[:1])) == 1, "the first text does not wait"
+        assert len(sent) <= 2 + 60 / (0.03 / 0.002)
+    assert max(kit.batches) >= 3
+    assert text_of(answers[0]) == text_of(answers[1]) == text_of(answers[2])
+
+
+async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.001), stream_interval_s=1e9) as kit:
+        frames = await kit.run(chat("a", sampling={"max_tokens": 20}))
+    # the clock of the first step is far from 0, but not that far: nothing is ever due
+    assert [len(tokens_of([frame])) for frame in frames if isinstance(frame, Tokens)] == [1, 19]
+
+
+async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory_bus: MemoryBus) -> None:
+    engine = null_engine(blocks=16, delay_s=0.002)
+    async with Kit(memory_bus, engine, stream_interval_s=0.03) as kit:
+        await kit.ask(chat("a", prompt="x" * 16, sampling={"max_tokens": 200}))
+        await kit.ask(chat("b", prompt="y" * 16, sampling={"max_tokens": 200}))
+        await kit.until(lambda: kit.metric("num_preemptions_total") == 1)
+        generation = kit.leader._generations.by_id["b"]
+        await kit.until(lambda: not generation.choices[0].unsent_tokens, 0.15)
+        assert kit.leader.load().waiting == 1, "it has not gone on yet"
+        assert len(tokens_of(await kit.end_of("b"))) == 200

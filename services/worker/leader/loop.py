@@ -45,6 +45,8 @@ class EngineLoop:
     """Owns the engine's life. `state` is what heartbeats tell, `failure` why it is "failed".
 
     announce: called when the state has changed.
+    stream_interval_s: streams get their first and last text at once, the rest at most so often, all of them
+        after the same steps, so that processes between here and the callers wake up once for several steps.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class EngineLoop:
         metrics: Metrics,
         context_length: int,
         announce: Callable[[], Awaitable[None]],
+        stream_interval_s: float = 0.0,
     ) -> None:
         self._engine = engine
         self._generations = generations
@@ -64,6 +67,9 @@ class EngineLoop:
         self._prefix_sharing = prefix_sharing
         self._metrics = metrics
         self._announce = announce
+        self._stream_interval_s = stream_interval_s
+        self._streams_sent_at = 0.0
+        self._held: dict[str, Generation] = {}  # streams with tokens that wait for the interval's end
         self._clock = generations.clock
         self._next_check = 0.0
         self._steps: deque[_Step] = deque()  # submitted and not done, oldest first
@@ -176,7 +182,7 @@ class EngineLoop:
 
     def _emit(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
         """Gives each generation its tokens, and sends what is to be sent now."""
-        generations, touched = self._generations, {}
+        generations, touched = self._generations, dict[str, Generation]()
         self._metrics.generation_tokens.inc(len(advances))
         for advance in advances:
             sequence = advance.sequence
@@ -198,9 +204,20 @@ class EngineLoop:
                 if advance.finish_reason is None:  # a stop string
                     scheduler.end(sequence)
             touched[sequence.request_id] = generation
+        due = now - self._streams_sent_at >= self._stream_interval_s
         for generation in touched.values():
             if not generation.ended:
-                self._send(generation, now)
+                self._send(generation, now, due)
+        if due:
+            self._streams_sent_at = now
+            self._send_held(now)
+
+    def _send_held(self, now: float) -> None:
+        """Sends what was held back for streams that have no token of this step."""
+        held, self._held = self._held, {}
+        for generation in held.values():
+            if not generation.ended:
+                self._flush(generation, now)
 
     def _no_token(self, generation: Generation, why: str) -> None:
         """The model has no next token for one sequence: its request fails, the others go on."""
@@ -208,27 +225,43 @@ class EngineLoop:
         self._metrics.failed_sequences.inc()
         self._generations.fail(generation, Internal(f"the model gave no next token: {why}"))
 
-    def _send(self, generation: Generation, now: float) -> None:
-        if generation.first_token_at:
+    def _send(self, generation: Generation, now: float, due: bool) -> None:
+        """Sends a generation's new tokens, or keeps them; `due`: the interval of the streams is over."""
+        first = not generation.first_token_at
+        if not first:
             self._metrics.inter_token.observe(now - generation.last_token_at)
         else:
             generation.first_token_at = now
             self._metrics.first_token.observe(now - generation.arrived)
         generation.last_token_at = now
         complete = generation.open_choices == 0
-        if not complete and generation.request.delivery == "whole":
-            gathered = 0
-            for choice in generation.choices:
-                gathered += len(choice.unsent_tokens)
-            items = gathered * (2 + generation.request.sampling.logprobs)
-            if now - generation.last_flush_at < WHOLE_FLUSH_S and items < WHOLE_FLUSH_ITEMS:
-                return
+        if not complete and self._may_wait(generation, now, due or first):
+            return
+        self._flush(generation, now)
+        if complete:
+            self._generations.on_all_tokens(generation)
+
+    def _may_wait(self, generation: Generation, now: float, due: bool) -> bool:
+        """Whether tokens are better sent later, together with others."""
+        request = generation.request
+        if request.delivery == "whole":
+            due = now - generation.last_flush_at >= WHOLE_FLUSH_S
+        if due:
+            return False
+        gathered = 0
+        for choice in generation.choices:
+            gathered += len(choice.unsent_tokens)
+        if gathered * (2 + request.sampling.logprobs) >= WHOLE_FLUSH_ITEMS:
+            return False
+        if request.delivery == "stream":
+            self._held[request.request_id] = generation
+        return True
+
+    def _flush(self, generation: Generation, now: float) -> None:
         generation.last_flush_at = now
         frame = generation.tokens()
         if frame is not None:
             self._generations.publisher.send(generation.reply_to, frame)
-        if complete:
-            self._generations.on_all_tokens(generation)
 
     def _expire(self, request_id: str) -> None:
         generation = self._generations.by_id.get(request_id)

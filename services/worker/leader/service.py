@@ -53,6 +53,7 @@ class LeaderOptions:
     retention_s: float = 10.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
+    stream_interval_s: float = 0.0
     prefix_sharing: PrefixSharing = "tenant"
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
@@ -97,6 +98,7 @@ class Leader:
             metrics=metrics,
             context_length=model.context_length,
             announce=self._heartbeats.beat,
+            stream_interval_s=options.stream_interval_s,
         )
         self._sessions = Sessions(store, options.sessions, metrics, lambda: bus.max_payload)
         finisher = Finisher(
