@@ -1,5 +1,6 @@
 """Where a rank computes: bf16 against fp32, refusals, and loading as on a GPU on a CPU that poses as one."""
 
+import os
 import socket
 from contextlib import ExitStack
 from functools import partial
@@ -197,6 +198,23 @@ def test_a_build_without_nccl_is_refused(gpus: list[torch.device], monkeypatch: 
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: False)
     with pytest.raises(ModelError, match=r"needs NCCL.*tensor_parallel=1"):
         rank.connect(config(world=2))
+
+
+def test_nccl_is_told_which_gpu_and_how_long(
+    gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(distributed, "TCPStore", lambda *place, **options: told.update(options, place=place))
+    monkeypatch.setattr(distributed, "init_process_group", lambda name, **how: told.update(how, name=name))
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
+    made = rank.connect(config(rank=1, world=2, store_host="h", store_port=7, interface="eth9"))
+    assert (made.rank, made.world) == (1, 2)
+    assert (told["name"], told["place"]) == ("nccl", ("h", 7, 2))
+    assert (told["rank"], told["world_size"], told["is_master"]) == (1, 2, False)
+    assert told["device_id"] == torch.device("cuda", 1)
+    assert told["timeout"].total_seconds() == 20
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "eth9"
 
 
 # --- what a GPU does not have ---
