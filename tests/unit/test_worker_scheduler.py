@@ -302,6 +302,22 @@ def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
     assert [s.request_id for s in scheduler.waiting] == ["large", "equal"]
 
 
+def test_nobody_gives_way_for_blocks_that_the_other_shares_anyway() -> None:
+    scheduler = build(blocks=10, budget=256, names=NAMES)
+    holder, low = make("holder", 40, 8, priority=5), make("low", 104, 8, arrival=1)
+    holder.tokens = holder.tokens[::-1]  # begins otherwise
+    for sequence in (holder, low):
+        scheduler.add(sequence)
+    step(scheduler)
+    # needs two blocks besides the six that it has in common with low, whose only other one is not enough
+    scheduler.add(make("large", 124, 1, arrival=2, priority=1))
+    step(scheduler)
+    assert [s.request_id for s in scheduler.running] == ["holder", "low"]
+    order = [a.sequence.request_id for _ in range(20) for a in step(scheduler) if a.finish_reason]
+    assert order == ["holder", "low", "large"]
+    assert scheduler.num_preemptions == 0
+
+
 def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
     scheduler = Scheduler(BlockManager(512), Limits(512, 16, 64, step_target_s=0.1))
 

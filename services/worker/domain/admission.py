@@ -48,7 +48,7 @@ class Admission:
             if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
                 break
             victims.append(victim)
-            missing -= blocks.num_exclusive(victim.seq_id)
+            missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
         if missing <= 0:
             for victim in victims:
                 queues.preempt(victim)

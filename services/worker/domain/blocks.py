@@ -46,9 +46,12 @@ class BlockManager:
         """Free blocks with content that a sequence may still find."""
         return len(self._cached)
 
-    def num_exclusive(self, seq_id: int) -> int:
-        """How many blocks would be free if the sequence gave up its own."""
-        return [self._readers[block] for block in self._tables[seq_id]].count(1)
+    def num_exclusive(self, seq_id: int, num_tokens: int = 0, names: Sequence[bytes] = ()) -> int:
+        """How many blocks would be free if the sequence gave up its own; without those that `allocate` for
+        another one of so many tokens shares, which would only take them back.
+        """
+        shared = set(self._find(num_tokens, names))
+        return [self._readers[block] for block in self._tables[seq_id] if block not in shared].count(1)
 
     def is_cached(self, name: bytes) -> bool:
         """Whether a block of that name is there, in a table or not."""
