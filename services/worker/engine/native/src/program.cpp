@@ -96,13 +96,13 @@ void rotate_op(const Op& op, const Batch& batch, int first, int end) {
   }
 }
 
-void attention_op(const Op& op, const Context& c, Counter& counter) {
+void attention_op(const Op& op, const Context& c, Counter* counters, int thread) {
   const Heads heads = heads_of(op);
   const Batch& batch = c.batch;
   const auto attend_to = op.flags & HALF ? attention_task<uint16_t> : attention_task<float>;
   int64_t total = 0;
   for (int s = 0; s < batch.spans; s++) total += tasks_of(heads, batch.span[s]);
-  counter.share((int)total, c.team.threads(), [&](int first, int end) {
+  share(counters, c.team.threads(), thread, total, [&](int first, int end) {
     int64_t base = 0;
     for (int s = 0; s < batch.spans && base < end; s++) {
       const int64_t count = tasks_of(heads, batch.span[s]);
@@ -133,23 +133,24 @@ int time_of(int kind) {
 
 // Returns -1, or the number of a rank that did not come.
 int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& batch, int64_t* times) {
-  std::vector<Counter> counters(count);
+  std::vector<Counter> counters(count * team.threads());
   const Context c = {team, exchange, batch};
   std::atomic<int> late{-1};
   team.run([&](int thread) {
     int64_t before = thread == 0 ? now_ns() : 0;
     for (int i = 0; i < count; i++) {
       const Op& op = ops[i];
-      const auto share = [&](int64_t total, void (*work)(const Op&, const Batch&, int, int)) {
-        counters[i].share((int)total, team.threads(), [&](int first, int end) { work(op, batch, first, end); });
+      Counter* mine = &counters[i * team.threads()];
+      const auto split = [&](int64_t total, void (*work)(const Op&, const Batch&, int, int)) {
+        share(mine, team.threads(), thread, total, [&](int first, int end) { work(op, batch, first, end); });
       };
       switch (op.kind) {
-        case EMBED: share(batch.rows, embed); break;
-        case RESIDUAL: share(rows_of(op, batch), residual); break;
-        case LINEAR: if (rows_of(op, batch)) share(op.n[2], linear_op); break;
-        case ROTATE: share(batch.rows, rotate_op); break;
-        case ATTENTION: attention_op(op, c, counters[i]); break;
-        case PREPARE: share(batch.rows, prepare_op); break;
+        case EMBED: split(batch.rows, embed); break;
+        case RESIDUAL: split(rows_of(op, batch), residual); break;
+        case LINEAR: if (rows_of(op, batch)) split(op.n[2], linear_op); break;
+        case ROTATE: split(batch.rows, rotate_op); break;
+        case ATTENTION: attention_op(op, c, mine, thread); break;
+        case PREPARE: split(batch.rows, prepare_op); break;
         case EXCHANGE:
           if (thread == 0) {
             exchange->publish();

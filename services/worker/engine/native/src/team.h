@@ -120,22 +120,28 @@ class Team {
   Signal turn_;
 };
 
-// Pieces of one op's work, handed out in order.
+// One op's work, in pieces. Each thread has a part of its own, the same one in every step, so that what it reads is
+// likely still in its core's cache; who is through with its part takes pieces of the others'.
 struct alignas(64) Counter {
   std::atomic<int> next{0};
+};
 
-  template <class Work>
-  void share(int count, int threads, Work work) {
+// counters: one for each thread, zero at first
+template <class Work>
+void share(Counter* counters, int threads, int thread, int64_t count, Work work) {
+  for (int i = 0; i < threads; i++) {
+    const int owner = (thread + i) % threads;
+    const int begin = (int)(count * owner / threads), size = (int)(count * (owner + 1) / threads) - begin;
+    std::atomic<int>& next = counters[owner].next;
     int first = next.load(std::memory_order_relaxed);
-    while (first < count) {
+    while (first < size) {
       // large pieces first, single ones at the end, so that all are through at about the same time
-      const int piece = threads == 1 ? count : std::max(1, (count - first) / (threads * 3));
-      if (next.compare_exchange_weak(first, first + piece, std::memory_order_relaxed)) {
-        work(first, std::min(count, first + piece));
-        first = next.load(std::memory_order_relaxed);
-      }
+      const int piece = threads == 1 ? size : std::max(1, (size - first) / 3);
+      if (!next.compare_exchange_weak(first, first + piece, std::memory_order_relaxed)) continue;
+      work(begin + first, begin + first + piece);
+      first = next.load(std::memory_order_relaxed);
     }
   }
-};
+}
 
 }  // namespace ryz
