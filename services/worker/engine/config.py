@@ -148,7 +148,7 @@ def _decoder(fields: Fields, *, window: int = 0, full_layers: int = 0, **variant
         raise fields.error("hidden_size", f"a multiple of num_attention_heads ({num_heads})")
     head_dim = fields.integer("head_dim", hidden_size // num_heads)
     if head_dim % 2:
-        raise fields.error("head_dim", f"even, it is {head_dim}")
+        raise fields.error("head_dim", "even")
     max_positions = fields.integer("max_position_embeddings")
     num_layers = fields.integer("num_hidden_layers")
     if num_layers > MAX_LAYERS:
