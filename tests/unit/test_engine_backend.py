@@ -126,7 +126,7 @@ def test_what_only_kernels_have_is_refused_beside_plain(
 ) -> None:
     with pytest.raises(ModelError) as refused:
         load(config(model, kernels="plain", **changes), SingleRank())
-    assert str(refused.value) == f"{named} needs the native kernels, and kernels=plain was chosen"
+    assert str(refused.value) == f"{named} needs the native kernels; set kernels=auto, not plain"
 
 
 @pytest.mark.usefixtures("none_here")

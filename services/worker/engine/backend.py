@@ -166,7 +166,7 @@ def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
     special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")
     if config.kernels == "plain":
         if special:
-            raise ModelError(f"{special[0]} needs the native kernels, and kernels=plain was chosen")
+            raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")
         return None
     try:
         if shape.head_dim > MAX_HEAD_DIM:
