@@ -194,10 +194,10 @@ def _random_plans(
 
 
 @pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("world", "seed"), [(1, 1), (2, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_random_batches_equal_transformers(
-    models: dict[str, Path], name: str, seed: int, compute: str
+    models: dict[str, Path], name: str, world: int, seed: int, compute: str
 ) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}
     texts = {key: _tokens(LENGTH, number) for key, number in seeds.items()}
@@ -205,7 +205,7 @@ def test_random_batches_equal_transformers(
     assert sum(map(len, rows)) > 20
     assert any(plan.release for plan in plans)
     expected = {key: _expected(models[name], number) for key, number in seeds.items()}
-    computed = plan_logits(models[name], 2, plans, compute=COMPUTES[compute])
+    computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
     for found, wanted in zip(computed, rows, strict=True):
         assert len(found) == len(wanted)
         for row, (key, length) in zip(found, wanted, strict=True):
