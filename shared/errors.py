@@ -50,6 +50,12 @@ class SessionNotFound(RyzError):
     code = "session_not_found"
 
 
+class Conflict(RyzError):
+    """There is something under that name already, or it changed meanwhile."""
+
+    code = "conflict"
+
+
 class RequestTooLarge(RyzError):
     """The body or the message is over the limit."""
 
@@ -113,6 +119,7 @@ FAMILY: dict[str, type[RyzError]] = {
         ContextLengthExceeded,
         ModelNotFound,
         SessionNotFound,
+        Conflict,
         RequestTooLarge,
         RateLimited,
         Overloaded,
@@ -129,6 +136,7 @@ TABLE: dict[str, Mapping] = {
     "context_length_exceeded": Mapping(400, "invalid_request_error"),
     "model_not_found": Mapping(404, "invalid_request_error"),
     "session_not_found": Mapping(404, "invalid_request_error"),
+    "conflict": Mapping(409, "invalid_request_error"),
     "request_too_large": Mapping(413, "invalid_request_error"),
     "rate_limited": Mapping(429, "rate_limit_error"),
     "cancelled": Mapping(499, "invalid_request_error"),

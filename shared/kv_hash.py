@@ -36,6 +36,11 @@ def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
     return digest.digest()
 
 
+def split(names: bytes) -> list[bytes]:
+    """Names that were packed one after another; a rest that is no whole name is left out."""
+    return [names[at : at + NAME_BYTES] for at in range(0, len(names) - NAME_BYTES + 1, NAME_BYTES)]
+
+
 def extend(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The name of a block of these 16 tokens; `parent` is that of the block before it, or the root."""
     return blake2b(parent + _TOKENS.pack(*token_ids), digest_size=NAME_BYTES).digest()

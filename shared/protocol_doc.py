@@ -18,7 +18,17 @@ from msgspec import inspect
 
 from shared import errors, protocol_text
 from shared.codec import encode
-from shared.messages import ChatMessage, FrameBatch, GenerateRequest, Wire, fleet, frames, generate, sessions
+from shared.messages import (
+    ChatMessage,
+    FrameBatch,
+    GenerateRequest,
+    Wire,
+    blocks,
+    fleet,
+    frames,
+    generate,
+    sessions,
+)
 from shared.messages.frames import Frame
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
@@ -26,6 +36,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Requests", generate),
     ("Frames", frames),
     ("Sessions", sessions),
+    ("KV blocks", blocks),
     ("Fleet and status", fleet),
 ]
 PLAIN = {

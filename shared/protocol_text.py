@@ -53,6 +53,30 @@ SUBJECTS = [
     SubjectRow(
         f"`{subjects.SESSION_DELETE}`", "SessionDelete, answered by SessionDeleted", "other services", KVSTATE
     ),
+    SubjectRow(
+        f"`{subjects.SESSION_DESCRIBE}`",
+        "SessionDescribe, answered by SessionDescribed",
+        "other services",
+        KVSTATE,
+    ),
+    SubjectRow(
+        f"`{subjects.SESSION_PIN}`", "SessionPin, answered by SessionDescribed", "other services", KVSTATE
+    ),
+    SubjectRow(f"`{subjects.PINS}`", "PinList, answered by PinPage", "routers", KVSTATE),
+    SubjectRow(f"`{subjects.BLOCKS_FIND}`", "BlocksFind, answered by BlocksFound", "leaders", KVSTATE),
+    SubjectRow(
+        f"`{subjects.BLOCKS_COMMIT}`", "BlocksCommit, answered by BlocksCommitted", "leaders", KVSTATE
+    ),
+    SubjectRow(f"`{subjects.SESSION_TURNS}`", "SessionTurns", "leaders", "all routers"),
+    SubjectRow(f"`{subjects.SESSION_PINNED}`", "Pinned", "kvstate", "all routers"),
+    SubjectRow(f"`{subjects.SESSION_GONE}`", "SessionGone", "kvstate", "all leaders and routers"),
+    SubjectRow(
+        f"`{subjects.SESSION_ROUTE}`", "SessionRouteQuery, answered by SessionRoute", "anybody", ROUTERS
+    ),
+    SubjectRow(
+        f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "anybody", "all leaders"
+    ),
+    SubjectRow(_each(subjects.warm("_"), "group"), "WarmSession, answered by Warmed", "anybody", LEADER),
 ]
 
 INTRODUCTION = f"""

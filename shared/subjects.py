@@ -15,6 +15,16 @@ SESSION_GET = f"{PREFIX}.kvstate.session.get"
 SESSION_COMMIT = f"{PREFIX}.kvstate.session.commit"
 SESSION_LIST = f"{PREFIX}.kvstate.session.list"
 SESSION_DELETE = f"{PREFIX}.kvstate.session.delete"
+SESSION_DESCRIBE = f"{PREFIX}.kvstate.session.describe"
+SESSION_PIN = f"{PREFIX}.kvstate.session.pin"
+PINS = f"{PREFIX}.kvstate.pins"
+BLOCKS_FIND = f"{PREFIX}.kvstate.blocks.find"
+BLOCKS_COMMIT = f"{PREFIX}.kvstate.blocks.commit"
+SESSION_TURNS = f"{PREFIX}.session.turns"
+SESSION_PINNED = f"{PREFIX}.session.pinned"
+SESSION_GONE = f"{PREFIX}.session.gone"
+SESSION_ROUTE = f"{PREFIX}.session.route"
+KV_HOLDERS = f"{PREFIX}.kv.holders"
 
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
@@ -47,6 +57,11 @@ def cancel(group: str) -> str:
 def resend(group: str) -> str:
     """Where a caller asks a group's leader for frames that it missed."""
     return f"{PREFIX}.resend.{token(group)}"
+
+
+def warm(group: str) -> str:
+    """Where a group's leader is asked to have a session's KV in memory."""
+    return f"{PREFIX}.kv.warm.{token(group)}"
 
 
 def heartbeat(group: str) -> str:

@@ -7,12 +7,12 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from services.kvstate.domain.circuit import Circuit, CircuitLimits
 from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.handlers import HandlerLimits, Handlers
 from services.kvstate.metrics import Metrics
 from services.kvstate.redis_store import RedisStore
 from services.kvstate.settings import Settings
+from shared.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run
 from shared.settings import load
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import structlog
 
-from services.kvstate.domain.circuit import Circuit
 from services.kvstate.domain.records import Cursor, Entry
 from services.kvstate.store import Page, SessionStore, StoreAway
+from shared.circuit import Circuit
 from shared.errors import Unavailable
 
 R = TypeVar("R")

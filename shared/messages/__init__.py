@@ -1,8 +1,21 @@
 """Every message that crosses the bus, and nothing else. Start reading at `generate.py`."""
 
 from shared.messages.base import Wire
+from shared.messages.blocks import (
+    BlocksCommit,
+    BlocksCommitted,
+    BlocksFind,
+    BlocksFound,
+    HeldBlocks,
+    HoldersQuery,
+    Holding,
+    KVSource,
+    Warmed,
+    WarmSession,
+)
 from shared.messages.fleet import (
     Heartbeat,
+    KVRates,
     ListModels,
     Load,
     ModelCard,
@@ -39,23 +52,38 @@ from shared.messages.generate import (
 )
 from shared.messages.sessions import (
     ErrorReply,
+    PinList,
+    Pinned,
+    PinPage,
     SessionCommit,
     SessionCommitted,
     SessionDelete,
     SessionDeleted,
+    SessionDescribe,
+    SessionDescribed,
     SessionFound,
     SessionGet,
+    SessionGone,
     SessionList,
     SessionPage,
+    SessionPin,
     SessionRecord,
+    SessionRoute,
+    SessionRouteQuery,
     SessionSummary,
+    SessionTurn,
+    SessionTurns,
 )
 
 __all__ = [
-    "Accepted", "AnyFrame", "Cancel", "ChatMessage", "Delta", "Done", "ErrorReply", "Failed", "FinishReason",
-    "FrameBatch", "GenerateRequest", "Heartbeat", "ListModels", "Load", "ModelCard", "ModelList", "Resend",
+    "Accepted", "AnyFrame", "BlocksCommit", "BlocksCommitted", "BlocksFind", "BlocksFound", "Cancel",
+    "ChatMessage", "Delta", "Done", "ErrorReply", "Failed", "FinishReason", "FrameBatch",
+    "GenerateRequest", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource",
+    "ListModels", "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend",
     "ResendReply", "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
-    "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionFound", "SessionGet", "SessionList",
-    "SessionPage", "SessionRecord", "SessionRef", "SessionSummary", "State", "StatusQuery", "TokenLogprob",
-    "Tokens", "TopLogprob", "Usage", "Wire", "Work",
+    "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",
+    "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionPage", "SessionPin",
+    "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery", "SessionSummary", "SessionTurn",
+    "SessionTurns", "State", "StatusQuery", "TokenLogprob", "Tokens", "TopLogprob", "Usage",
+    "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

@@ -24,6 +24,19 @@ class Load(Wire, frozen=True, kw_only=True):
     tokens_per_s: Annotated[float, msgspec.Meta(description="Prefill and decode together, lately.")] = 0.0
 
 
+class KVRates(Wire, frozen=True, kw_only=True):
+    """What a group has measured of its two ways to have a session's KV; 0: not measured yet.
+
+    recompute_tokens_per_s: prefill of one sequence. fetch_tokens_per_s, fetch_s: tokens a second from the
+    store, and what a fetch takes on top. store: whether the group reads and writes the store at present.
+    """
+
+    recompute_tokens_per_s: float = 0.0
+    fetch_tokens_per_s: float = 0.0
+    fetch_s: float = 0.0
+    store: bool = False
+
+
 class ModelCard(Wire, frozen=True, kw_only=True):
     """A served model, as callers see it."""
 
@@ -54,6 +67,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     tensor_parallel: int = 1
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     accepted_total: Annotated[int, msgspec.Meta(ge=0)] = 0
+    kv: KVRates = KVRates()
 
 
 class ListModels(Wire, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from shared.messages.base import GroupName, RequestId, TokenIds, Wire, check_depth
+from shared.messages.blocks import KVSource
 
 FinishReason = Literal["stop", "length"]
 
@@ -44,11 +45,14 @@ class Delta(Wire, frozen=True, kw_only=True):
 
 
 class Usage(Wire, frozen=True, kw_only=True):
-    """Token counts of a request; cached ones were not computed again."""
+    """Token counts of a request; cached ones were not computed again, and fetched are those of them that
+    came from the store for this request.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    fetched_tokens: int = 0
 
 
 class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
@@ -60,12 +64,17 @@ class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
-    """The leader has the request. The first frame of an attempt: number 0, or where a resumed one goes on."""
+    """The leader has the request. The first frame of an attempt: number 0, or where a resumed one goes on.
+
+    kv: where the prompt's KV comes from: `new` (there is none yet), `warm` (the group's memory), `fetch` (the
+    store), `recompute` (there is some in the store, but computing is faster); empty: not decided yet.
+    """
 
     group: GroupName
     reason: str = ""
     session_id: str = ""
     session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0
+    kv: KVSource = ""
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):

@@ -1,14 +1,15 @@
 """Session records and the calls of the KV state service that read and write them.
 
 A record is the text and the tokens of a conversation and where it was last served. Every call names the
-tenant; a session of another tenant does not exist for the caller.
+tenant; a session of another tenant does not exist for the caller. Pins and what the store holds of a
+session's KV stand beside the record: they change without a turn.
 """
 
 from typing import Annotated, Any
 
 import msgspec
 
-from shared.messages.base import SessionId, Tenant, TokenIds, Wire, check_depth
+from shared.messages.base import GroupName, ModelName, SessionId, Tenant, TokenIds, Wire, check_depth
 from shared.messages.generate import ChatMessage
 
 
@@ -31,7 +32,11 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
 
 
 class SessionSummary(Wire, frozen=True, kw_only=True):
-    """A session without its text."""
+    """A session without its text.
+
+    pinned_group: where all its turns go; empty: routers choose. kv_bytes, kv_blocks: of its KV in the store,
+    with what it shares with other sessions. kv_byte_seconds: bytes times the seconds they were kept, so far.
+    """
 
     session_id: SessionId
     tenant: Tenant
@@ -44,6 +49,10 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
     created_ms: int
     updated_ms: int
     ttl_s: int = 0
+    pinned_group: str = ""
+    kv_bytes: int = 0
+    kv_blocks: int = 0
+    kv_byte_seconds: float = 0.0
 
 
 class SessionGet(Wire, frozen=True, kw_only=True):
@@ -67,8 +76,104 @@ class SessionList(Wire, frozen=True, kw_only=True):
     cursor: str = ""
 
 
+class SessionDescribe(Wire, frozen=True, kw_only=True):
+    """Asks for one summary, with what the store holds of the session's KV."""
+
+    tenant: Tenant
+    session_id: SessionId
+
+
+class SessionDescribed(Wire, frozen=True, kw_only=True):
+    """Answer to `SessionDescribe` and `SessionPin`."""
+
+    session: SessionSummary
+
+
+class SessionPin(Wire, frozen=True, kw_only=True):
+    """Binds a session to a group, or frees it. Routers hear of it by `Pinned`.
+
+    group: empty to free it. Whether there is such a group is for the caller to find out.
+    """
+
+    tenant: Tenant
+    session_id: SessionId
+    group: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")] = ""
+
+
+class Pinned(Wire, frozen=True, kw_only=True):
+    """A pin, told to all routers when it changes; an empty group: the session is free again."""
+
+    tenant: Tenant
+    session_id: SessionId
+    group: str = ""
+
+
+class PinList(Wire, frozen=True, kw_only=True):
+    """Asks for all pins of all tenants; `cursor` continues an earlier page."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    cursor: str = ""
+
+
+class PinPage(Wire, frozen=True, kw_only=True):
+    """Answer to `PinList`; an empty cursor marks the last page."""
+
+    pins: list[Pinned]
+    cursor: str = ""
+
+
+class SessionTurn(Wire, frozen=True, kw_only=True):
+    """Where a session's KV is now, and of how many tokens."""
+
+    tenant: Tenant
+    session_id: SessionId
+    group: GroupName
+    num_tokens: int = 0
+
+
+class SessionTurns(Wire, frozen=True, kw_only=True):
+    """Told to all routers by a leader: turns that ended there, and sessions that were moved there."""
+
+    turns: list[SessionTurn]
+
+
+class SessionGone(Wire, frozen=True, kw_only=True):
+    """Told to all leaders and routers: the session was deleted, and nothing of it may be kept.
+
+    names: of its KV blocks that no other session holds, packed as in `BlockNames`.
+    """
+
+    tenant: Tenant
+    session_id: SessionId
+    names: bytes = b""
+
+
+class SessionRouteQuery(Wire, frozen=True, kw_only=True):
+    """Asks any router where a session of that model would go."""
+
+    tenant: Tenant
+    session_id: SessionId
+    model: ModelName
+
+
+class SessionRoute(Wire, frozen=True, kw_only=True):
+    """Answer to `SessionRouteQuery`.
+
+    home: the preferred group; empty: no group of the model is ready. pinned_group, last_group: as far as this
+    router knows. groups: of the model, with their states.
+    """
+
+    home: str = ""
+    pinned_group: str = ""
+    last_group: str = ""
+    groups: dict[str, str] = {}
+
+
 class SessionDelete(Wire, frozen=True, kw_only=True):
-    """Deletes a session, text and all."""
+    """Deletes a session: text, tokens, pin, and the KV that no other session holds.
+
+    Leaders and routers hear of it by `SessionGone`. A turn that began before it is not stored any more.
+    """
 
     tenant: Tenant
     session_id: SessionId

@@ -18,9 +18,16 @@ LOGPROB = m.TokenLogprob(token_id=7, token=" Ada", logprob=-0.5, top=[TOP])
 DELTA = m.Delta(
     choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop"
 )
-USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8)
+USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4)
 ACCEPTED = m.Accepted(
-    request_id="r-1", attempt=1, seq=0, group="g0", reason="sticky", session_id="s1", session_turns=2
+    request_id="r-1",
+    attempt=1,
+    seq=0,
+    group="g0",
+    reason="sticky",
+    session_id="s1",
+    session_turns=2,
+    kv="fetch",
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
 DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE)
@@ -52,8 +59,14 @@ RECORD = m.SessionRecord(
 )  # fmt: skip
 SUMMARY = m.SessionSummary(
     session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
-    last_group="g0", created_ms=1, updated_ms=2, ttl_s=3600,
+    last_group="g0", created_ms=1, updated_ms=2, ttl_s=3600, pinned_group="g1", kv_bytes=4096, kv_blocks=3,
+    kv_byte_seconds=8192.5,
 )  # fmt: skip
+PINNED = m.Pinned(tenant="acme", session_id="s1", group="g1")
+TURN = m.SessionTurn(tenant="acme", session_id="s1", group="g0", num_tokens=500)
+NAMES = bytes(range(32))
+HELD = m.HeldBlocks(tenant="acme", names=NAMES, parts=4, session_id="s1", priority=-1)
+KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.002, store=True)
 
 EXAMPLES: list[m.Wire] = [
     TOP,
@@ -79,7 +92,7 @@ EXAMPLES: list[m.Wire] = [
     CARD,
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
-        tensor_parallel=2, weight=0.5, accepted_total=77,
+        tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES,
     ),
     m.ListModels(),
     m.ModelList(models=[CARD]),
@@ -98,6 +111,29 @@ EXAMPLES: list[m.Wire] = [
     m.SessionCommitted(stale=[0], too_large=[2]),
     m.SessionPage(sessions=[SUMMARY], cursor="c"),
     m.SessionDeleted(session_id="s1"),
+    m.SessionDescribe(tenant="acme", session_id="s1"),
+    m.SessionDescribed(session=SUMMARY),
+    m.SessionPin(tenant="acme", session_id="s1", group="g1"),
+    PINNED,
+    m.PinList(limit=10, cursor="c"),
+    m.PinPage(pins=[PINNED], cursor="c"),
+    TURN,
+    m.SessionTurns(turns=[TURN]),
+    m.SessionGone(tenant="acme", session_id="s1", names=NAMES),
+    m.SessionRouteQuery(tenant="acme", session_id="s1", model="demo"),
+    m.SessionRoute(home="g0", pinned_group="g1", last_group="g2", groups={"g0": "ready"}),
+    m.BlocksFind(names=NAMES, lease_ms=2000),
+    m.BlocksFound(count=2, num_bytes=65_536),
+    HELD,
+    m.BlocksCommit(group="g0", held=[HELD]),
+    m.BlocksCommitted(stored=2, evicted=1, over_quota=[0], pause_ms=500),
+    m.HoldersQuery(tenant="acme", token_ids=pack_tokens([1, 2])),
+    m.Holding(
+        group="g0", model="demo", num_tokens=100, cached_tokens=96, tensor_parallel=2, kv_format="fp16"
+    ),
+    m.WarmSession(tenant="acme", session_id="s1"),
+    m.Warmed(group="g0", num_tokens=100, cached_tokens=96, fetched_tokens=64),
+    KV_RATES,
     m.ErrorReply(error="session_not_found", message="no session s1", data={"param": "session_id"}),
 ]  # fmt: skip
 

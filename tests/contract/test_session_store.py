@@ -10,12 +10,12 @@ import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.circuit import Circuit, CircuitLimits
 from services.kvstate.domain.records import Cursor, Entry, make_entry
 from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.memory_store import MemoryStore
 from services.kvstate.redis_store import RedisStore
 from services.kvstate.store import SessionStore
+from shared.circuit import Circuit, CircuitLimits
 from shared.codec import decode
 from shared.messages import ChatMessage, SessionRecord
 

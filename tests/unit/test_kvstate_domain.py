@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.kvstate.domain.circuit import Circuit, CircuitLimits
 from services.kvstate.domain.records import Verdict, judge, make_cursor, make_entry, read_cursor
+from shared.circuit import Circuit, CircuitLimits
 from shared.errors import InvalidRequest
 from shared.messages import SessionRecord
 

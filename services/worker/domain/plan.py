@@ -54,13 +54,25 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return 1 if self.follow else len(self.token_ids)
 
 
+class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
+    """A full and computed block that is to be copied for the store, under that name."""
+
+    block: int
+    name: bytes
+
+
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mixed batch. `release` is applied first, then `admit`, then the slices are computed."""
+    """One mixed batch. `store` and `release` are applied first, then `admit`, then the slices are computed.
+
+    What `store` names is copied before anything of the step is written, so its blocks are free for others at
+    once; the copies go to the store behind the steps.
+    """
 
     step_id: int
     release: list[int] = []
     admit: list[NewSequence] = []
     slices: list[Slice] = []
+    store: list[StoreBlock] = []
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):
@@ -100,6 +112,18 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait_s: float = 0.0
 
 
+class KVParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what a block consists in the store: a value for each KV head of the model, of so many bytes."""
+
+    heads: int
+    head_bytes: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a whole block, uncompressed."""
+        return self.heads * self.head_bytes
+
+
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank after its start; `kernels` names what it computes with, such as `plain` or `native int8`."""
 
@@ -116,6 +140,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     fingerprint: names weights and config, whatever the degree of parallelism.
     kv_format: how keys and values are kept; blocks of one format are of no use to another.
+    kv_parts: of what its blocks consist in the store; None: it does not store any.
     run_ahead: steps that are worth having queued behind the one that runs; 0 where a step takes no time.
     """
 
@@ -124,6 +149,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context_length: int
     fingerprint: str
     kv_format: str = "fp32"
+    kv_parts: KVParts | None = None
     run_ahead: int = MAX_OUTSTANDING - 1
     ranks: list[RankInfo] = []
 

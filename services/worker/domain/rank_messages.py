@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from services.worker.domain.plan import RankInfo
+from services.worker.domain.kv_messages import KVStoreConfig
+from services.worker.domain.plan import KVParts, RankInfo
 
 MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is broken
 SLOT_BYTES = (
@@ -39,6 +40,9 @@ class Kind(IntEnum):
     CHALLENGE = 6  # leader, to a rank of another host: Challenge
     HELLO = 7  # such a rank: Hello
     WELCOME = 8  # leader, to such a rank: Welcome
+    FETCH = 9  # leader, on the rank's KV socket: FetchBlocks
+    FETCHED = 10  # rank, on its KV socket: Fetched
+    STORED = 11  # rank, on its KV socket: Stored
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +54,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernels: what to compute with; `auto` takes the native kernels where they run, and a GPU has none.
     device: where to compute. dtype: of weights, activations and KV cache on a GPU; `auto`: bf16 there.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
+    kv_fd: this rank's KV socket (`kv_messages.py`). kv_store: where blocks go; None: nowhere.
     remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
         network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
     shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo and NCCL.
@@ -76,12 +81,14 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     interface: str = ""
     remote: int = 0
     address: str = ""
+    kv_fd: int = -1
+    kv_store: KVStoreConfig | None = None
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank is loaded. The fingerprint is told by rank 0 only, kv_cache_bytes are this rank's.
 
-    kv_format: as in `EngineInfo`.
+    kv_format, kv_parts: as in `EngineInfo`.
     """
 
     info: RankInfo
@@ -91,6 +98,7 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
     kv_format: str = "fp32"
     kv_cache_bytes: int = 0
+    kv_parts: KVParts | None = None
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,11 +8,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.domain.plan import Slice
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.sequences import SequenceState
+
+
+class CacheBlocks(Protocol):
+    """The blocks of a rank's KV cache as bytes, head by head.
+
+    The bytes of a block and a KV head are the same for every split of the model and every way to compute:
+    layer by layer the keys as [head_dim][16 tokens], then the values as [16 tokens][head_dim], in the type
+    that the KV format names; of a layer whose cold blocks are fp8 the scale of the keys (fp32), the keys, the
+    scale of the values, the values. Another thread than `forward`'s may call `copy_in`, for blocks that no
+    step reads or writes meanwhile.
+
+    heads: which of the model's KV heads this rank has, in the order of its cache. writes: those of them that
+        no lower rank has: the others need not be stored twice. head_bytes: of one head of one block.
+    """
+
+    heads: range
+    writes: range
+    head_bytes: int
+
+    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+        """Copies the heads `writes` of a block to `out`, [len(writes), >= head_bytes], row by row.
+
+        Rows may be longer than head_bytes and lie apart; only their first head_bytes are written.
+        """
+        ...
+
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+        """Puts a head's bytes, [head_bytes], into a block; `head` counts in the whole model."""
+        ...
 
 
 @dataclass(slots=True)
@@ -26,10 +57,12 @@ class Times:
 class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
-    num_blocks: of the cache. collectives: connects the ranks, which all call `forward` with the same slices.
+    num_blocks: of the cache. blocks: what is in it, for the store. collectives: connects the ranks, which all
+    call `forward` with the same slices.
     """
 
     num_blocks: int
+    blocks: CacheBlocks
     collectives: Collectives
     times: Times
 
