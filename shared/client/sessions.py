@@ -7,15 +7,21 @@ from shared import subjects
 from shared.bus import Bus
 from shared.codec import decode_reply, encode
 from shared.messages import (
+    PinList,
+    PinPage,
     SessionCommit,
     SessionCommitted,
     SessionDelete,
     SessionDeleted,
+    SessionDescribe,
+    SessionDescribed,
     SessionFound,
     SessionGet,
     SessionList,
     SessionPage,
+    SessionPin,
     SessionRecord,
+    SessionSummary,
     Wire,
 )
 
@@ -60,6 +66,26 @@ class SessionsClient:
         """Deletes a session; raises `SessionNotFound` if there is none."""
         message = SessionDelete(tenant=tenant, session_id=session_id)
         await self._call(subjects.SESSION_DELETE, message, SessionDeleted, timeout_s)
+
+    async def describe(
+        self, tenant: str, session_id: str, *, timeout_s: float | None = None
+    ) -> SessionSummary:
+        """One session without its text, with its pin and its stored KV; raises `SessionNotFound`."""
+        message = SessionDescribe(tenant=tenant, session_id=session_id)
+        answer = await self._call(subjects.SESSION_DESCRIBE, message, SessionDescribed, timeout_s)
+        return answer.session
+
+    async def pin(
+        self, tenant: str, session_id: str, group: str, *, timeout_s: float | None = None
+    ) -> SessionSummary:
+        """Binds a session to `group`, or frees it if that is empty; raises `SessionNotFound`."""
+        message = SessionPin(tenant=tenant, session_id=session_id, group=group)
+        answer = await self._call(subjects.SESSION_PIN, message, SessionDescribed, timeout_s)
+        return answer.session
+
+    async def pins(self, *, limit: int = 1000, cursor: str = "", timeout_s: float | None = None) -> PinPage:
+        """A page of the pins of all tenants; pass its cursor on for the next one."""
+        return await self._call(subjects.PINS, PinList(limit=limit, cursor=cursor), PinPage, timeout_s)
 
     async def _call(
         self,
