@@ -8,8 +8,9 @@ from torch import Tensor
 from services.worker.domain.plan import Slice
 from services.worker.engine.batch import make_batch
 from services.worker.engine.cache import KVCache
-from services.worker.engine.compute import Times
+from services.worker.engine.compute import CacheBlocks, Times
 from services.worker.engine.cuda_graphs import Capture, DecodeGraphs
+from services.worker.engine.kv_blocks import PlainBlocks
 from services.worker.engine.model import Decoder
 from services.worker.engine.placement import CPU
 from services.worker.engine.sequences import SequenceState
@@ -27,6 +28,8 @@ class PlainCompute:
     def __init__(self, model: Decoder, cache: KVCache, capture: Capture | None = None) -> None:
         self.num_blocks = cache.num_blocks
         self.collectives = model.head.collectives
+        rank, world = self.collectives.rank, self.collectives.world
+        self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
         self.times = Times()
         self._model = model
         self._cache = cache

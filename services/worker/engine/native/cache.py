@@ -18,6 +18,7 @@ class NativeCache:
     def __init__(self, num_layers: int, num_blocks: int, heads: HeadShape, dtype: torch.dtype) -> None:
         shape = (num_blocks, heads.kv_heads, BLOCK_SIZE * heads.width)
         self.num_blocks = num_blocks
+        self.width = heads.width
         self.layers: list[tuple[Tensor, Tensor]] = [
             (buffer(*shape, dtype=dtype), buffer(*shape, dtype=dtype)) for _ in range(num_layers)
         ]

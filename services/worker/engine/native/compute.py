@@ -14,8 +14,9 @@ from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice
 from services.worker.engine.collectives.base import CollectiveError, Collectives
-from services.worker.engine.compute import Times
+from services.worker.engine.compute import CacheBlocks, Times
 from services.worker.engine.config import ModelConfig
+from services.worker.engine.native.blocks import NativeBlocks
 from services.worker.engine.native.cache import NativeCache
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, BatchPointers, Kernels, Op
@@ -70,6 +71,7 @@ class NativeCompute:
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
         cache = NativeCache(config.num_layers, num_blocks, heads, kv_dtype)
+        self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
         positions = min(config.context_length, num_blocks * BLOCK_SIZE)
         cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
         rotation = (cos.contiguous(), sin.contiguous())

@@ -72,6 +72,30 @@ class BatchPointers(ctypes.Structure):
     ]
 
 
+class LayerBlocks(ctypes.Structure):
+    """One layer's part of the cache; scales are 0 where keys and values are floats. See `src/blocks.h`."""
+
+    _fields_ = [
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("key_scales", ctypes.c_uint64),
+        ("value_scales", ctypes.c_uint64),
+        ("item", ctypes.c_int64),
+    ]
+
+
+class CachePointers(ctypes.Structure):
+    """The whole cache, for copies of blocks."""
+
+    _fields_ = [
+        ("layers", ctypes.c_int64),
+        ("kv_heads", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("layer", ctypes.POINTER(LayerBlocks)),
+    ]
+
+
 class Exchange(ctypes.Structure):
     """A rank's view of the counters that all ranks of a host share."""
 
@@ -138,6 +162,25 @@ class Kernels:
             ctypes.c_int,
         ]
         self.pack.restype = None
+        # microseconds on the thread that computes: it keeps the interpreter, for which it might have to wait
+        self.copy_out = ctypes.PyDLL(str(path)).ryz_copy_out
+        self.copy_out.argtypes = [
+            ctypes.POINTER(CachePointers),
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+        ]
+        self.copy_out.restype = None
+        self.copy_in = library.ryz_copy_in
+        self.copy_in.argtypes = [
+            ctypes.POINTER(CachePointers),
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        ]
+        self.copy_in.restype = None
         self.panel: int = library.ryz_panel()
 
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "blocks.h"
 #include "exchange.h"
 #include "linear.h"
 #include "pack.h"
@@ -220,6 +221,14 @@ void ryz_publish(Exchange* exchange) { exchange->publish(); }
 int ryz_wait(Exchange* exchange) { return exchange->wait(); }
 int ryz_all_reduce(Exchange* exchange, float* slots, int64_t slot_floats, float* data, int64_t count) {
   return all_reduce(*exchange, slots, slot_floats, data, count);
+}
+
+// heads `first` to `first + count` of a block; rows of `bytes` are `stride` apart
+void ryz_copy_out(const CacheBlocks* cache, int64_t block, int64_t first, int64_t count, uint8_t* bytes, int64_t stride) {
+  for (int64_t i = 0; i < count; i++) copy_head<true>(*cache, block, first + i, bytes + i * stride);
+}
+void ryz_copy_in(const CacheBlocks* cache, int64_t block, int64_t head, const uint8_t* bytes) {
+  copy_head<false>(*cache, block, head, const_cast<uint8_t*>(bytes));
 }
 
 int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }

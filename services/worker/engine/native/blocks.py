@@ -1,0 +1,49 @@
+"""The blocks of the kernels' cache as bytes. The kernels copy; this says from where and to where."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.domain.plan import BLOCK_SIZE
+from services.worker.engine.config import ModelConfig
+from services.worker.engine.kv_blocks import written_heads
+from services.worker.engine.native.cache import NativeCache
+from services.worker.engine.native.library import CachePointers, Kernels, LayerBlocks
+
+
+class NativeBlocks:
+    """See `CacheBlocks` for the contract."""
+
+    def __init__(
+        self, kernels: Kernels, cache: NativeCache, config: ModelConfig, rank: int, world: int
+    ) -> None:
+        self.heads = config.kv_heads_of(rank, world)
+        self.writes = written_heads(config, rank, world)
+        self._kernels, self._cache = kernels, cache
+        layers = [
+            LayerBlocks(keys=keys.data_ptr(), values=values.data_ptr(), item=keys.itemsize)
+            for keys, values in cache.layers
+        ]
+        self.head_bytes = sum(2 * BLOCK_SIZE * config.head_dim * layer.item for layer in layers)
+        self._pointers = CachePointers(
+            layers=len(layers),
+            kv_heads=len(self.heads),
+            dim=config.head_dim,
+            width=cache.width,
+            layer=(LayerBlocks * len(layers))(*layers),
+        )
+
+    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+        """See `CacheBlocks`."""
+        assert out.strides[-1] == 1
+        self._check(block)
+        self._kernels.copy_out(self._pointers, block, 0, len(self.writes), out.ctypes.data, out.strides[0])
+
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+        """See `CacheBlocks`."""
+        assert len(data) == self.head_bytes
+        self._check(block)
+        contiguous = np.ascontiguousarray(data)
+        self._kernels.copy_in(self._pointers, block, self.heads.index(head), contiguous.ctypes.data)
+
+    def _check(self, block: int) -> None:
+        assert 0 <= block < self._cache.num_blocks, f"no block {block} of {self._cache.num_blocks}"

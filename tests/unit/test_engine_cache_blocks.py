@@ -1,0 +1,170 @@
+"""Blocks as bytes: what one way of computing wrote, any other reads, with any number of ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.domain.plan import BLOCK_SIZE, Slice, StepPlan
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.compute import Compute
+from services.worker.engine.config import ModelConfig, read_config
+from services.worker.engine.loader import open_source
+from services.worker.engine.native.build import targets
+from services.worker.engine.native.compute import NativeCompute
+from services.worker.engine.native.library import kernels
+from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.runner import Runner
+from services.worker.engine.weights import Checkpoint, open_checkpoint
+from tests.engine_support import ComputeFactory, make_model, new_sequence, plain_compute, run_threads
+
+NUM_BLOCKS = 16
+FULL = 3  # blocks of the text that are full
+TEXT = [(7 * i + 3) % 203 for i in range(FULL * BLOCK_SIZE + 5)]
+PAST = TEXT[: FULL * BLOCK_SIZE]
+Bytes = NDArray[np.uint8]
+Stored = dict[tuple[int, int], bytes]  # (block of the text, KV head of the model) -> bytes
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grouped heads": ("llama", {}),
+    "one KV head": ("llama", {"num_key_value_heads": 1}),
+    "no whole registers": ("qwen3", {"head_dim": 24}),
+}
+
+
+def native(dtype: torch.dtype = torch.float32) -> ComputeFactory:
+    """Compiled computing with a cache of that type."""
+    if not targets():
+        pytest.skip("the kernels are for x86-64 with AVX2")
+
+    def make(
+        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+    ) -> Compute:
+        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, kernels(), False)
+        options: dict[str, Any] = {"num_blocks": num_blocks, "threads": 1, "kv_dtype": dtype, "spin": False}
+        return NativeCompute(kernels(), config, weights, collectives, **options)
+
+    return make
+
+
+def factory(name: str) -> ComputeFactory:
+    return {"plain": plain_compute, "native": native(), "native fp16": native(torch.float16)}[name]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family, changes = MODELS[request.param]
+    return make_model(tmp_path_factory.mktemp("model"), family, **changes)
+
+
+def compute_of(model: Path, make: ComputeFactory, collectives: Collectives) -> Compute:
+    with open_checkpoint(model) as checkpoint:
+        return make(checkpoint, read_config(model), collectives, NUM_BLOCKS)
+
+
+def slice_of(start: int, token_ids: list[int], blocks: list[int]) -> Slice:
+    return Slice(seq_id=1, start=start, token_ids=token_ids, new_blocks=blocks, sample=True)
+
+
+def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor]:
+    """The full blocks of the text as its ranks store them, and the logits after the text."""
+    blocks = [5, 2, 11, 7]
+
+    def work(collectives: Collectives) -> tuple[Stored, Tensor | None]:
+        compute = compute_of(model, make, collectives)
+        runner, cache = Runner(compute), compute.blocks
+        runner.forward(
+            StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, blocks[:3])])
+        )
+        stored: Stored = {}
+        for index, block in enumerate(blocks[:3]):
+            wide: Bytes = np.full((len(cache.writes) + 1, cache.head_bytes + 7), 0xEE, np.uint8)
+            cache.copy_out(block, wide[:-1])
+            assert (wide[-1] == 0xEE).all()
+            assert (wide[:, cache.head_bytes :] == 0xEE).all()
+            for row, head in zip(wide, cache.writes, strict=False):
+                stored[index, head] = row[: cache.head_bytes].tobytes()
+        rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks[3:])
+        logits = runner.forward(StepPlan(step_id=2, slices=[rest]))[1]
+        assert set(cache.writes) <= set(cache.heads)
+        return stored, None if logits is None else logits.clone()
+
+    results = run_threads(world, work)
+    together: Stored = {}
+    for stored, _ in results:
+        assert not together.keys() & stored.keys()  # nothing is stored twice
+        together |= stored
+    assert len(together) == FULL * read_config(model).num_kv_heads
+    assert results[0][1] is not None
+    return together, results[0][1]
+
+
+def go_on(model: Path, world: int, make: ComputeFactory, stored: Stored) -> Tensor:
+    """The logits after the text, whose full blocks are taken from the store into other blocks than before."""
+    blocks = [9, 4, 0, 3]
+
+    def work(collectives: Collectives) -> Tensor | None:
+        compute = compute_of(model, make, collectives)
+        for (index, head), data in stored.items():
+            if head in compute.blocks.heads:
+                compute.blocks.copy_in(blocks[index], head, np.frombuffer(b"!" + data, np.uint8)[1:])
+        rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks)
+        plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[rest])
+        logits = Runner(compute).forward(plan)[1]
+        return None if logits is None else logits.clone()
+
+    result = run_threads(world, work)[0]
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("kind", ["plain", "native", "native fp16"])
+def test_the_same_blocks_give_the_same_bits(model: Path, kind: str) -> None:
+    stored, wanted = write(model, 1, factory(kind))
+    assert torch.equal(go_on(model, 1, factory(kind), stored), wanted)
+
+
+@pytest.mark.parametrize("kind", ["plain", "native", "native fp16"])
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_any_number_of_ranks_reads_what_another_wrote(model: Path, kind: str, world: int) -> None:
+    """Also with more ranks than KV heads, where some have the same one."""
+    stored, wanted = write(model, world, factory(kind))
+    assert torch.equal(go_on(model, world, factory(kind), stored), wanted)
+    # another number of ranks adds up in another order
+    found = go_on(model, world, factory(kind), write(model, 2, factory(kind))[0])
+    torch.testing.assert_close(found, wanted, atol=4e-3 if kind == "native fp16" else 1e-4, rtol=0)
+    alone = go_on(model, 1, factory(kind), stored)
+    torch.testing.assert_close(alone, wanted, atol=4e-3 if kind == "native fp16" else 1e-4, rtol=0)
+
+
+def test_kernels_and_torch_read_each_other_s_blocks(model: Path) -> None:
+    by_torch, wanted = write(model, 1, plain_compute)
+    by_kernels, _ = write(model, 2, native())
+    for stored in (by_torch, by_kernels):
+        torch.testing.assert_close(go_on(model, 1, plain_compute, stored), wanted, atol=1e-4, rtol=0)
+        torch.testing.assert_close(go_on(model, 4, native(), stored), wanted, atol=1e-4, rtol=0)
+    for key, data in by_torch.items():
+        other = np.frombuffer(by_kernels[key], np.float32)
+        np.testing.assert_allclose(np.frombuffer(data, np.float32), other, atol=1e-4)
+
+
+def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
+    """Layer by layer the keys as [head_dim][16], then the values as [16][head_dim]."""
+    shape = read_config(model)
+
+    def work(collectives: Collectives) -> None:
+        compute = compute_of(model, plain_compute, collectives)
+        data = np.arange(compute.blocks.head_bytes // 4, dtype=np.float32)
+        compute.blocks.copy_in(6, 0, data.view(np.uint8))
+        sides = data.reshape(shape.num_layers, 2, -1)
+        layers = compute._cache.layers  # type: ignore[attr-defined]  # the plain cache's own tensors
+        for layer, (keys, values) in zip(layers, sides, strict=True):
+            rows = slice(6 * BLOCK_SIZE, 7 * BLOCK_SIZE)
+            assert layer.keys[rows, 0].T.tolist() == keys.reshape(-1, BLOCK_SIZE).tolist()
+            assert layer.values[rows, 0].tolist() == values.reshape(BLOCK_SIZE, -1).tolist()
+
+    run_threads(1, work)
