@@ -52,12 +52,16 @@ class _Known:
 
 
 class HashEngine:
-    """Computes plans at once. `num_computed` counts tokens, those of prompts and of outputs."""
+    """Computes plans at once. `num_computed` counts tokens, those of prompts and of outputs.
+
+    store: what was copied, by name; a test may take from it and put into it.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         self._slots: list[int | None] = [None] * (num_blocks * BLOCK_SIZE)
         self._known: dict[int, _Known] = {}
         self.num_computed = 0
+        self.store: dict[bytes, list[int | None]] = {}
 
     @property
     def num_known(self) -> int:
@@ -66,6 +70,9 @@ class HashEngine:
 
     def compute(self, plan: StepPlan) -> StepResult:
         """One step. What other slices of the step write is not there yet."""
+        for copy in plan.store:
+            self.store[copy.name] = self._slots[copy.block * BLOCK_SIZE : (copy.block + 1) * BLOCK_SIZE]
+            assert None not in self.store[copy.name], "a block that was never filled"
         for seq_id in plan.release:
             del self._known[seq_id]
         for new in plan.admit:
@@ -81,6 +88,16 @@ class HashEngine:
                 known.tokens.append(one.token_id)
                 sampled.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
         return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    def fetch(self, names: list[bytes], blocks: list[int]) -> int:
+        """Reads blocks from the store until one is missing; returns how many there were."""
+        for count, (name, block) in enumerate(zip(names, blocks, strict=True)):
+            content = self.store.get(name)
+            # what a fetch does not bring may be half there
+            self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = content or [7] * BLOCK_SIZE
+            if content is None:
+                return count
+        return len(names)
 
     def _extend(self, piece: Slice, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks

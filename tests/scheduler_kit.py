@@ -23,7 +23,7 @@ class Run:
 
     def submit(self) -> bool:
         plan = self.scheduler.plan()
-        if not plan.slices and not plan.release:
+        if not plan.slices and not plan.release and not plan.store:
             return False
         assert sum(piece.num_tokens for piece in plan.slices) <= self.scheduler.limits.token_budget
         assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)

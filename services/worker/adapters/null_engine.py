@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from services.worker.adapters.null_blocks import NullBlocks, NullSequence
+from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from services.worker.domain.plan import (
     MAX_OUTSTANDING,
     Alternative,
@@ -99,6 +100,13 @@ class NullEngine:
             raise
         self._steps += 1
         return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    async def fetch(self, order: FetchBlocks) -> Fetched:
+        """There is no store: nothing was found."""
+        return Fetched(fetch_id=order.fetch_id, count=0, missing=True)
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        """Nothing is ever stored."""
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         """It has no ranks that could die between steps."""

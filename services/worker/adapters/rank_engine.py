@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from services.worker.adapters.rank_blocks import RankBlocks
 from services.worker.adapters.rank_link import RankLink
 from services.worker.adapters.rank_options import RankEngineOptions, cores, group_config
 from services.worker.adapters.remote_ranks import RemoteRanks
 from services.worker.adapters.step_limit import StepLimit
+from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from services.worker.domain.plan import (
     MAX_OUTSTANDING,
     EngineFailed,
@@ -49,6 +51,7 @@ class RankEngine:
         self._processes = ProcessGroupManager(start=options.rank_start)
         self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
+        self._blocks = RankBlocks(self._on_kv_end)
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
         self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
@@ -95,6 +98,7 @@ class RankEngine:
             context_length=first.context_length,
             fingerprint=first.fingerprint,
             kv_format=first.kv_format,
+            kv_parts=first.kv_parts,
             ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
         )
 
@@ -109,10 +113,22 @@ class RankEngine:
         if len(self._outstanding) == 1:
             self._time_oldest()
         self._steps += 1
+        if plan.store:
+            self._blocks.expect(plan.store)
         frame = pack_frame(Kind.PLAN, plan)
         for link in self._links:
             link.send(frame)
         return future
+
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
+        """Sends the order to all ranks; see `Engine`."""
+        if self._failure:
+            raise EngineFailed(self._failure)
+        return self._blocks.fetch(order)
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        """See `Engine`."""
+        self._blocks.on_stored = on_stored
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         """See `Engine`."""
@@ -157,6 +173,7 @@ class RankEngine:
         for link in self._links:
             link.close()
         self._links = []
+        self._blocks.close(EngineFailed(self._failure))
         await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
         if not restarts:
             self._close()
@@ -185,13 +202,16 @@ class RankEngine:
         # where the others have found this host
         address = remote[0].sock.getsockname()[0] if remote else ""
         config, inherit = group_config(self.options, self._threads, address, stack)
-        for process in self._processes.spawn(config.world - config.remote, self._threads, inherit):
+        here = config.world - config.remote
+        stores = config.kv_store is not None
+        for process in self._processes.spawn(here, self._threads, inherit, kv_sockets=stores):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
-            own = msgspec.structs.replace(config, rank=process.rank)
+            own = msgspec.structs.replace(config, rank=process.rank, kv_fd=process.kv_fd)
             if process in remote:
                 own = msgspec.structs.replace(own, store_fd=-1)
             link.send(pack_frame(Kind.CONFIG, own))
+        self._blocks.open(self._processes.ranks)
 
     async def _until_ready(self, limit_s: float) -> None:
         """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
@@ -245,6 +265,13 @@ class RankEngine:
         pid = ready.info.pid if ready else process.pid
         self._fail(f"rank {process.rank} (pid {pid}{where}) is gone: {reason}")
 
+    def _on_kv_end(self, reason: str) -> None:
+        """A rank that does not move blocks any more may still write to some: it has to go.
+
+        Mostly its process has ended, and the end of the other socket says why.
+        """
+        asyncio.get_running_loop().call_later(_EXIT_WAIT_S, self._fail, reason)
+
     def _fail(self, reason: str, tell: bool = True) -> None:
         """The first reason counts; the ranks end at once, since no step can follow."""
         if self._failure:
@@ -257,6 +284,7 @@ class RankEngine:
             waiting.append(self._starting)
         self._outstanding.clear()
         self._time_oldest()
+        self._blocks.close(EngineFailed(reason))
         for future in waiting:
             if not future.done():
                 future.set_exception((EngineRefused if self._refused else EngineFailed)(reason))

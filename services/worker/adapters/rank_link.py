@@ -5,6 +5,7 @@ socket drains. It interprets nothing.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from services.worker.domain.rank_messages import FrameReader, Kind
@@ -18,17 +19,23 @@ _WINDOW_BYTES = 256 * 2**20  # unsent bytes; more means that the rank reads noth
 
 
 class RankLink:
-    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream is over."""
+    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream is over.
 
-    def __init__(self, rank: RankProcess, on_frame: OnFrame, on_end: OnEnd) -> None:
+    sock: of the rank's; left out: the one for its steps.
+    """
+
+    def __init__(
+        self, rank: RankProcess, on_frame: OnFrame, on_end: OnEnd, sock: socket.socket | None = None
+    ) -> None:
         self.rank = rank
+        self._sock = rank.sock if sock is None else sock
         self._on_frame = on_frame
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._unsent = bytearray()
         self._open = True
-        self._loop.add_reader(rank.sock, self._readable)
+        self._loop.add_reader(self._sock, self._readable)
 
     def send(self, frame: bytes) -> None:
         """Sends or queues the frame; a link that has ended drops it, since `on_end` was called."""
@@ -40,21 +47,21 @@ class RankLink:
                 self._end("it does not read its socket")
             return
         try:
-            sent = self.rank.sock.send(frame)
+            sent = self._sock.send(frame)
         except BlockingIOError:
             sent = 0
         except OSError:
             return  # the reader sees the end as well, and says so
         if sent < len(frame):
             self._unsent += frame[sent:]
-            self._loop.add_writer(self.rank.sock, self._writable)
+            self._loop.add_writer(self._sock, self._writable)
 
     def close(self) -> None:
         """Stops reading and writing; `on_end` is not called. The socket stays open."""
         if self._open:
             self._open = False
-            self._loop.remove_reader(self.rank.sock)
-            self._loop.remove_writer(self.rank.sock)
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
 
     def _end(self, reason: str) -> None:
         self.close()
@@ -62,7 +69,7 @@ class RankLink:
 
     def _readable(self) -> None:
         try:
-            data = self.rank.sock.recv(_READ_BYTES)
+            data = self._sock.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -81,11 +88,11 @@ class RankLink:
 
     def _writable(self) -> None:
         try:
-            sent = self.rank.sock.send(self._unsent)
+            sent = self._sock.send(self._unsent)
         except BlockingIOError:
             return
         except OSError:
             sent = len(self._unsent)  # the reader sees the end as well
         del self._unsent[:sent]
         if not self._unsent:
-            self._loop.remove_writer(self.rank.sock)
+            self._loop.remove_writer(self._sock)

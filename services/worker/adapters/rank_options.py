@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.rank_messages import (
     Device,
     Dtype,
@@ -42,6 +43,7 @@ class RankEngineOptions:
     remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
+    kv_store: where KV blocks go; None: nowhere. Not with ranks of other hosts.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
     """
 
@@ -64,6 +66,7 @@ class RankEngineOptions:
     rank_listen: str = ""
     rank_token: str = ""
     stop_timeout_s: float = 2.0
+    kv_store: KVStoreConfig | None = None
 
 
 def group_config(
@@ -100,6 +103,7 @@ def group_config(
         interface=options.interface,
         remote=options.remote_ranks,
         address=address,
+        kv_store=None if options.remote_ranks else options.kv_store,
     )
     if world == 1:
         return config, []

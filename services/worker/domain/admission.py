@@ -5,23 +5,37 @@ short. One whose beginning another sequence is computing just now waits for that
 """
 
 from bisect import insort
+from collections.abc import Callable
 
 from services.worker.domain.names import BlockNames
-from services.worker.domain.plan import BLOCK_SIZE, NewSequence
+from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.queues import ORDER, Limits, Queues
 from services.worker.domain.sequence import Sequence
+from services.worker.domain.write_behind import WriteBehind
 
 MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
 MAX_HELD_BACK = 16  # sequences looked past in a step because their beginning is being computed
 
 
 class Admission:
-    """Moves sequences from the waiting to the running ones; counts what the prefix cache was good for."""
+    """Moves sequences from the waiting to the running ones; counts what the prefix cache was good for.
 
-    def __init__(self, queues: Queues, limits: Limits, names: BlockNames) -> None:
+    write_behind: knows what the store has. fetches: whether to fetch that many blocks, and not compute them.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        limits: Limits,
+        names: BlockNames,
+        write_behind: WriteBehind,
+        fetches: Callable[[int], bool],
+    ) -> None:
         self._queues = queues
         self._limits = limits
         self._names = names
+        self._write_behind = write_behind
+        self._fetches = fetches
         self._counts = (0, 0)
 
     def take_counts(self) -> tuple[int, int]:
@@ -47,20 +61,22 @@ class Admission:
         for victim in reversed(running):
             if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
                 break
+            if victim.fetching:
+                continue  # its blocks would not be free before the fetch is done
             victims.append(victim)
             missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
         if missing <= 0:
             for victim in victims:
                 queues.preempt(victim)
 
-    def admit(self, prefilling: list[Sequence], rest: int) -> list[NewSequence]:
+    def admit(self, prefilling: list[Sequence], rest: int) -> None:
         """Admits sequences, in order, while there are places, blocks and budget; adds them to `prefilling`.
 
         rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
         """
-        queues, admitted, index = self._queues, list[NewSequence](), 0
+        queues, index = self._queues, 0
         if not queues.waiting:
-            return admitted
+            return
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while (
             index < min(len(queues.waiting), MAX_HELD_BACK) and len(queues.running) < self._limits.max_running
@@ -77,10 +93,21 @@ class Admission:
             if not queues.enter(index, names, self._spare()):
                 break
             self._count(sequence)
-            admitted.append(sequence.announce())
+            if self._fetch(sequence, names):
+                continue
             insort(prefilling, sequence, key=ORDER)
             demand += min(sequence.remaining, rest // 2)
-        return admitted
+
+    def _fetch(self, sequence: Sequence, names: list[bytes]) -> bool:
+        """Has blocks fetched for a sequence that came in, if the store has more than it found here."""
+        if sequence.stored < 0 or not self._write_behind.enabled:
+            return False
+        first, last = sequence.computed // BLOCK_SIZE, (len(sequence.tokens) - 1) // BLOCK_SIZE
+        stored = min(last, max(sequence.stored, self._write_behind.num_known_of(names)))
+        if stored <= first or not self._fetches(stored - first):
+            return False
+        self._queues.fetch(sequence, names[first:stored])
+        return True
 
     def _is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
         """Whether the first block that it would compute is about to be computed by one before it in order."""

@@ -7,7 +7,7 @@ another content needs the place.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from services.worker.domain.plan import BLOCK_SIZE
 
@@ -57,6 +57,17 @@ class BlockManager:
         """Whether a block of that name is there, in a table or not."""
         return name in self._by_name
 
+    def find(self, name: bytes) -> int | None:
+        """The block of that name."""
+        return self._by_name.get(name)
+
+    def num_found(self, names: Sequence[bytes]) -> int:
+        """How many of a sequence's blocks are there, from the first on without a gap."""
+        for count, name in enumerate(names):
+            if name not in self._by_name:
+                return count
+        return len(names)
+
     def cost(self, num_tokens: int, names: Sequence[bytes] = ()) -> int:
         """How many of the free blocks `allocate` would take."""
         shared = self._find(num_tokens, names)
@@ -91,6 +102,43 @@ class BlockManager:
         cached_tokens = len(shared) * BLOCK_SIZE
         shared += self._take(missing)
         return cached_tokens
+
+    def hold(self, seq_id: int, names: Sequence[bytes]) -> int | None:
+        """Opens a table for blocks of these names, from a sequence's first on, which are to be filled.
+
+        Returns how many of them are there already; None, with nothing changed, when there are not enough.
+        """
+        # a token more than they hold: all of them may be shared, and none is for that token
+        cached = self.allocate(seq_id, len(names) * BLOCK_SIZE + 1, names)
+        if cached is None:
+            return None
+        last = self._tables[seq_id].pop()
+        self._readers[last] = 0
+        self._empty.append(last)
+        return cached // BLOCK_SIZE
+
+    def hand_over(self, seq_id: int, to: int) -> None:
+        """A table goes on under another number."""
+        if to in self._tables:
+            raise ValueError(f"sequence {to} has a block table already")
+        self._tables[to] = self._tables.pop(seq_id)
+
+    def drop(self, names: Iterable[bytes]) -> int:
+        """Takes the names of blocks that nobody may find any more; returns how many there were.
+
+        Those in tables are used to their end.
+        """
+        count = 0
+        for name in names:
+            block = self._by_name.get(name)
+            if block is None:
+                continue
+            count += 1
+            self._unname(block)
+            if not self._readers[block]:
+                del self._cached[block]
+                self._empty.append(block)
+        return count
 
     def append(self, seq_id: int, num_tokens: int) -> list[int] | None:
         """Grows a table until it holds `num_tokens` tokens.

@@ -1,7 +1,7 @@
 """What a leader and its ranks say about KV blocks in the store: on a socket of their own beside the steps.
 
 Frames are those of `rank_messages.py`. Which blocks are worth storing or fetching is the leader's decision;
-ranks move bytes between their KV cache and Redis. Which blocks to copy for it is in a step's plan (`StoreBlock`).
+ranks move bytes between their KV cache and Redis. A step's plan says which blocks to copy (`StoreBlock`).
 """
 
 from typing import Literal

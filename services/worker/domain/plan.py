@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from shared.messages import Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
@@ -175,6 +176,22 @@ class Engine(Protocol):
         At most `MAX_OUTSTANDING` steps are not done at any time, one more is a bug (`RuntimeError`). When a
         rank died, hung or refused, every future that is not done raises `EngineFailed`, and so does `submit`
         from then on; only `stop` helps. Cancelling a future drops its result, the step runs all the same.
+        """
+        ...
+
+    def fetch(self, order: FetchBlocks) -> Awaitable[Fetched]:
+        """Reads blocks from the store into places that no step reads or writes until the answer is there.
+
+        Any number may be under way, beside steps; the future ends also when the store does not answer, with a
+        count that says how many leading blocks are usable. Raises `EngineFailed` when a rank is gone.
+        """
+        ...
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        """Calls `on_stored` with what became of the copies of plans' `store`, each copy once.
+
+        `names` are written by all ranks. There is one watcher; a later call replaces it. Copies of an engine
+        that failed are not spoken of again.
         """
         ...
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from services.worker.domain.blocks import BlockManager, blocks_for
+from services.worker.domain.fetches import Fetch, Fetches
 from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.sequence import Phase, Sequence
 
@@ -42,6 +43,7 @@ class Queues:
 
     release: seq_ids that the next plan tells the ranks to forget.
     coming: names of blocks that a running sequence is about to compute, to the first such sequence.
+    fetches: blocks that come from the store; a running sequence that waits for some is not computed.
     """
 
     def __init__(self, blocks: BlockManager) -> None:
@@ -50,6 +52,7 @@ class Queues:
         self.running: list[Sequence] = []
         self.release: list[int] = []
         self.coming: dict[bytes, Sequence] = {}
+        self.fetches = Fetches(blocks)
         self.num_preemptions = 0
         self._last_seq_id = 0
         self._earliest_deadline = float("inf")  # a lower bound of all deadlines
@@ -86,6 +89,23 @@ class Queues:
         for name in names:
             self.coming.pop(name, None)
 
+    def fetch(self, sequence: Sequence, names: list[bytes]) -> None:
+        """A sequence that has just come in waits for these blocks, the next after those that it found."""
+        self.fetches.begin(sequence, sequence.computed // BLOCK_SIZE, names)
+
+    def fetched(self, fetch_id: int, count: int) -> Fetch | None:
+        """A fetch is done, with `count` blocks; who waited for it goes on from there."""
+        fetch = self.fetches.end(fetch_id, count)
+        if fetch is not None and fetch.sequence is not None:
+            sequence, num_tokens = fetch.sequence, (fetch.first + count) * BLOCK_SIZE
+            sequence.computed = sequence.planned = num_tokens
+            sequence.fetched_tokens += count * BLOCK_SIZE
+            if not sequence.num_preemptions:
+                sequence.cached_tokens = num_tokens
+            for name in fetch.names[:count]:
+                self.coming.pop(name, None)
+        return fetch
+
     def preempt(self, sequence: Sequence) -> None:
         """A running sequence gives its blocks up and waits; they may still be there when it returns."""
         self._leave(sequence)
@@ -100,7 +120,7 @@ class Queues:
             _remove(self.waiting, sequence)
         elif sequence.phase is Phase.RUNNING:
             if forget:
-                self.blocks.forget(sequence.seq_id)
+                self.blocks.forget(sequence.seq_id)  # it was computed, so it waits for no fetch
             self._leave(sequence)
         sequence.phase = Phase.ENDED
 
@@ -130,7 +150,7 @@ class Queues:
                 raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
         if len({s.seq_id for s in self.running}) != len(self.running) or self._out_of_order():
             raise AssertionError("running sequences share a seq_id, or the queues are out of order")
-        if not self.running and self.blocks.num_used:
+        if not self.running and not len(self.fetches) and self.blocks.num_used:
             raise AssertionError(f"{self.blocks.num_used} blocks are in use and nothing runs")
         if not {id(owner) for owner in self.coming.values()} <= {id(s) for s in self.running}:
             raise AssertionError("blocks are said to be coming from a sequence that does not run")
@@ -141,8 +161,13 @@ class Queues:
         for name in _uncomputed(sequence):
             if self.coming.get(name) is sequence:
                 del self.coming[name]
-        self.blocks.release(sequence.seq_id)
-        self.release.append(sequence.seq_id)
+        if sequence.fetching:
+            self.fetches.abandon(sequence)
+        else:
+            self.blocks.release(sequence.seq_id)
+        if sequence.announced:
+            self.release.append(sequence.seq_id)
+        sequence.announced = False
         sequence.computed = sequence.planned = sequence.capacity = sequence.seq_id = 0
         sequence.new_blocks = []
 

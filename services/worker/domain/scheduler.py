@@ -6,17 +6,23 @@ blocks run short, the last in order gives up its own and is computed again later
 what happens to the tokens is decided by the caller.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.worker.domain.admission import Admission
 from services.worker.domain.blocks import BlockManager
+from services.worker.domain.fetches import Fetch
+from services.worker.domain.kv_costs import KVCosts
 from services.worker.domain.names import BlockNames
 from services.worker.domain.pace import Pace
-from services.worker.domain.plan import BLOCK_SIZE, Sampled, Slice, StepPlan, StepResult
+from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
 from services.worker.domain.prefill import share_budget
 from services.worker.domain.queues import Limits, Queues
 from services.worker.domain.sequence import Phase, Sequence
+from services.worker.domain.write_behind import WriteBehind
 from shared.messages import FinishReason
 
 __all__ = ["Advance", "Limits", "Scheduler"]
@@ -26,6 +32,15 @@ NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
 # a slice in flight: the sequence, its seq_id then, how many tokens it computes, whether it brings a new one
 _Part = tuple[Sequence, int, int, bool]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    slices: list[Slice] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
+    admit: list[NewSequence] = field(default_factory=list)
 
 
 class Advance(NamedTuple):
@@ -42,16 +57,36 @@ class Advance(NamedTuple):
 class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
-    A plan without slices and releases does nothing: it is not to be computed, and has no result.
-    names: of blocks; without them nothing is shared.
+    A plan without slices, releases and copies does nothing: it is not to be computed, and has no result.
+    After a plan, what `take_fetches` gives is to be ordered; `fetched` tells that it is done.
+
+    names: of blocks; without them nothing is shared. write_behind: what is stored, and is to be. costs: of
+    fetching and of computing. clock: monotonic seconds, for `costs`.
     """
 
-    def __init__(self, blocks: BlockManager, limits: Limits, names: BlockNames = UNNAMED) -> None:
+    def __init__(
+        self,
+        blocks: BlockManager,
+        limits: Limits,
+        names: BlockNames = UNNAMED,
+        *,
+        write_behind: WriteBehind | None = None,
+        costs: KVCosts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.blocks = blocks
         self.limits = limits
         self.queues = Queues(blocks)
         self.waiting, self.running = self.queues.waiting, self.queues.running
-        self.admission = Admission(self.queues, limits, names)
+        self.write_behind = write_behind or WriteBehind()
+        self.costs = costs or KVCosts(limits.token_budget)
+        self.admission = Admission(
+            self.queues,
+            limits,
+            names,
+            self.write_behind,
+            lambda num_blocks: self.costs.fetches(num_blocks, clock()),
+        )
         self._names = names
         self._pace = Pace(limits.step_target_s)
         self._in_flight: deque[tuple[int, list[_Part]]] = deque()  # step_id and slices, oldest first
@@ -70,7 +105,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to plan, now or when the steps in flight are done."""
-        return bool(self.running or self.waiting or self.queues.release)
+        return bool(self.running or self.waiting or self.queues.release or self.write_behind.has_work)
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
@@ -90,19 +125,40 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """The next step."""
-        slices: list[Slice] = []
-        parts: list[_Part] = []
+        draft = _Draft()
+        store = self.write_behind.take(self.blocks)  # before any block may go to somebody else
         self.admission.make_way()
-        prefilling = self._plan_decodes(slices, parts)
-        rest = self._pace.chunk(self.limits.token_budget - len(slices), len(slices))
-        admitted = self.admission.admit(prefilling, rest)
+        prefilling = self._plan_decodes(draft)
+        num_decodes = len(draft.slices)
+        rest = self._pace.chunk(self.limits.token_budget - num_decodes, num_decodes)
+        self.admission.admit(prefilling, rest)
         for sequence, count in share_budget(prefilling, rest):
-            self._plan_slice(slices, parts, sequence, count)
+            self._plan_slice(draft, sequence, count)
         release, self.queues.release = self.queues.release, []
-        if slices or release:
+        if draft.slices or release or store:
             self._step_id += 1
-            self._in_flight.append((self._step_id, parts))
-        return StepPlan(step_id=self._step_id, release=release, admit=admitted, slices=slices)
+            self._in_flight.append((self._step_id, draft.parts))
+        return StepPlan(
+            step_id=self._step_id, release=release, admit=draft.admit, slices=draft.slices, store=store
+        )
+
+    def take_fetches(self) -> list[Fetch]:
+        """What has to be fetched from the store now, into blocks that no plan names until it is done."""
+        return self.queues.fetches.take()
+
+    def fetched(self, fetch_id: int, count: int) -> None:
+        """A fetch is done: its first `count` blocks are there. Who waits for it computes the rest."""
+        fetch = self.queues.fetched(fetch_id, count)
+        if fetch is not None:
+            self.write_behind.found(fetch.names[:count])
+            self.write_behind.forget(fetch.names[count:])
+
+    def give_up(self, fetch_id: int) -> None:
+        """A fetch takes too long: who waits for it computes everything, in other blocks."""
+        fetch = self.queues.fetches.get(fetch_id)
+        if fetch is not None and fetch.sequence is not None:
+            fetch.sequence.stored = -1
+            self.queues.preempt(fetch.sequence)
 
     def apply(self, result: StepResult) -> list[Advance]:
         """Books the oldest step in flight: one `Advance` per sampled token, in the plan's order.
@@ -139,6 +195,7 @@ class Scheduler:
             advances.append(Advance(sequence, one, reason))
         if num_tokens > len(parts):
             self._pace.observe(num_tokens, result.compute_s)
+            self.costs.computed(num_tokens, result.compute_s)
         return advances
 
     def check_invariants(self) -> None:
@@ -162,14 +219,19 @@ class Scheduler:
     def _name_blocks(self, sequence: Sequence, count: int) -> None:
         """Names the blocks that are full with the last `count` tokens computed."""
         before, after = (sequence.computed - count) // BLOCK_SIZE, sequence.computed // BLOCK_SIZE
-        self.queues.computed(sequence, before, self._names.of(sequence)[before:after])
+        names = self._names.of(sequence)[before:after]
+        self.queues.computed(sequence, before, names)
+        self.write_behind.add(names)
 
-    def _plan_decodes(self, slices: list[Slice], parts: list[_Part]) -> list[Sequence]:
+    def _plan_decodes(self, draft: _Draft) -> list[Sequence]:
         """One token of each sequence that has no more to compute; returns the others."""
         prefilling, index, running = [], 0, self.running
+        slices, parts = draft.slices, draft.parts
         while index < len(running):
             sequence = running[index]
             index += 1
+            if sequence.fetching:
+                continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:
                 prefilling.append(sequence)
@@ -186,13 +248,15 @@ class Scheduler:
                 parts.append((sequence, seq_id, 1, True))
                 sequence.planned, sequence.pending = start + 1, 1
             else:
-                self._plan_slice(slices, parts, sequence, 1)
+                self._plan_slice(draft, sequence, 1)
         return prefilling  # none of them gave way: those come last, and the one that makes them decodes
 
-    def _plan_slice(self, slices: list[Slice], parts: list[_Part], sequence: Sequence, count: int) -> None:
+    def _plan_slice(self, draft: _Draft, sequence: Sequence, count: int) -> None:
+        if not sequence.announced:
+            draft.admit.append(sequence.announce())
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
         samples = end == known + sequence.pending
-        slices.append(
+        draft.slices.append(
             Slice(
                 seq_id=sequence.seq_id,
                 start=start,
@@ -202,14 +266,15 @@ class Scheduler:
                 follow=start >= known,
             )
         )
-        parts.append((sequence, sequence.seq_id, count, samples))
+        draft.parts.append((sequence, sequence.seq_id, count, samples))
         sequence.planned, sequence.new_blocks = end, []
         sequence.pending += samples
 
     def _grow(self, sequence: Sequence) -> bool:
         """One more block, at the expense of the last ones in order; False if that is the sequence itself."""
         while (added := self.blocks.append(sequence.seq_id, sequence.planned + 1)) is None:
-            victim = self.running[-1]
+            # the blocks of one that waits for a fetch are not free before that is done
+            victim = next(s for s in reversed(self.running) if s is sequence or not s.fetching)
             self.queues.preempt(victim)
             if victim is sequence:
                 return False

@@ -28,9 +28,13 @@ class Sequence:
     `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
     engine's name for it, a new one with each admission. The KV of the first `computed` tokens is in the
     blocks, that of the first `planned` will be when the steps in flight are done; these bring `pending` more.
+    `announced`: the ranks know it under that name.
     `capacity` is how many tokens its blocks hold, `new_blocks` those that the ranks have not been told of,
     `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
     -1: there was none yet.
+
+    `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. While
+    blocks are on their way from there `fetching` is the fetch's number, else 0; `fetched_tokens` came so.
     """
 
     request_id: str
@@ -47,6 +51,7 @@ class Sequence:
     order: tuple[int, int] = field(init=False)
     phase: Phase = Phase.NEW
     seq_id: int = 0
+    announced: bool = False
     computed: int = 0
     planned: int = 0
     pending: int = 0
@@ -54,6 +59,9 @@ class Sequence:
     new_blocks: list[int] = field(default_factory=list)
     block_names: list[bytes] = field(default_factory=list)
     cached_tokens: int = -1
+    stored: int = 0
+    fetching: int = 0
+    fetched_tokens: int = 0
     num_preemptions: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +95,8 @@ class Sequence:
         return "length" if num_output >= self.max_tokens else None
 
     def announce(self) -> NewSequence:
-        """What the ranks have to know about it when it is admitted."""
+        """What the ranks have to know about it, once, before its first slice."""
+        self.announced = True
         return NewSequence(
             seq_id=self.seq_id,
             token_ids=self.tokens.copy(),

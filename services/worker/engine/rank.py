@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from services.worker.domain.plan import BLOCK_SIZE, RankInfo, StepPlan
+from services.worker.domain.plan import BLOCK_SIZE, KVParts, RankInfo, StepPlan
 from services.worker.domain.rank_messages import (
     FrameReader,
     Kind,
@@ -39,6 +39,7 @@ from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
 
+SWITCH_S = 0.0005  # the longest that a thread which moves blocks keeps the interpreter from a step
 Adapt = Callable[[RankConfig], RankConfig]
 EXPECTED = (ModelError, CollectiveError, PlanError)
 
@@ -92,6 +93,7 @@ def _config(
         config,
         shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
         store_fd=descriptors.get(config.store_fd, config.store_fd),
+        kv_fd=descriptors.get(config.kv_fd, config.kv_fd),
     )
     return config if adapt is None else adapt(config)
 
@@ -107,11 +109,20 @@ def _serve(
     runner, ready = load(config, collectives, started)
     sock.sendall(pack_frame(Kind.READY, ready))
     collectives.timeout_s = config.step_timeout_s
+    mover = None
+    if config.kv_store is not None:
+        from services.worker.engine.kv_channel import start as start_mover  # noqa: PLC0415
+
+        mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
+        sys.setswitchinterval(SWITCH_S)
     decoder = msgspec.msgpack.Decoder(StepPlan)
     idle_since = time.perf_counter()
     for _, body in frames:
         wait_s = time.perf_counter() - idle_since
-        result = runner.step(decoder.decode(body))
+        plan = decoder.decode(body)
+        if mover is not None and plan.store:
+            mover.take(plan.store)
+        result = runner.step(plan)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)
             sock.sendall(pack_frame(Kind.RESULT, result))
@@ -181,6 +192,9 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         fingerprint=own_fingerprint,
         kv_format=backend.kv_format,
         kv_cache_bytes=num_blocks * backend.block_bytes,
+        kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
+        if config.kv_store is not None
+        else None,
     )
     return runner, ready
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from services.worker.domain.plan import Sampled, StepPlan, StepResult
-from services.worker.engine.compute import Compute
+from services.worker.engine.compute import CacheBlocks, Compute
 from services.worker.engine.sampler import Sampler
 from services.worker.engine.sequences import Sequences, SequenceState
 
@@ -26,6 +26,11 @@ class Runner:
         self._compute = compute
         self._sampler = Sampler()
         self._collectives = compute.collectives
+
+    @property
+    def blocks(self) -> CacheBlocks:
+        """What is in this rank's KV cache."""
+        return self._compute.blocks
 
     def step(self, plan: StepPlan) -> StepResult:
         """The tokens sampled in this step; empty on all ranks but 0.

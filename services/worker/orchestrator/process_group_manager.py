@@ -30,11 +30,17 @@ _EXIT_POLL_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A running rank: its process, and the leader's end of the socket pair (non-blocking)."""
+    """A running rank: its process, and the leader's end of the socket pair (non-blocking).
+
+    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number by which the
+    rank knows its own end.
+    """
 
     rank: int
     process: Child
     sock: socket.socket
+    kv_sock: socket.socket | None = None
+    kv_fd: int = -1
 
     @property
     def pid(self) -> int:
@@ -94,8 +100,12 @@ class ProcessGroupManager:
             self.close()
             self._nursery = Nursery(_environment(threads))
 
-    def spawn(self, world: int, threads: int, inherit: Sequence[int] = ()) -> list[RankProcess]:
+    def spawn(
+        self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
+    ) -> list[RankProcess]:
         """Starts ranks 0 to world-1, which inherit those descriptors and nothing else; returns all ranks.
+
+        With `kv_sockets` each rank has a second socket to its leader.
 
         Output of a rank goes to the leader's stderr. Call it from the thread that lives as long as the
         leader: the kernel ends a rank when the thread that started it ends.
@@ -106,13 +116,13 @@ class ProcessGroupManager:
         try:
             self.prepare(threads)
             for rank in range(world):
-                ours, theirs = socket.socketpair()
-                with theirs, contextlib.ExitStack() as on_failure:
-                    on_failure.callback(ours.close)
-                    ours.setblocking(False)
-                    process = self._start(rank, theirs, threads, inherit)
+                with contextlib.ExitStack() as after, contextlib.ExitStack() as on_failure:
+                    ours, theirs = _socket_pair(after, on_failure)
+                    kv_ours, kv_theirs = _socket_pair(after, on_failure) if kv_sockets else (None, None)
+                    own = [] if kv_theirs is None else [kv_theirs.fileno()]
+                    process = self._start(rank, theirs, threads, [*inherit, *own])
                     on_failure.pop_all()
-                self.ranks.append(RankProcess(rank, process, ours))
+                    self.ranks.append(RankProcess(rank, process, ours, kv_ours, *own))
         except OSError:
             self.kill()
             raise
@@ -137,6 +147,8 @@ class ProcessGroupManager:
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
             rank.sock.close()
+            if rank.kv_sock is not None:
+                rank.kv_sock.close()
         await _wait(ranks, grace_s)
         for rank in ranks:
             if rank.process.poll() is None:
@@ -163,6 +175,17 @@ class ProcessGroupManager:
             process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
         )
         return SpawnedChild(process)
+
+
+def _socket_pair(
+    after: contextlib.ExitStack, on_failure: contextlib.ExitStack
+) -> tuple[socket.socket, socket.socket]:
+    """The leader's end, not blocking and closed on failure only, and the rank's, closed when it has it."""
+    ours, theirs = socket.socketpair()
+    on_failure.callback(ours.close)
+    after.callback(theirs.close)
+    ours.setblocking(False)
+    return ours, theirs
 
 
 def _environment(threads: int) -> dict[str, str]:
