@@ -33,6 +33,8 @@ from shared.messages import (
     Tokens,
     Usage,
 )
+from shared.messages.blocks import KVSource
+from tests.session_services import SessionServices
 
 GROUP = "g0"
 WORDS = ("Hello", ", ", 'you "there"', "\n")
@@ -58,8 +60,16 @@ class Fleet:
     headers: list[dict[str, str]] = field(default_factory=list)
     cancelled: dict[str, asyncio.Event] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    cards: list[ModelCard] = field(
+        default_factory=lambda: [
+            ModelCard(name="demo", context_length=2048, created_s=5, fingerprint="f1"),
+            ModelCard(name="a/b", context_length=8),
+        ]
+    )
+    decided: tuple[str, KVSource] = ("", "")  # why it was routed here, and where its KV comes from
 
     async def start(self) -> None:
+        self.sessions = await SessionServices(self.bus).start()
         await self.bus.subscribe(subjects.GENERATE_ALL, self._requested, queue=subjects.ROUTER_QUEUE)
         await self.bus.subscribe(subjects.CANCEL_ALL, self._cancelled)
         await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
@@ -109,7 +119,8 @@ class Fleet:
 
         def accepted(**ids: Any) -> AnyFrame:
             session = request.session.session_id if request.session else ""
-            return Accepted(group=GROUP, session_id=session, **ids)
+            reason, kv = self.decided
+            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, **ids)
 
         if request.model not in {"demo", "slow", "stuck", "late-refusal", "breaks", "flood"}:
             yield [failed("model_not_found", f"no group serves {request.model!r}", param="model")]
@@ -140,11 +151,7 @@ class Fleet:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
 
     async def _models(self, message: Message) -> None:
-        cards = [
-            ModelCard(name="demo", context_length=2048, created_s=5),
-            ModelCard(name="a/b", context_length=8),
-        ]
-        await self.bus.publish(message.reply, encode(ModelList(models=cards)))
+        await self.bus.publish(message.reply, encode(ModelList(models=self.cards)))
 
 
 @dataclass

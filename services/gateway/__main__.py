@@ -17,6 +17,7 @@ from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
+from shared.client.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
@@ -53,12 +54,15 @@ async def start(
     async def models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=settings.models_timeout_s)
 
+    sessions = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
+
     def readiness() -> tuple[bool, dict[str, Any]]:
         return service.is_ready, service.readiness()
 
     app = create_app(
         context,
         list_models=models,
+        sessions=sessions,
         readiness=readiness,
         registry=service.registry,
         version=version("ryzanstein"),

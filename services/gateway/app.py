@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
@@ -19,9 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.completions import CompletionRoute, Context
-from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for
+from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
+from services.gateway.limits import ClientDisconnected
 from services.gateway.respond import model_object
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.session_paths import SessionPaths, is_session_path
+from services.gateway.session_routes import SessionRoutes
+from services.gateway.session_schema import NewSession, ToGroup
+from shared.client.session_admin import SessionAdmin
 from shared.errors import ModelNotFound, RyzError
 from shared.messages import ModelCard
 
@@ -39,18 +45,25 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         504: "The deadline passed.",
     }.items()
 }
+_SESSION_ERRORS = _ERRORS | {
+    404: {"description": "No such session, or none of this tenant."},
+    409: {"description": "The session exists already, changed meanwhile, is pinned, or is of another model."},
+    "default": {"description": "Any other error, in the same shape."},  # in place of the framework's own 422
+}
 _REF = "#/components/schemas/{model}"
 
 
 class Front:
     """The application with a short cut: `POST` on a serving path passes by the framework's own machinery.
 
-    Everything else, and every other method on those paths, is the framework's.
+    Everything else, and every other method on those paths, is the framework's; what is for the session routes
+    goes through `sessions` first.
     """
 
-    def __init__(self, app: FastAPI, direct: dict[str, ASGIApp]) -> None:
+    def __init__(self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp) -> None:
         self._app = app
         self._direct = direct
+        self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -59,6 +72,9 @@ class Front:
             if direct is not None:
                 await direct(scope, receive, send)
                 return
+        if scope["type"] == "http" and is_session_path(scope["path"]):
+            await self._sessions(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
 
@@ -74,6 +90,7 @@ def create_app(
     context: Context,
     *,
     list_models: Callable[[], Awaitable[list[ModelCard]]],
+    sessions: SessionAdmin,
     readiness: Callable[[], tuple[bool, dict[str, Any]]],
     registry: CollectorRegistry,
     version: str,
@@ -83,6 +100,7 @@ def create_app(
     Args:
         context: what the completion routes share.
         list_models: the models on offer; raises an error of the family when nobody knows.
+        sessions: what the session routes call.
         readiness: whether requests are welcome, and the body of /ready.
         registry: what /metrics shows.
         version: the distribution's.
@@ -96,11 +114,12 @@ def create_app(
     )
     direct = _add_completions(app, context)
     _add_models(app, context, list_models)
+    app.include_router(SessionRoutes(context, sessions, list_models).router(_SESSION_ERRORS))
     _add_probes(app, readiness, registry)
     _add_index(app, version)
     _add_errors(app, context)
     _add_schemas(app)
-    return Front(app, direct)
+    return Front(app, direct, SessionPaths(app, context.metrics))
 
 
 def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:
@@ -179,6 +198,7 @@ def _add_index(app: FastAPI, version: str) -> None:
         """What this is, and where to go on."""
         links = {
             "models": "/v1/models",
+            "sessions": "/v1/sessions",
             "openapi": "/openapi.json",
             "ready": "/ready",
             "metrics": "/metrics",
@@ -187,15 +207,23 @@ def _add_index(app: FastAPI, version: str) -> None:
 
 
 def _add_errors(app: FastAPI, context: Context) -> None:
-    def respond(answer: ErrorAnswer) -> Response:
-        context.metrics.ended("other", answer.status, 0.0)
+    def respond(request: Request, answer: ErrorAnswer) -> Response:
+        if not is_session_path(request.url.path):  # those are counted with their answers
+            context.metrics.ended("other", answer.status, 0.0)
         response = Response(answer.body, status_code=answer.status, media_type="application/json")
         for name, value in answer.headers:
             response.headers[name.decode()] = value.decode("latin-1")
         return response
 
-    async def refused(_: Request, error: Exception) -> Response:
-        return respond(answer_for(error))
+    async def refused(request: Request, error: Exception) -> Response:
+        return respond(request, answer_for(error))
+
+    async def bad_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, answer_for(invalid_parameter(error)))
+
+    async def left(_: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # nobody is there to read it
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -209,21 +237,23 @@ def _add_errors(app: FastAPI, context: Context) -> None:
         refusal.headers = [
             (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
         ]
-        return respond(answer_for(refusal))
+        return respond(request, answer_for(refusal))
 
     async def bug(request: Request, error: Exception) -> Response:
         log.error("request failed", route=request.url.path[:200], exc_info=error)
-        return respond(answer_for(error))
+        return respond(request, answer_for(error))
 
     app.add_exception_handler(RyzError, refused)
     app.add_exception_handler(HttpRefusal, refused)
+    app.add_exception_handler(RequestValidationError, bad_query)
+    app.add_exception_handler(ClientDisconnected, left)
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(Exception, bug)
 
 
 def _add_schemas(app: FastAPI) -> None:
-    """Puts the two bodies into the OpenAPI document, since no endpoint declares them."""
-    bodies: list[type[BaseModel]] = [ChatCompletionRequest, CompletionRequest]
+    """Puts the bodies into the OpenAPI document that are read by hand, since no endpoint declares them."""
+    bodies: list[type[BaseModel]] = [ChatCompletionRequest, CompletionRequest, NewSession, ToGroup]
     made = app.openapi
 
     def openapi() -> dict[str, Any]:

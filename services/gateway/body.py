@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from services.gateway.errors import HttpRefusal, invalid_body
-from services.gateway.schema import SamplingBody
 from shared.errors import InvalidRequest
 
-B = TypeVar("B", bound=SamplingBody)
+B = TypeVar("B", bound=BaseModel)
 
 
 def check_content_type(headers: Mapping[bytes, bytes]) -> None:

@@ -20,7 +20,14 @@ from services.gateway.call import Call, chat_call, completion_call
 from services.gateway.chunks import ChatWriter, ChunkWriter, CompletionWriter, error_event
 from services.gateway.errors import answer_for
 from services.gateway.exchange import Outcome, Reply, Running
-from services.gateway.limits import ClientDisconnected, Places, RateLimiter, content_length, read_body
+from services.gateway.limits import (
+    LINGER_S,
+    ClientDisconnected,
+    Places,
+    RateLimiter,
+    discard_body,
+    read_body_in_time,
+)
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.respond import Envelope, chat_body, completion_body
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
@@ -35,7 +42,6 @@ from shared.telemetry.traces import TRACE_HEADERS
 log = structlog.get_logger(__name__)
 
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
-_LINGER_S = 2.0
 _DEADLINE_MARGIN_S = 2.0  # the generations' own deadline is to come first
 
 
@@ -90,7 +96,7 @@ class CompletionRoute:
             self._context.metrics.cancelled.inc()
         except Exception as error:
             with suppress(TimeoutError):  # a caller that does not read holds no place for long
-                async with asyncio.timeout(2 * _LINGER_S):
+                async with asyncio.timeout(2 * LINGER_S):
                     await self._fail(exchange, error, request_id)
         finally:
             self._context.places.free(exchange.places)
@@ -130,14 +136,12 @@ class CompletionRoute:
 
     async def _read(self, exchange: _Exchange) -> bytes:
         settings = self._context.settings
-        announced = content_length(exchange.headers)
-        try:
-            async with asyncio.timeout(settings.body_timeout_s):
-                raw = await read_body(exchange.receive, announced, settings.max_body_bytes)
-        except TimeoutError:
-            raise InvalidRequest(
-                f"the body did not arrive within {settings.body_timeout_s:g} s", reason="body_timeout"
-            ) from None
+        raw = await read_body_in_time(
+            exchange.receive,
+            exchange.headers,
+            limit=settings.max_body_bytes,
+            timeout_s=settings.body_timeout_s,
+        )
         exchange.body_read = True
         self._context.metrics.request_bytes.inc(len(raw))
         return raw
@@ -176,10 +180,11 @@ class CompletionRoute:
     async def _whole(self, exchange: _Exchange, call: Call, streams: list[GenerationStream]) -> None:
         parts = [await stream.completion() for stream in streams]
         exchange.outcome.group = parts[0].group
+        exchange.outcome.accepted = streams[0].accepted
         exchange.outcome.usages = [part.usage for part in parts]
         shape = chat_body if self._kind == "chat" else completion_body
         body = shape(self._envelope(call), parts, logprobs=call.logprobs)
-        await exchange.reply.whole(200, body, [(b"x-ryz-group", parts[0].group.encode())])
+        await exchange.reply.whole(200, body, exchange.outcome.headers())
 
     async def _stream(self, exchange: _Exchange, call: Call, streams: list[GenerationStream]) -> None:
         envelope, n = self._envelope(call), call.n
@@ -205,7 +210,7 @@ class CompletionRoute:
         if reply.started:
             self._context.metrics.failed_stream(answer.code)
             with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
-                async with asyncio.timeout(_LINGER_S):
+                async with asyncio.timeout(LINGER_S):
                     await reply.part(error_event(answer), more=False)
             return
         unread = isinstance(error, RequestTooLarge) and not exchange.body_read
@@ -215,9 +220,7 @@ class CompletionRoute:
         # Closing while the caller still sends would reset the connection, and it might never see the answer
         await reply.whole(answer.status, answer.body, [*answer.headers, (b"connection", b"close")], more=True)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while (await exchange.receive()).get("more_body", False):
-                    pass
+            await discard_body(exchange.receive)
         await reply.end()
 
     def _record(self, exchange: _Exchange, started_s: float, shown_id: str, request_id: str) -> None:
@@ -238,6 +241,8 @@ class CompletionRoute:
                 seconds=round(seconds, 6),
                 model=exchange.call.model if exchange.call else "",
                 group=outcome.group,
+                reason=outcome.accepted.reason if outcome.accepted else "",
+                kv=outcome.accepted.kv if outcome.accepted else "",
                 prompt_tokens=sum(usage.prompt_tokens for usage in outcome.usages),
                 completion_tokens=sum(usage.completion_tokens for usage in outcome.usages),
             )

@@ -5,10 +5,12 @@ unexpected exceptions go to the log and never to a caller.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from services.gateway.wording import problem_of
@@ -56,12 +58,17 @@ def answer_for(error: Exception) -> ErrorAnswer:
         return ErrorAnswer(500, body, [(b"x-ryz-reason", b"internal")], "internal")
     row = TABLE[error.code]
     reason = str(error.data.get("reason") or error.code)
-    headers = [(b"x-ryz-reason", reason.encode("ascii", "replace").translate(_HEADER_SAFE))]
+    headers = [(b"x-ryz-reason", header_value(reason))]
     if error.retry_after_s is not None and row.http_status in {429, 503}:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
     param = error.data.get("param")
     body = _body(error.message, row.openai_type, error.code, param if isinstance(param, str) else None)
     return ErrorAnswer(row.http_status, body, headers, error.code)
+
+
+def header_value(text: str) -> bytes:
+    """A word as the value of a header; what may not stand in one is replaced."""
+    return text.encode("ascii", "replace").translate(_HEADER_SAFE)
 
 
 _HEADER_SAFE = bytes(c if 0x20 < c < 0x7F else 0x5F for c in range(256))
@@ -70,14 +77,23 @@ _HEADER_SAFE = bytes(c if 0x20 < c < 0x7F else 0x5F for c in range(256))
 def invalid_body(error: ValidationError) -> InvalidRequest:
     """The first thing that is wrong with a body, by the name of its field."""
     first = error.errors(include_url=False)[0]
-    param = path_of(first["loc"]) + str(first.get("ctx", {}).get("at", ""))
+    return _wrong(first, path_of(first["loc"]) + str(first.get("ctx", {}).get("at", "")), "the body")
+
+
+def invalid_parameter(error: RequestValidationError) -> InvalidRequest:
+    """The first thing that is wrong with a query, by the name of its parameter."""
+    first = error.errors()[0]
+    return _wrong(first, path_of(first["loc"][1:]), "the query")  # its location starts with `query`
+
+
+def _wrong(first: Mapping[str, Any], param: str, whole: str) -> InvalidRequest:
     problem = problem_of(first["type"], first["msg"], first.get("ctx", {}))
     given = first["input"]
     got = f", got {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= 64 else ""
     if first["type"] in {"missing", "wrong"}:
         got = ""
     if not param:
-        return InvalidRequest(f"the body {problem}{got}")  # JSON, but not an object
+        return InvalidRequest(f"{whole} {problem}{got}")  # JSON, but not an object
     return InvalidRequest(f"`{param}` {problem}{got}", param=param)
 
 

@@ -11,21 +11,34 @@ from typing import Self
 
 from starlette.types import Receive, Send
 
-from services.gateway.errors import Headers
+from services.gateway.errors import Headers, header_value
 from services.gateway.limits import ClientDisconnected
 from shared.errors import DeadlineExceeded
-from shared.messages import Usage
+from shared.messages import Accepted, Usage
 
 _JSON = (b"content-type", b"application/json")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a call went, for metrics and the log."""
+    """How a call went, for headers, metrics and the log.
+
+    group, accepted: of the first of several generations.
+    """
 
     group: str = ""
+    accepted: Accepted | None = None
     usages: list[Usage] = field(default_factory=list)
     first_text_s: float = 0.0  # on the loop's clock; 0: none came
+
+    def headers(self) -> Headers:
+        """Which group served it, why that one, and where the prompt's KV came from, as far as it is known."""
+        headers = [(b"x-ryz-group", self.group.encode())]
+        if self.accepted is not None and self.accepted.reason:
+            headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
+        if self.accepted is not None and self.accepted.kv:
+            headers.append((b"x-ryz-kv", self.accepted.kv.encode()))
+        return headers
 
 
 class Reply:

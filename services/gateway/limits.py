@@ -4,11 +4,14 @@ The counting is pure and takes the time as an argument; only `read_body` touches
 errors of the shared family, with the time after which a retry may succeed.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge
+
+LINGER_S = 2.0  # how long a caller that does not do its part is waited for
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -115,6 +118,29 @@ async def read_body(receive: Receive, announced: int | None, limit: int) -> byte
     if size > limit:
         raise too_large(size, limit)
     return b"".join(parts)
+
+
+async def read_body_in_time(
+    receive: Receive, headers: Mapping[bytes, bytes], *, limit: int, timeout_s: float
+) -> bytes:
+    """The whole body, or `InvalidRequest` when it takes longer than `timeout_s`; raises like `read_body`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await read_body(receive, content_length(headers), limit)
+    except TimeoutError:
+        raise InvalidRequest(
+            f"the body did not arrive within {timeout_s:g} s", reason="body_timeout"
+        ) from None
+
+
+async def discard_body(receive: Receive, limit_s: float = LINGER_S) -> None:
+    """Reads the rest of a refused body away, for a caller that still sends and would not see the answer.
+
+    Raises `TimeoutError` when it has not ended after `limit_s`.
+    """
+    async with asyncio.timeout(limit_s):
+        while (await receive()).get("more_body", False):
+            pass
 
 
 def too_large(size: int, limit: int) -> RequestTooLarge:

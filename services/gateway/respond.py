@@ -30,14 +30,20 @@ class Envelope:
 
 
 def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
-    """OpenAI's usage object, summed over the generations of a call."""
+    """OpenAI's usage object, summed over the generations of a call.
+
+    `fetched_tokens` is our own: those of the cached ones that came from the store.
+    """
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(usage.cached_tokens for usage in usages),
+            "fetched_tokens": sum(usage.fetched_tokens for usage in usages),
+        },
     }
 
 

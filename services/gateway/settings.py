@@ -38,6 +38,15 @@ class GatewaySettings(CommonSettings):
     models_timeout_s: float = Field(
         default=2.0, gt=0, le=60, description="How long a list of models may take to arrive."
     )
+    sessions_timeout_s: float = Field(
+        default=5.0, gt=0, le=60, description="How long a service may take over a call about a session."
+    )
+    holders_wait_s: float = Field(
+        default=0.1,
+        gt=0,
+        le=10,
+        description="How long groups may take to say what they hold of a session.",
+    )
     header_wait_s: float = Field(
         default=2.0,
         gt=0,

@@ -36,6 +36,7 @@ async def send_events(
     for stream in streams:
         accepted = await stream.wait_accepted()
         outcome.group = outcome.group or accepted.group
+        outcome.accepted = outcome.accepted or accepted
     source = source_of(streams)
     try:
         data = await _send(source, writer, reply, outcome, header_wait_s)
@@ -56,7 +57,7 @@ async def _send(
             item = await source.next()
     except TimeoutError:
         pass  # a slow start is no failure: the headers go out, the text follows
-    await reply.start([*_HEADERS, (b"x-ryz-group", outcome.group.encode())])
+    await reply.start([*_HEADERS, *outcome.headers()])
     while item is not None:
         prompt, deltas = item
         if deltas and not outcome.first_text_s:

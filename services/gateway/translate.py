@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
+from services.gateway.schema import ChatCompletionRequest, CompletionRequest, Message, SamplingBody
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, SessionRef
@@ -183,7 +183,7 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     return GenerateRequest(
         request_id=origin.request_id,
         model=body.model,
-        messages=messages_of(body),
+        messages=messages_of(body.messages),
         sampling=sampling_of(
             body,
             seed=origin.seed,
@@ -196,11 +196,11 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     )
 
 
-def messages_of(body: ChatCompletionRequest) -> list[ChatMessage]:
-    """The conversation of a chat completion."""
+def messages_of(messages: Sequence[Message]) -> list[ChatMessage]:
+    """The messages of a body, as they travel."""
     return [
         ChatMessage(role=_ROLES[message.role], content=message.content, name=message.name or "")
-        for message in body.messages
+        for message in messages
     ]
 
 

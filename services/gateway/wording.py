@@ -11,6 +11,7 @@ _PLAIN = {
     "missing": "is required",
     "extra_forbidden": "is not known",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",

@@ -238,7 +238,13 @@ async def test_the_api_document_describes_the_bodies(http: httpx.AsyncClient) ->
 async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:
     index = (await http.get("/")).json()
     assert (index["name"], bool(index["version"])) == ("ryzanstein", True)
-    assert set(index["links"].values()) == {"/v1/models", "/openapi.json", "/ready", "/metrics"}
+    assert set(index["links"].values()) == {
+        "/v1/models",
+        "/v1/sessions",
+        "/openapi.json",
+        "/ready",
+        "/metrics",
+    }
     for link in index["links"].values():
         assert (await http.get(link)).status_code == 200
 

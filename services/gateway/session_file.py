@@ -1,0 +1,152 @@
+"""A session as a file: made, read, checked. Pure.
+
+The file is a JSON object (`FORMAT`, version `VERSION`) with the conversation, its token ids, the model's name
+and the fingerprint of its weights. `sha256` is that of all other fields in canonical form: keys sorted, no
+blanks, UTF-8, nothing escaped that need not be (RFC 8785, of which this is the part without fractions). KV is
+not in it: it follows from the tokens and the weights, so that computing it anew loses nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Annotated, Any
+
+import msgspec
+
+from shared.codec import pack_tokens, unpack_tokens
+from shared.errors import Conflict, InvalidRequest
+from shared.messages import ChatMessage, ModelCard, SessionRecord
+from shared.messages.base import ModelName, SessionId
+
+FORMAT = "ryzanstein.session"
+VERSION = 1
+
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what every JSON reader keeps exactly
+
+
+class SessionFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says.
+
+    model_fingerprint: of the weights that served the session when it was exported; empty: none did.
+    token_ids: prompt and answer of the last turn.
+    """
+
+    session_id: SessionId
+    model: ModelName
+    model_fingerprint: str = ""
+    messages: list[ChatMessage]
+    token_ids: list[_TokenId] = []
+    turns: _Whole = 0
+    created_ms: _Whole = 0
+    updated_ms: _Whole = 0
+    exported_ms: _Whole = 0
+
+
+def dump(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
+    """The file of a session whose model is served with weights of that fingerprint; empty: is not served."""
+    content = SessionFile(
+        session_id=record.session_id,
+        model=record.model,
+        model_fingerprint=fingerprint,
+        messages=record.messages,
+        token_ids=unpack_tokens(record.token_ids),
+        turns=record.turns,
+        created_ms=record.created_ms,
+        updated_ms=record.updated_ms,
+        exported_ms=now_ms,
+    )
+    document = {"format": FORMAT, "format_version": VERSION, **msgspec.to_builtins(content)}
+    return _canonical(document | {"sha256": _digest(document)}) + b"\n"
+
+
+def read(raw: bytes) -> SessionFile:
+    """What the file says.
+
+    Raises:
+        InvalidRequest: it is cut, altered, of another format or version, or no session file; `reason` says
+            which (`file_cut`, `file_altered`, `file_version`, `file_format`).
+    """
+    try:
+        document = msgspec.json.decode(raw)
+    except RecursionError:
+        raise _wrong("file_format", "it is nested too deeply") from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        if "truncated" in str(error):
+            raise _wrong("file_cut", "its end is missing; export it again, or copy it again") from None
+        raise _wrong("file_format", f"it is not valid JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _wrong("file_format", f"it has no `format` of {FORMAT!r}")
+    version = document.get("format_version")
+    if version != VERSION or isinstance(version, bool):
+        raise _wrong(
+            "file_version",
+            f"it has version {str(version)[:32]} of the format, and this gateway reads version {VERSION}",
+        )
+    given = document.pop("sha256", None)
+    if given is None or given != _digest(document):
+        raise _wrong("file_altered", "its content does not fit its `sha256`: it was altered after its export")
+    try:
+        return msgspec.convert(document, SessionFile)
+    except msgspec.ValidationError as error:
+        raise _wrong("file_format", str(error)) from None
+
+
+def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
+    """The served model that can go on with the session: of the same weights, by the same name if possible.
+
+    A file without a fingerprint goes by the name alone.
+
+    Raises:
+        Conflict: there is none; names what the file wants and what is served.
+    """
+    fingerprint = content.model_fingerprint
+    alike = [
+        card
+        for card in cards
+        if (card.fingerprint == fingerprint if fingerprint else card.name == content.model)
+    ]
+    for card in sorted(alike, key=lambda card: card.name != content.model):
+        return card
+    served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards) or "nothing"
+    raise Conflict(
+        f"the session belongs to the model {content.model!r} ({_print(fingerprint)}), and what is served "
+        f"here is {served}: import it where a model with the same weights is served",
+        reason="other_model",
+        model=content.model,
+        fingerprint=fingerprint,
+    )
+
+
+def imported(content: SessionFile, tenant: str, session_id: str, model: str, now_ms: int) -> SessionRecord:
+    """The session that an import begins: new at `now_ms`, and served by no group yet."""
+    return SessionRecord(
+        session_id=session_id,
+        tenant=tenant,
+        model=model,
+        version=1,
+        messages=content.messages,
+        token_ids=pack_tokens(content.token_ids),
+        turns=content.turns,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+    )
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _digest(document: dict[str, Any]) -> str | None:
+    try:
+        return sha256(_canonical(document)).hexdigest()
+    except (ValueError, RecursionError):  # texts or depths that no file of ours has
+        return None
+
+
+def _print(fingerprint: str) -> str:
+    return f"fingerprint {fingerprint}" if fingerprint else "no fingerprint"
+
+
+def _wrong(reason: str, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"this is no session file that can be imported: {problem}", reason=reason)

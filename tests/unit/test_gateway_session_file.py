@@ -1,0 +1,137 @@
+"""Session files: what is exported can be read back, and nothing else can."""
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from services.gateway import session_file
+from services.gateway.session_file import SessionFile
+from shared.codec import pack_tokens
+from shared.errors import Conflict, InvalidRequest
+from shared.messages import ChatMessage, ModelCard, SessionRecord
+
+RECORD = SessionRecord(
+    session_id="tea/with-ada",
+    tenant="acme",
+    model="demo",
+    version=3,
+    messages=[
+        ChatMessage(role="user", content='Ada "Ü" \\ \x07\x7f\u2028\n😀', name="a"),
+        ChatMessage(role="assistant", content="Hello"),
+    ],
+    token_ids=pack_tokens([1, 2**32 - 1, 3]),
+    turns=1,
+    last_group="g0",
+    created_ms=1000,
+    updated_ms=2000,
+)
+FILE = session_file.dump(RECORD, "f1", 5000)
+
+
+def refused(raw: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        session_file.read(raw)
+    return caught.value
+
+
+def signed(document: dict[str, Any]) -> bytes:
+    """A file that is right about itself, whatever it says."""
+    document = {key: value for key, value in document.items() if key != "sha256"}
+    raw = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(document | {"sha256": sha256(raw).hexdigest()}).encode()
+
+
+def test_what_is_exported_can_be_read_and_begins_anew() -> None:
+    content = session_file.read(FILE)
+    assert (content.session_id, content.model, content.model_fingerprint) == (
+        RECORD.session_id,
+        "demo",
+        "f1",
+    )
+    assert (content.messages, content.token_ids) == (RECORD.messages, [1, 2**32 - 1, 3])
+    assert (content.turns, content.created_ms, content.exported_ms) == (1, 1000, 5000)
+    record = session_file.imported(content, "other", "s2", "demo", 9000)
+    assert (record.tenant, record.session_id, record.version, record.last_group) == ("other", "s2", 1, "")
+    assert (record.created_ms, record.updated_ms, record.turns) == (9000, 9000, 1)
+    assert (record.messages, record.token_ids) == (RECORD.messages, RECORD.token_ids)
+
+
+def test_the_file_tells_nothing_of_the_tenant_and_may_be_laid_out_anew() -> None:
+    document = json.loads(FILE)
+    assert "acme" not in FILE.decode()
+    assert signed(document) != FILE
+    assert session_file.read(signed(document)) == session_file.read(FILE)
+    assert session_file.read(json.dumps(document, indent=2).encode()) == session_file.read(FILE)
+    assert json.loads(signed(document)) == document  # the digest is what others compute by the same rule
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_file_that_is_cut(share: float) -> None:
+    assert refused(FILE[: int(len(FILE) * share)]).data["reason"] == "file_cut"
+    assert refused(FILE[:-2]).data["reason"] == "file_cut"
+
+
+def test_every_field_is_under_the_digest() -> None:
+    document = json.loads(FILE)
+    for key in document.keys() - {"format", "format_version"}:
+        altered = document | {key: "other"}
+        assert refused(json.dumps(altered).encode()).data["reason"] == "file_altered", key
+        missing = {name: value for name, value in document.items() if name != key}
+        assert refused(json.dumps(missing).encode()).data["reason"] == "file_altered", key
+    assert refused(FILE.replace(b"Hello", b"Hallo")).data["reason"] == "file_altered"
+    assert refused(json.dumps(document | {"sha256": None}).encode()).data["reason"] == "file_altered"
+
+
+def test_a_file_of_another_kind_or_version() -> None:
+    document = json.loads(FILE)
+    newer = refused(signed(document | {"format_version": 2}))
+    assert newer.data["reason"] == "file_version"
+    assert "version 2" in newer.message
+    assert "reads version 1" in newer.message
+    assert refused(signed(document | {"format_version": True})).data["reason"] == "file_version"
+    for raw in (b"[]", b"{}", b'{"format": "x"}', b"PK\x03\x04", b"\xff\xfe", b"[" * 100_000):
+        assert refused(raw).data["reason"] in {"file_format", "file_cut"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("token_ids", [-1]),
+        ("token_ids", [2**32]),
+        ("token_ids", [1.5]),
+        ("messages", [{"role": "wizard", "content": "x"}]),
+        ("messages", [{"role": "user"}]),
+        ("session_id", "a b"),
+        ("model", ""),
+        ("turns", -1),
+        ("created_ms", "x"),
+    ],
+)
+def test_a_right_digest_does_not_make_a_wrong_file_right(field: str, value: Any) -> None:
+    error = refused(signed(json.loads(FILE) | {field: value}))
+    assert error.data["reason"] == "file_format"
+    assert field in error.message
+
+
+def content(model: str, fingerprint: str) -> SessionFile:
+    return SessionFile(session_id="s", model=model, model_fingerprint=fingerprint, messages=[])
+
+
+def card(name: str, fingerprint: str) -> ModelCard:
+    return ModelCard(name=name, context_length=8, fingerprint=fingerprint)
+
+
+def test_the_weights_decide_which_model_goes_on() -> None:
+    cards = [card("copy", "f1"), card("demo", "f1"), card("old", "f0")]
+    assert session_file.served_by(content("demo", "f1"), cards).name == "demo"
+    assert session_file.served_by(content("renamed", "f1"), cards).name == "copy"
+    assert session_file.served_by(content("old", ""), cards).name == "old"
+    for wanted in (content("demo", "f2"), content("nope", "")):
+        with pytest.raises(Conflict) as caught:
+            session_file.served_by(wanted, cards)
+        assert repr(wanted.model) in caught.value.message
+        assert "'demo' (fingerprint f1)" in caught.value.message
+    with pytest.raises(Conflict, match="nothing"):
+        session_file.served_by(content("demo", "f1"), [])
