@@ -1,0 +1,42 @@
+"""Moves KV blocks between a rank's cache and the store: copies out with the steps, reads in beside them.
+
+Two threads, so that a fetch, which a request waits for, never waits behind writes, which nobody waits for.
+Nothing that happens to the store reaches the rank: it is told in reports.
+"""
+
+from collections.abc import Sequence
+
+from services.worker.domain.kv_messages import FetchBlocks, KVStoreConfig
+from services.worker.domain.plan import StoreBlock
+from services.worker.engine.compute import CacheBlocks
+from services.worker.engine.kv_lane import Report
+from services.worker.engine.kv_reader import KVReader
+from services.worker.engine.kv_writer import KVWriter
+
+
+class KVMover:
+    """Connects when it is first used.
+
+    config: of the store. blocks: of this rank's cache. report: called from any thread, also from within
+        `fetch`, with `Kind.STORED` and `Stored` or `Kind.FETCHED` and `Fetched`; it must not raise.
+    """
+
+    def __init__(self, config: KVStoreConfig, blocks: CacheBlocks, report: Report) -> None:
+        self._writer = KVWriter(config, blocks, report)
+        self._reader = KVReader(config, blocks, report)
+
+    def take(self, store: Sequence[StoreBlock]) -> None:
+        """Copies what a plan stores, before its step; the writing comes later, and a `Stored` with it.
+
+        For the thread of the steps: never blocks, never raises.
+        """
+        self._writer.take(store)
+
+    def fetch(self, request: FetchBlocks) -> None:
+        """Reads blocks into places that no step uses until `Fetched`; after that they are not touched."""
+        self._reader.fetch(request)
+
+    def close(self) -> None:
+        """Ends both threads, within half a second; what waits is neither done nor told of."""
+        for end in (self._writer.close, self._reader.close, self._writer.join, self._reader.join):
+            end()
