@@ -1,14 +1,14 @@
-"""The HTTP API as `ryz chat` uses it.
+"""The HTTP API as commands use it.
 
-Finds the stack, streams one answer, and says in one sentence what went wrong. The conversation is
+Finds the stack, asks, streams one answer, and says in one sentence what went wrong. The conversation is
 kept elsewhere.
 """
 
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import httpx
 
@@ -38,8 +38,13 @@ def clean_url(url: str) -> str:
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-class ChatApi:
-    """One gateway. Methods raise `CommandError` with a sentence for a person."""
+class HttpApi:
+    """One gateway. Methods raise `CommandError` with a sentence for a person.
+
+    exit_codes: HTTP statuses that end the command with another exit code than 1.
+    """
+
+    exit_codes: ClassVar[Mapping[int, int]] = {}
 
     def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -50,14 +55,39 @@ class ChatApi:
         """Closes the connections."""
         self._http.close()
 
-    def first_model(self) -> str:
-        """The model to talk to when the person named none."""
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to one request; `options` are those of httpx."""
         try:
-            answer = self._http.get("/v1/models")
+            answer = self._http.request(method, path, **options)
         except httpx.TransportError as error:
             self._unreachable(error)
-        _check(answer)
-        models = answer.json().get("data", [])
+        self._check(answer)
+        return answer
+
+    def _unreachable(self, error: Exception) -> NoReturn:
+        fail(
+            f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
+            "`ryz up` starts one, `--url` names another."
+        )
+
+    def _check(self, answer: httpx.Response) -> None:
+        if not answer.is_error:
+            return
+        try:
+            message = answer.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = answer.reason_phrase
+        retry = answer.headers.get("Retry-After")
+        again = f", try again in {retry} s" if retry else ""
+        fail(f"{message} (HTTP {answer.status_code}{again})", self.exit_codes.get(answer.status_code, 1))
+
+
+class ChatApi(HttpApi):
+    """What `ryz chat` asks of it."""
+
+    def first_model(self) -> str:
+        """The model to talk to when the person named none."""
+        models = self.ask("GET", "/v1/models").json().get("data", [])
         if not models:
             fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
         return str(models[0]["id"])
@@ -71,16 +101,10 @@ class ChatApi:
             ) as answer:
                 if answer.is_error:
                     answer.read()
-                    _check(answer)
+                    self._check(answer)
                 yield from _texts(answer.iter_lines())
         except httpx.TransportError as error:
             self._unreachable(error)
-
-    def _unreachable(self, error: Exception) -> None:
-        fail(
-            f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
-            "`ryz up` starts one, `--url` names another."
-        )
 
 
 def _texts(lines: Iterator[str]) -> Iterator[str]:
@@ -98,14 +122,3 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
             if text := choice.get("delta", {}).get("content"):
                 yield text
     fail("The answer broke off: the connection ended before the answer did.")
-
-
-def _check(answer: httpx.Response) -> None:
-    if not answer.is_error:
-        return
-    try:
-        message = answer.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = answer.reason_phrase
-    retry = answer.headers.get("Retry-After")
-    fail(f"{message} (HTTP {answer.status_code}{f', try again in {retry} s' if retry else ''})")

@@ -286,7 +286,9 @@ def test_help_imports_nothing_heavy() -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["up", "down", "chat", "status", "train-demo", "bench", "version"])
+@pytest.mark.parametrize(
+    "command", ["up", "down", "chat", "status", "sessions", "train-demo", "bench", "version"]
+)
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
