@@ -23,6 +23,7 @@ CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
 Quantize = Literal["none", "int8"]
 Kernels = Literal["auto", "native", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
+KVCold = Literal["none", "fp8"]
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "bf16"]
 _HEADER = struct.Struct("<IB")
@@ -54,6 +55,9 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernels: what to compute with; `auto` takes the native kernels where they run, and a GPU has none.
     device: where to compute. dtype: of weights, activations and KV cache on a GPU; `auto`: bf16 there.
     kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
+    kv_cold: how blocks are kept that lie at least kv_hot_tokens (in whole blocks) behind the token that is
+        computed, in the layers kv_cold_layers: `all`, or like `0-3,8`. max_running: how many sequences may
+        have their last blocks in full precision at a time.
     kv_fd: this rank's KV socket (`kv_messages.py`). kv_store: where blocks go; None: nowhere.
     remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
         network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
@@ -83,6 +87,10 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
     kv_fd: int = -1
     kv_store: KVStoreConfig | None = None
+    kv_cold: KVCold = "none"
+    kv_hot_tokens: int = 16
+    kv_cold_layers: str = "all"
+    max_running: int = 64
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,7 +31,7 @@ class ReferenceDecoder:
         for index in range(c.num_layers):
             name = f"model.layers.{index}"
             normed = self._norm(hidden, f"{name}.input_layernorm")
-            hidden = hidden + self._attention(normed, name, c.windows[index])
+            hidden = hidden + self._attention(normed, name, index)
             hidden = hidden + self._mlp(self._norm(hidden, f"{name}.post_attention_layernorm"), name)
         hidden = self._norm(hidden, "model.norm")
         if c.tied_embeddings:
@@ -45,7 +45,7 @@ class ReferenceDecoder:
             tokens.append(int(self.logits(tokens)[-1].argmax()))
         return tokens[len(token_ids) :]
 
-    def _attention(self, hidden: Tensor, layer: str, window: int) -> Tensor:
+    def _attention(self, hidden: Tensor, layer: str, index: int) -> Tensor:
         c, tokens, name = self.config, len(hidden), f"{layer}.self_attn"
         query_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
         # [heads, tokens, head_dim]
@@ -59,14 +59,18 @@ class ReferenceDecoder:
             queries, keys = self._norm(queries, f"{name}.q_norm"), self._norm(keys, f"{name}.k_norm")
         group = c.num_heads // c.num_kv_heads
         queries, keys = self._rotate(queries), self._rotate(keys).repeat_interleave(group, dim=0)
-        scores = queries @ keys.transpose(1, 2) / c.head_dim**0.5
         seen = torch.ones(tokens, tokens).tril()
-        if window:
-            seen = seen.triu(1 - window)
-        scores = scores.masked_fill(seen == 0, -torch.inf)
-        mixed = scores.softmax(-1) @ values.repeat_interleave(group, dim=0)
+        if c.windows[index]:
+            seen = seen.triu(1 - c.windows[index])
+        mixed = self._mix(queries, keys, values.repeat_interleave(group, dim=0), seen, index)
         flat = mixed.transpose(0, 1).reshape(tokens, query_size)
         return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, c.output_bias)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, layer: int) -> Tensor:
+        """Values [heads, tokens, head_dim] by the queries' scores, where `seen` is not 0, in any layer."""
+        scores = queries @ keys.transpose(1, 2) / self.config.head_dim**0.5
+        mixed: Tensor = scores.masked_fill(seen == 0, -torch.inf).softmax(-1) @ values
+        return mixed
 
     def _mlp(self, hidden: Tensor, layer: str) -> Tensor:
         c, name = self.config, f"{layer}.mlp"

@@ -6,12 +6,16 @@ from numpy.typing import NDArray
 from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.engine.config import ModelConfig
 from services.worker.engine.kv_blocks import written_heads
-from services.worker.engine.native.cache import NativeCache
+from services.worker.engine.kv_cold import SCALE_BYTES
+from services.worker.engine.native.cache import LayerCache, NativeCache
 from services.worker.engine.native.library import CachePointers, Kernels, LayerBlocks
 
 
 class NativeBlocks:
-    """See `CacheBlocks` for the contract."""
+    """See `CacheBlocks` for the contract. Of a layer with a cold zone the codes travel.
+
+    A full block has them from the pass on that filled it, also while its sequence still reads it in full.
+    """
 
     def __init__(
         self, kernels: Kernels, cache: NativeCache, config: ModelConfig, rank: int, world: int
@@ -19,11 +23,9 @@ class NativeBlocks:
         self.heads = config.kv_heads_of(rank, world)
         self.writes = written_heads(config, rank, world)
         self._kernels, self._cache = kernels, cache
-        layers = [
-            LayerBlocks(keys=keys.data_ptr(), values=values.data_ptr(), item=keys.itemsize)
-            for keys, values in cache.layers
-        ]
-        self.head_bytes = sum(2 * BLOCK_SIZE * config.head_dim * layer.item for layer in layers)
+        layers = [_pointers(layer) for layer in cache.layers]
+        scales = 2 * SCALE_BYTES * sum(layer.cold is not None for layer in cache.layers)
+        self.head_bytes = sum(2 * BLOCK_SIZE * config.head_dim * layer.item for layer in layers) + scales
         self._pointers = CachePointers(
             layers=len(layers),
             kv_heads=len(self.heads),
@@ -47,3 +49,18 @@ class NativeBlocks:
 
     def _check(self, block: int) -> None:
         assert 0 <= block < self._cache.num_blocks, f"no block {block} of {self._cache.num_blocks}"
+
+
+def _pointers(layer: LayerCache) -> LayerBlocks:
+    cold = layer.cold
+    if cold is None:
+        return LayerBlocks(
+            keys=layer.keys.data_ptr(), values=layer.values.data_ptr(), item=layer.keys.itemsize
+        )
+    return LayerBlocks(
+        keys=cold.keys.data_ptr(),
+        values=cold.values.data_ptr(),
+        key_scales=cold.key_scales.data_ptr(),
+        value_scales=cold.value_scales.data_ptr(),
+        item=1,
+    )

@@ -16,6 +16,7 @@ from services.worker.domain.plan import BLOCK_SIZE, Slice
 from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.compute import CacheBlocks, Times
 from services.worker.engine.config import ModelConfig
+from services.worker.engine.kv_cold import ColdZone
 from services.worker.engine.native.blocks import NativeBlocks
 from services.worker.engine.native.cache import NativeCache
 from services.worker.engine.native.decoder import NativeDecoder
@@ -24,6 +25,7 @@ from services.worker.engine.native.meeting import Meeting
 from services.worker.engine.native.packed import padded
 from services.worker.engine.native.program import MAX_ROWS, HeadShape
 from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.native.zones import Zones
 from services.worker.engine.rope import RotaryEmbedding
 from services.worker.engine.sequences import SequenceState
 
@@ -49,6 +51,7 @@ class NativeCompute:
         num_blocks: Of the KV cache.
         threads: Of this rank.
         kv_dtype: Of the cache, fp32 or fp16.
+        cold: What of the cache is fp8; None: nothing.
         spin: Whether threads and ranks wait for each other on the core; not where they are more than cores.
     """
 
@@ -62,6 +65,7 @@ class NativeCompute:
         num_blocks: int,
         threads: int,
         kv_dtype: torch.dtype = torch.float32,
+        cold: ColdZone | None = None,
         spin: bool = True,
     ) -> None:
         self.num_blocks = num_blocks
@@ -70,7 +74,8 @@ class NativeCompute:
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
-        cache = NativeCache(config.num_layers, num_blocks, heads, kv_dtype)
+        cache = NativeCache(config.num_layers, num_blocks, heads, kv_dtype, cold)
+        self._zones = None if cold is None else Zones(num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
         positions = min(config.context_length, num_blocks * BLOCK_SIZE)
         cos, sin = RotaryEmbedding(config.head_dim, config.rope, config.context_length).table(positions)
@@ -144,6 +149,9 @@ class NativeCompute:
             tables=table.ctypes.data,
             sample_rows=sample_rows.ctypes.data,
         )
+        if self._zones is not None:
+            zones = self._zones.enter((state, start, count) for state, start, count, _ in pieces)
+            zones.put(batch)
         for index, ops in enumerate(self._segments):
             if index:
                 assert self._meeting.partial is not None

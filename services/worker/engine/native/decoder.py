@@ -7,7 +7,7 @@ shares visible, and the residual op that follows adds them in the order of ranks
 from torch import Tensor
 
 from services.worker.engine.config import ModelConfig
-from services.worker.engine.native.cache import NativeCache
+from services.worker.engine.native.cache import LayerCache, NativeCache
 from services.worker.engine.native.library import Flag, WeightType
 from services.worker.engine.native.meeting import Meeting
 from services.worker.engine.native.packed import STORED_TYPES, buffer, padded
@@ -64,15 +64,14 @@ class NativeDecoder:
         program.exchange()
         self._residual(program, shares, None, weights.layers[0].attention_norm, Flag.ASSIGN)
 
-    def _attention(
-        self, program: Program, layer: NativeLayer, cache: tuple[Tensor, Tensor], window: int
-    ) -> None:
+    def _attention(self, program: Program, layer: NativeLayer, cache: LayerCache, window: int) -> None:
         width = self.hidden.shape[1]
         program.linear(self._normed, layer.qkv, self._qkv.data_ptr(), self._qkv.shape[1])
         program.attention(
             self._qkv,
             self._heads,
-            cache,
+            (cache.keys, cache.values),
+            cold=None if cache.cold is None else cache.cold.pointers,
             rotation=self._rotation,
             norms=layer.qk_norms,
             eps=self._config.norm_eps,

@@ -21,6 +21,7 @@ class Kind(IntEnum):
     ATTENTION = 4
     PREPARE = 5
     EXCHANGE = 6
+    COMPRESS = 7
 
 
 class Flag(IntFlag):
@@ -31,6 +32,7 @@ class Flag(IntFlag):
     ASSIGN = 2
     SILU = 4
     HALF = 8
+    ZONED = 16
 
 
 class WeightType(IntEnum):
@@ -62,13 +64,29 @@ class BatchPointers(ctypes.Structure):
         ("rows", ctypes.c_int32),
         ("spans", ctypes.c_int32),
         ("samples", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("fulls", ctypes.c_int32),
         ("token_ids", ctypes.c_uint64),
         ("positions", ctypes.c_uint64),
         ("slots", ctypes.c_uint64),
         ("span", ctypes.c_uint64),
         ("tables", ctypes.c_uint64),
         ("sample_rows", ctypes.c_uint64),
+        ("zone_slots", ctypes.c_uint64),
+        ("zone", ctypes.c_uint64),
+        ("places", ctypes.c_uint64),
+        ("full", ctypes.c_uint64),
+    ]
+
+
+class Cold(ctypes.Structure):
+    """The compressed blocks of a layer; see `src/attention.h`."""
+
+    _fields_ = [
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("key_scales", ctypes.c_uint64),
+        ("value_scales", ctypes.c_uint64),
+        ("hot", ctypes.c_int64),
     ]
 
 
@@ -181,6 +199,9 @@ class Kernels:
             ctypes.c_void_p,
         ]
         self.copy_in.restype = None
+        self.compress = library.ryz_compress
+        self.compress.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+        self.compress.restype = None
         self.panel: int = library.ryz_panel()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.engine.native.library import Flag, Kind, Op
+from services.worker.engine.native.library import Cold, Flag, Kind, Op
 from services.worker.engine.native.packed import PackedLinear, buffer, padded
 
 MAX_ROWS = 512
@@ -160,20 +160,29 @@ class Program:
         shape: HeadShape,
         cache: tuple[Tensor, Tensor],
         *,
+        cold: Cold | None,
         rotation: tuple[Tensor, Tensor],
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
         window: int,
         out: Activation,
     ) -> None:
-        """Turns queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim]."""
+        """Turns queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim].
+
+        With `cold` the cache is of places, and blocks that are full are compressed in between.
+        """
         q_norm, k_norm = norms or (None, None)
         n = (shape.heads, shape.kv_heads, shape.dim, shape.width, window, qkv.shape[1], out.width)
         p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.rows))
         flags = Flag.HALF if cache[0].dtype == torch.float16 else Flag.NONE
+        if cold is not None:
+            flags |= Flag.ZONED
+            p += (ctypes.addressof(cold),)
         self._add(Kind.ROTATE, flags, n=n, p=p, eps=eps)
+        if cold is not None:
+            self._add(Kind.COMPRESS, flags, n=n, p=p)
         self._add(Kind.ATTENTION, flags, n=n, p=p, eps=eps)
-        self._kept += [qkv, cache, rotation, norms, out]
+        self._kept += [qkv, cache, cold, rotation, norms, out]
 
     def prepare(self, target: Activation) -> None:
         """Makes the linear's input of the activation's rows."""

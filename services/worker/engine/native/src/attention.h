@@ -2,6 +2,7 @@
 // and its values as [16 tokens][head_dim], so that scores and sums are both plain multiply-adds of whole registers.
 // Softmax is computed as it goes (Milakov and Gimelshein, 2018; as in FlashAttention), in steps of CHUNK positions
 // counted from the start of the sequence: a token's result is the same alone, in a batch, and in any prefill chunk.
+// So that this holds with compressed blocks, too, a block is read compressed or not by its distance from the query.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -21,14 +22,28 @@ struct Span {  // consecutive tokens of one sequence
   int32_t table;         // where its blocks begin in `tables`
 };
 
+struct Zone {  // the last blocks of a span's sequence, as they lie uncompressed beside the compressed ones
+  int32_t first;  // the first of them, counted in the sequence
+  int32_t table;  // where their places begin in `places`
+};
+
+struct Full {  // a block that the step fills, and where it lies uncompressed
+  int32_t block, place;
+};
+
 struct Batch {
-  int32_t rows, spans, samples, unused;
+  int32_t rows, spans, samples, fulls;
   const int32_t* token_ids;    // [rows]
   const int32_t* positions;    // [rows]
   const int32_t* slots;        // [rows], block * 16 + offset
   const Span* span;            // [spans]
   const int32_t* tables;       // block ids of all spans
   const int32_t* sample_rows;  // [samples]
+  // for layers with compressed blocks:
+  const int32_t* zone_slots;  // [rows], place * 16 + offset
+  const Zone* zone;           // [spans]
+  const int32_t* places;      // of all zones
+  const Full* full;           // [fulls]
 };
 
 struct Heads {
@@ -39,9 +54,17 @@ struct Heads {
   float scale;
 };
 
+inline F load_kv(const float* p) { return load(p); }
+inline F load_kv(const uint16_t* p) { return load_f16(p); }
+inline F load_kv(const uint8_t* p) { return load_e4m3(p); }
+inline void store_kv(float* p, F x) { store(p, x); }
+// the largest number of the half type stands for what is beyond it
+inline void store_kv(uint16_t* p, F x) { store_f16(p, max(set1(-65504.0f), min(set1(65504.0f), x))); }
+
 // One layer's cache, of floats or of half-precision floats.
 template <class T>
 struct Cache {
+  static constexpr bool SCALED = false;
   T *keys, *values;
   int64_t kv_heads, width;
 
@@ -50,11 +73,51 @@ struct Cache {
   T* value(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
 };
 
-inline F load_kv(const float* p) { return load(p); }
-inline F load_kv(const uint16_t* p) { return load_f16(p); }
-inline void store_kv(float* p, F x) { store(p, x); }
-// the largest number of the half type stands for what is beyond it
-inline void store_kv(uint16_t* p, F x) { store_f16(p, max(set1(-65504.0f), min(set1(65504.0f), x))); }
+// The compressed blocks of a layer: fp8 codes, and a scale for the keys and for the values of each block and head.
+struct Cold {
+  uint8_t *keys, *values;            // as in `Heads`
+  float *key_scales, *value_scales;  // [blocks][kv_heads]
+  int64_t hot;  // a query reads this many blocks before its own uncompressed
+};
+
+struct Codes {
+  static constexpr bool SCALED = true;
+  Cold cold;
+  int64_t kv_heads, width;
+
+  Codes(const Heads& h, const Cold& cold) : cold(cold), kv_heads(h.kv_heads), width(h.width) {}
+  uint8_t* key(int64_t block, int64_t head) const { return cold.keys + (block * kv_heads + head) * BLOCK * width; }
+  uint8_t* value(int64_t block, int64_t head) const { return cold.values + (block * kv_heads + head) * BLOCK * width; }
+  F key_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.key_scales[block * kv_heads + head]); }
+  F value_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.value_scales[block * kv_heads + head]); }
+};
+
+// What a task reads of a sequence: runs of blocks of one kind, by their number in the sequence.
+template <class T>
+struct Whole {
+  Cache<T> cache;
+  const int32_t* table;
+
+  template <class Use>
+  void runs(int64_t begin, int64_t end, Use use) const {
+    use(cache, table, begin, end);
+  }
+};
+
+template <class T>
+struct Zoned {
+  Cache<T> cache;  // of places
+  Codes codes;
+  const int32_t *table, *places;
+  int64_t border;  // blocks before it are read compressed
+
+  template <class Use>
+  void runs(int64_t begin, int64_t end, Use use) const {
+    const int64_t middle = std::min(std::max(begin, border), end);
+    if (begin < middle) use(codes, table, begin, middle);
+    if (middle < end) use(cache, places, middle, end);
+  }
+};
 
 struct Rotary {
   const float* cos, *sin;  // [positions, dim / 2]
@@ -105,11 +168,11 @@ struct Query {
 // keys are read, the values of the same blocks are asked for, and with these the keys of the next head.
 inline void foresee_later(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
-template <class T, int ROWS, int BLOCKS>
-inline void score_blocks(const Heads& h, const Cache<T>& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
+template <int ROWS, int BLOCKS, class C>
+inline void score_blocks(const Heads& h, const C& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
                          float (*scores)[CHUNK * BLOCK]) {
   F acc[ROWS][BLOCKS];
-  const T *keys[BLOCKS], *values[BLOCKS];
+  decltype(cache.key(0, 0)) keys[BLOCKS], values[BLOCKS];
   for (int b = 0; b < BLOCKS; b++) {
     keys[b] = cache.key(blocks[b], head);
     values[b] = cache.value(blocks[b], head);
@@ -127,35 +190,40 @@ inline void score_blocks(const Heads& h, const Cache<T>& cache, int64_t head, co
       for (int b = 0; b < BLOCKS; b++) acc[r][b] = fma(x, k[b], acc[r][b]);
     }
   }
-  for (int r = 0; r < ROWS; r++)
-    for (int b = 0; b < BLOCKS; b++) store(scores[r] + b * BLOCK, acc[r][b]);
+  for (int b = 0; b < BLOCKS; b++) {
+    if constexpr (C::SCALED) {
+      const F scale = cache.key_scale(blocks[b], head);
+      for (int r = 0; r < ROWS; r++) acc[r][b] = acc[r][b] * scale;
+    }
+    for (int r = 0; r < ROWS; r++) store(scores[r] + b * BLOCK, acc[r][b]);
+  }
 }
 
 // scores of ROWS queries against `count` blocks
-template <class T, int ROWS>
-inline void score(const Heads& h, const Cache<T>& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
+template <int ROWS, class C>
+inline void score(const Heads& h, const C& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
                   float (*scores)[CHUNK * BLOCK]) {
   constexpr int TOGETHER = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
   int b = 0;
   float(*to)[CHUNK * BLOCK] = scores;
   for (; b + TOGETHER <= count; b += TOGETHER) {
-    score_blocks<T, ROWS, TOGETHER>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<ROWS, TOGETHER>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
   for (; b < count; b++) {
-    score_blocks<T, ROWS, 1>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<ROWS, 1>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
 }
 
 // out[r] = out[r] * factor[r] + sum over positions [from, to) of weight * value, for WIDE registers of the head's width
-template <class T, int ROWS, int WIDE>
-inline void mix(const Cache<T>& cache, int64_t head, const int32_t* blocks, int from, int to, int64_t column,
+template <int ROWS, int WIDE, class C>
+inline void mix(const C& cache, int64_t head, const int32_t* blocks, int from, int to, int64_t column,
                 const float (*weights)[CHUNK * BLOCK], const float* factor, float* const* out) {
   F acc[ROWS][WIDE];
   for (int r = 0; r < ROWS; r++)
     for (int c = 0; c < WIDE; c++) acc[r][c] = load(out[r] + column + c * LANES) * set1(factor[r]);
   for (int t = from; t < to; t++) {
-    const T* v = cache.value(blocks[t / BLOCK], head) + t % BLOCK * cache.width + column;
-    const T* next = cache.key(blocks[t / BLOCK], (head + 1) % cache.kv_heads) + t % BLOCK * cache.width + column;
+    const auto* v = cache.value(blocks[t / BLOCK], head) + t % BLOCK * cache.width + column;
+    const auto* next = cache.key(blocks[t / BLOCK], (head + 1) % cache.kv_heads) + t % BLOCK * cache.width + column;
     F value[WIDE];
     for (int c = 0; c < WIDE; c++) {
       value[c] = load_kv(v + c * LANES);
@@ -170,9 +238,8 @@ inline void mix(const Cache<T>& cache, int64_t head, const int32_t* blocks, int 
     for (int c = 0; c < WIDE; c++) store(out[r] + column + c * LANES, acc[r][c]);
 }
 
-template <class T, int ROWS>
-void attend(const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
-  const Cache<T> cache(h);
+template <class View, int ROWS>
+void attend(const Heads& h, int64_t head, const View& view, const Query* queries) {
   alignas(64) float scores[ROWS][CHUNK * BLOCK];
   alignas(64) float sums[ROWS][MAX_DIM];  // the running results, [width]
   float q[MAX_DIM][MAX_QUERIES];
@@ -193,8 +260,11 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
     const int count = (int)std::min<int64_t>(CHUNK, (last - base) / BLOCK + 1);
     // blocks before the window may be gone or hold anything: they are neither read nor named
     const int skip = (int)(std::max<int64_t>(0, first - base) / BLOCK);
-    const int32_t* blocks = table + base / BLOCK;
-    score<T, ROWS>(h, cache, head, blocks + skip, count - skip, q, (float(*)[CHUNK * BLOCK])(scores[0] + skip * BLOCK));
+    const int64_t block = base / BLOCK;
+    view.runs(block + skip, block + count, [&](const auto& cache, const int32_t* table, int64_t from, int64_t to) {
+      auto* run = (float(*)[CHUNK * BLOCK])(scores[0] + (from - block) * BLOCK);
+      score<ROWS>(h, cache, head, table + from, (int)(to - from), q, run);
+    });
     for (int r = 0; r < ROWS; r++) {
       const int from = (int)std::max<int64_t>(0, queries[r].first - base);
       const int to = (int)std::min<int64_t>(STEP, queries[r].position + 1 - base);
@@ -220,17 +290,31 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
       }
       total[r] = total[r] * factor[r] + sum(mass);
     }
-    const int begin = (int)std::max<int64_t>(0, first - base), end = (int)std::min<int64_t>(STEP, last + 1 - base);
-    int64_t column = 0;
-    for (; column + 4 * LANES <= h.width && ROWS <= 4; column += 4 * LANES) {
-      mix<T, ROWS, 4>(cache, head, blocks, begin, end, column, scores, factor, out);
-    }
-    for (; column + 2 * LANES <= h.width; column += 2 * LANES) {
-      mix<T, ROWS, 2>(cache, head, blocks, begin, end, column, scores, factor, out);
-    }
-    for (; column < h.width; column += LANES) {
-      mix<T, ROWS, 1>(cache, head, blocks, begin, end, column, scores, factor, out);
-    }
+    const int seen = (int)std::max<int64_t>(0, first - base), last_seen = (int)std::min<int64_t>(STEP, last + 1 - base);
+    view.runs(block + skip, block + count, [&](const auto& cache, const int32_t* table, int64_t from, int64_t to) {
+      if constexpr (std::decay_t<decltype(cache)>::SCALED) {
+        for (int64_t b = from; b < to; b++) {
+          const F scale = cache.value_scale(table[b], head);
+          for (int r = 0; r < ROWS; r++) {
+            float* weights = scores[r] + (b - block) * BLOCK;
+            store(weights, load(weights) * scale);
+          }
+        }
+      }
+      const int32_t* blocks = table + block;
+      const int begin = std::max(seen, (int)(from - block) * BLOCK), end = std::min(last_seen, (int)(to - block) * BLOCK);
+      int64_t column = 0;
+      for (; column + 4 * LANES <= h.width && ROWS <= 4; column += 4 * LANES) {
+        mix<ROWS, 4>(cache, head, blocks, begin, end, column, scores, factor, out);
+      }
+      for (; column + 2 * LANES <= h.width; column += 2 * LANES) {
+        mix<ROWS, 2>(cache, head, blocks, begin, end, column, scores, factor, out);
+      }
+      for (; column < h.width; column += LANES) {
+        mix<ROWS, 1>(cache, head, blocks, begin, end, column, scores, factor, out);
+      }
+      for (int r = 0; r < ROWS; r++) factor[r] = 1;  // for the next run
+    });
   }
   for (int r = 0; r < ROWS; r++) {
     const float inverse = 1.0f / total[r];
@@ -238,44 +322,74 @@ void attend(const Heads& h, int64_t head, const int32_t* table, const Query* que
   }
 }
 
-template <class T, int ROWS>
-inline void attend_of(int rows, const Heads& h, int64_t head, const int32_t* table, const Query* queries) {
+template <int ROWS, class View>
+inline void attend_of(int rows, const Heads& h, int64_t head, const View& view, const Query* queries) {
   if (rows == ROWS) {
-    attend<T, ROWS>(h, head, table, queries);
+    attend<View, ROWS>(h, head, view, queries);
   } else if constexpr (ROWS > 1) {
-    attend_of<T, ROWS - 1>(rows, h, head, table, queries);
+    attend_of<ROWS - 1>(rows, h, head, view, queries);
   }
 }
 
-// How many tasks a span makes: per KV head, tiles of tokens whose queries fit one task.
-inline int64_t tile_tokens(const Heads& h) { return std::max<int64_t>(1, MAX_QUERIES / (h.heads / h.kv_heads)); }
+// How many tasks a span makes: per KV head, tiles of tokens whose queries fit one task. Tiles begin at multiples of
+// their size, which is a power of two, so that all tokens of one see the same blocks compressed.
+inline int64_t tile_tokens(const Heads& h) {
+  int64_t tokens = 1;
+  while (2 * tokens * (h.heads / h.kv_heads) <= MAX_QUERIES) tokens *= 2;
+  return tokens;
+}
 inline int64_t tasks_of(const Heads& h, const Span& span) {
   const int64_t tokens = tile_tokens(h);
-  return h.kv_heads * ((span.count + tokens - 1) / tokens);
+  return h.kv_heads * ((span.start + span.count - 1) / tokens - span.start / tokens + 1);
 }
 
 // Task `index` of a span: qkv [rows, stride] has the turned queries, out [rows, out_stride] takes the results.
-template <class T>
-void attention_task(const Heads& h, const Span& span, const int32_t* tables, int64_t index, const float* qkv,
-                           int64_t stride, float* out, int64_t out_stride) {
+// view_of: position -> what is read of the sequence from there.
+template <class ViewOf>
+void attention_task(const Heads& h, const Span& span, int64_t index, const float* qkv, int64_t stride, float* out,
+                    int64_t out_stride, ViewOf view_of) {
   const int64_t group = h.heads / h.kv_heads, tokens = tile_tokens(h);
-  const int64_t head = index % h.kv_heads, begin = index / h.kv_heads * tokens;
-  const int64_t end = std::min<int64_t>(span.count, begin + tokens);
+  const int64_t head = index % h.kv_heads, tile = (span.start / tokens + index / h.kv_heads) * tokens;
+  const int64_t begin = std::max<int64_t>(span.start, tile);
+  const int64_t end = std::min<int64_t>(span.start + span.count, tile + tokens);
+  const auto view = view_of(begin);
   Query queries[MAX_QUERIES];
   int count = 0;
-  for (int64_t token = begin; token < end; token++) {
-    const int64_t row = span.begin + token, position = span.start + token;
+  for (int64_t position = begin; position < end; position++) {
+    const int64_t row = span.begin + position - span.start;
     const int64_t first = h.window ? std::max<int64_t>(0, position + 1 - h.window) : 0;
     for (int64_t g = 0; g < group; g++) {
       const int64_t column = (head * group + g) * h.dim;
       queries[count++] = {qkv + row * stride + column, out + row * out_stride + column, position, first};
       if (count == MAX_QUERIES) {
-        attend_of<T, MAX_QUERIES>(count, h, head, tables + span.table, queries);
+        attend_of<MAX_QUERIES>(count, h, head, view, queries);
         count = 0;
       }
     }
   }
-  if (count) attend_of<T, MAX_QUERIES>(count, h, head, tables + span.table, queries);
+  if (count) attend_of<MAX_QUERIES>(count, h, head, view, queries);
+}
+
+// The whole cache as floats.
+template <class T>
+void attend_whole(const Heads& h, const Cold&, const Batch& batch, int s, int64_t index, const float* qkv, int64_t stride,
+                  float* out, int64_t out_stride) {
+  const Span& span = batch.span[s];
+  const Whole<T> view = {Cache<T>(h), batch.tables + span.table};
+  attention_task(h, span, index, qkv, stride, out, out_stride, [&](int64_t) { return view; });
+}
+
+// Blocks farther than the hot zone compressed.
+template <class T>
+void attend_zoned(const Heads& h, const Cold& cold, const Batch& batch, int s, int64_t index, const float* qkv,
+                  int64_t stride, float* out, int64_t out_stride) {
+  const Span& span = batch.span[s];
+  const Zone& zone = batch.zone[s];
+  attention_task(h, span, index, qkv, stride, out, out_stride, [&](int64_t position) {
+    const int64_t border = std::max<int64_t>(zone.first, position / BLOCK - cold.hot);
+    const int32_t* places = batch.places + zone.table - zone.first;
+    return Zoned<T>{Cache<T>(h), Codes(h, cold), batch.tables + span.table, places, border};
+  });
 }
 
 }  // namespace ryz

@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "blocks.h"
+#include "compress.h"
 #include "exchange.h"
 #include "linear.h"
 #include "pack.h"
@@ -13,7 +14,7 @@
 
 namespace ryz {
 
-enum Kind { EMBED = 0, RESIDUAL = 1, LINEAR = 2, ROTATE = 3, ATTENTION = 4, PREPARE = 5, EXCHANGE = 6 };
+enum Kind { EMBED = 0, RESIDUAL = 1, LINEAR = 2, ROTATE = 3, ATTENTION = 4, PREPARE = 5, EXCHANGE = 6, COMPRESS = 7 };
 enum Times { T_LINEAR = 0, T_ATTENTION = 1, T_EXCHANGE = 2, T_ROWS = 3, NUM_TIMES = 4 };
 
 // The fields of an op by kind; program.py has the same structure.
@@ -29,7 +30,8 @@ enum Flags {
   SAMPLED = 1,  // rows are those to be sampled, not all
   ASSIGN = 2,   // RESIDUAL: the sum replaces the stream
   SILU = 4,     // LINEAR: the first half of the outputs gates the second
-  HALF = 8,     // ROTATE, ATTENTION: the cache holds half-precision floats
+  HALF = 8,     // ROTATE, ATTENTION, COMPRESS: the cache holds half-precision floats
+  ZONED = 16,   // the same: and compressed blocks
 };
 
 struct Context {
@@ -83,7 +85,7 @@ void linear_op(const Op& op, const Batch& batch, int first, int end) {
   linear(op.type, in, at<uint8_t>(op, 4), op.n[0], out, rows_of(op, batch), first, end);
 }
 
-// p: qkv, keys, values, cos, sin, query norm, key norm, out | n: heads, kv heads, dim, width, window, qkv stride, out stride
+// p: qkv, keys, values, cos, sin, query norm, key norm, out, cold | n: heads, kv heads, dim, width, window, qkv stride, out stride
 Heads heads_of(const Op& op) {
   return {op.n[0], op.n[1], op.n[2], op.n[3], at<void>(op, 1), at<void>(op, 2), op.n[4], 1.0f / std::sqrt((float)op.n[2])};
 }
@@ -92,15 +94,28 @@ void rotate_op(const Op& op, const Batch& batch, int first, int end) {
   const Heads heads = heads_of(op);
   const Rotary rotary = {at<float>(op, 3), at<float>(op, 4), at<float>(op, 5), at<float>(op, 6), op.eps};
   const auto store = op.flags & HALF ? rotate_and_store<uint16_t> : rotate_and_store<float>;
+  const int32_t* slots = op.flags & ZONED ? batch.zone_slots : batch.slots;
   for (int row = first; row < end; row++) {
-    store(heads, rotary, at<float>(op, 0) + row * op.n[5], batch.positions[row], batch.slots[row]);
+    store(heads, rotary, at<float>(op, 0) + row * op.n[5], batch.positions[row], slots[row]);
+  }
+}
+
+// index: of a full block and a KV head
+void compress_op(const Op& op, const Batch& batch, int first, int end) {
+  const Heads heads = heads_of(op);
+  const auto compress = op.flags & HALF ? compress_block<uint16_t> : compress_block<float>;
+  for (int i = first; i < end; i++) {
+    compress(heads, *at<Cold>(op, 8), batch.full[i / heads.kv_heads], i % heads.kv_heads);
   }
 }
 
 void attention_op(const Op& op, const Context& c, Counter* counters, int thread) {
   const Heads heads = heads_of(op);
   const Batch& batch = c.batch;
-  const auto attend_to = op.flags & HALF ? attention_task<uint16_t> : attention_task<float>;
+  const bool half = op.flags & HALF, zoned = op.flags & ZONED;
+  const auto attend_to = zoned ? (half ? attend_zoned<uint16_t> : attend_zoned<float>)
+                               : (half ? attend_whole<uint16_t> : attend_whole<float>);
+  const Cold cold = zoned ? *at<Cold>(op, 8) : Cold{};
   int64_t total = 0;
   for (int s = 0; s < batch.spans; s++) total += tasks_of(heads, batch.span[s]);
   share(counters, c.team.threads(), thread, total, [&](int first, int end) {
@@ -108,7 +123,7 @@ void attention_op(const Op& op, const Context& c, Counter* counters, int thread)
     for (int s = 0; s < batch.spans && base < end; s++) {
       const int64_t count = tasks_of(heads, batch.span[s]);
       for (int64_t i = std::max<int64_t>(first, base); i < std::min<int64_t>(end, base + count); i++) {
-        attend_to(heads, batch.span[s], batch.tables, i - base, at<float>(op, 0), op.n[5], at<float>(op, 7), op.n[6]);
+        attend_to(heads, cold, batch, s, i - base, at<float>(op, 0), op.n[5], at<float>(op, 7), op.n[6]);
       }
       base += count;
     }
@@ -126,6 +141,7 @@ int time_of(int kind) {
   switch (kind) {
     case LINEAR: return T_LINEAR;
     case ROTATE:
+    case COMPRESS:
     case ATTENTION: return T_ATTENTION;
     case EXCHANGE: return T_EXCHANGE;
     default: return T_ROWS;
@@ -150,6 +166,7 @@ int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& b
         case RESIDUAL: split(rows_of(op, batch), residual); break;
         case LINEAR: if (rows_of(op, batch)) split(op.n[2], linear_op); break;
         case ROTATE: split(batch.rows, rotate_op); break;
+        case COMPRESS: split(batch.fulls * op.n[1], compress_op); break;
         case ATTENTION: attention_op(op, c, mine, thread); break;
         case PREPARE: split(batch.rows, prepare_op); break;
         case EXCHANGE:
@@ -230,6 +247,8 @@ void ryz_copy_out(const CacheBlocks* cache, int64_t block, int64_t first, int64_
 void ryz_copy_in(const CacheBlocks* cache, int64_t block, int64_t head, const uint8_t* bytes) {
   copy_head<false>(*cache, block, head, const_cast<uint8_t*>(bytes));
 }
+
+void ryz_compress(const float* from, int64_t count, uint8_t* codes, float* scale) { *scale = compress(from, count, codes); }
 
 int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }
 void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, float* scales, int threads) {

@@ -18,6 +18,7 @@
 namespace ryz {
 
 constexpr int LANES = 16;
+constexpr float E4M3_UNIT = 256.0f;
 
 #if RYZ_AVX512
 
@@ -58,6 +59,12 @@ inline F load_bf16(const uint16_t* p) {
       _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
 inline F load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+// fp8 e4m3 (Micikevicius et al., 2022) in units of E4M3_UNIT: its bits are those of a half whose exponent counts from
+// another zero, so sign and magnitude only move; there are no NaNs here
+inline F load_e4m3(const uint8_t* p) {
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
+  return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff)))};
+}
 inline void store_f16(uint16_t* p, F a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
@@ -148,6 +155,11 @@ inline F load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
+inline __m256 load_e4m3_half(const uint8_t* p) {
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)p));
+  return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbfff)));
+}
+inline F load_e4m3(const uint8_t* p) { return {load_e4m3_half(p), load_e4m3_half(p + 8)}; }
 inline void store_f16(uint16_t* p, F x) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
