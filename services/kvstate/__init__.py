@@ -1,1 +1,1 @@
-"""The KV state service: what outlives a request, in Redis. Today session records; blocks will join them."""
+"""The KV state service: what outlives a request, in Redis: session records, and which KV blocks there are."""

@@ -7,57 +7,130 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+from services.kvstate.block_calls import BlockCalls
+from services.kvstate.block_metrics import BlockMetrics, TierCollector
+from services.kvstate.block_store import KV_STORE
+from services.kvstate.domain.eviction import Quotas
+from services.kvstate.guard import Guard
+from services.kvstate.guarded_blocks import GuardedBlocks
 from services.kvstate.guarded_store import GuardedStore
-from services.kvstate.handlers import HandlerLimits, Handlers
+from services.kvstate.handlers import Handlers
 from services.kvstate.metrics import Metrics
+from services.kvstate.redis_blocks import RedisBlockStore
+from services.kvstate.redis_link import RedisLink
 from services.kvstate.redis_store import RedisStore
+from services.kvstate.session_calls import SessionCalls, SessionLimits
 from services.kvstate.settings import Settings
+from services.kvstate.store import SESSION_STORE
+from services.kvstate.sweep import Sweeper, SweepRules
+from services.kvstate.tier import Tier, TierLimits
 from shared.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run
 from shared.settings import load
 
-CALL_KINDS = 4
+SESSION_CALL_KINDS = 7
+BLOCK_CALL_KINDS = 2
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run`."""
     settings = cast(Settings, service.settings)
-    redis = RedisStore(
-        settings.redis_url,
-        ttl_s=settings.session_ttl_s,
-        timeout_s=settings.redis_timeout_s,
-        max_connections=CALL_KINDS * settings.kvstate_max_concurrent + 1,  # and one for the probe
-    )
-    circuit = Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
-    store = GuardedStore(redis, circuit, timeout_s=settings.redis_timeout_s, clock=time.monotonic)
+    store = make_session_store(settings)
     stack.push_async_callback(store.close)
+    blocks = make_block_store(settings)
+    stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
-    metrics = Metrics(service.registry)
-    metrics.store_up.set_function(lambda: 0.0 if circuit.open else 1.0)
-    limits = HandlerLimits(
+    metrics, counted = Metrics(service.registry), BlockMetrics(service.registry)
+    metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
+    tier = Tier(blocks, tier_limits(settings), counted.evicted)
+    service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
+    sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted)
+    handlers = Handlers(
+        bus,
+        metrics,
         max_concurrent=settings.kvstate_max_concurrent,
         max_pending=settings.kvstate_max_pending,
-        max_record_bytes=settings.session_max_bytes,
-        ttl_s=settings.session_ttl_s,
     )
-    handlers = Handlers(bus, store, metrics, limits)
+    limits = SessionLimits(settings.session_max_bytes, settings.session_ttl_s)
+    sessions = SessionCalls(bus, store, tier, metrics, limits)
 
     def detail() -> dict[str, Any]:
         return {
-            "store": "away" if circuit.open else "up",
+            "store": "away" if store.circuit.open else "up",
             "sessions": store.last_count,
-            "store_losses": circuit.opened_total,
+            "store_losses": store.circuit.opened_total,
+            "kv_store": "away" if blocks.circuit.open else "full" if tier.full else "up",
+            "kv_blocks": tier.totals.total.blocks,
+            "kv_bytes": tier.totals.total.num_bytes,
+            "kv_limit_bytes": tier.marks.limit,
+            "kv_holders": tier.totals.holders,
+            "kv_store_losses": blocks.circuit.opened_total,
         }
 
     await store.probe()
+    await sweeper.tick()
     service.spawn(store.watch(settings.redis_check_s, settings.redis_probe_s), "watch session store")
-    service.add_check("session store", lambda: not circuit.open)
+    service.spawn(sweeper.run(), "sweep KV blocks")
+    service.add_check("session store", lambda: not store.circuit.open)
     service.set_detail(detail)
     service.on_drain(handlers.stop)
-    await handlers.start()
+    await handlers.start([*sessions.named(), *BlockCalls(tier, counted).named()])
     await service.answer_status(bus)
     await service.serve_admin(stack)
     service.ready()
+
+
+def make_session_store(settings: Settings) -> GuardedStore:
+    """The session store on Redis, behind its circuit."""
+    link = RedisLink(
+        settings.redis_url,
+        timeout_s=settings.redis_timeout_s,
+        max_connections=SESSION_CALL_KINDS * settings.kvstate_max_concurrent + 1,  # and one for the probe
+        name="session store",
+        reason=SESSION_STORE,
+    )
+    store = RedisStore(link, ttl_s=settings.session_ttl_s, tombstone_s=settings.session_tombstone_s)
+    return GuardedStore(store, make_guard(settings, settings.redis_timeout_s, "session store", SESSION_STORE))
+
+
+def make_block_store(settings: Settings) -> GuardedBlocks:
+    """The store of KV blocks' facts on the same Redis, with connections and a circuit of its own."""
+    link = RedisLink(
+        settings.redis_url,
+        timeout_s=settings.kv_timeout_s,
+        max_connections=(BLOCK_CALL_KINDS + SESSION_CALL_KINDS) * settings.kvstate_max_concurrent + 1,
+        name="KV store",
+        reason=KV_STORE,
+    )
+    store = RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
+    return GuardedBlocks(store, make_guard(settings, settings.kv_timeout_s, "KV store", KV_STORE))
+
+
+def make_guard(settings: Settings, timeout_s: float, name: str, reason: str) -> Guard:
+    """A guard with a circuit of its own."""
+    circuit = Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
+    return Guard(circuit, timeout_s=timeout_s, clock=time.monotonic, name=name, reason=reason)
+
+
+def tier_limits(settings: Settings) -> TierLimits:
+    """What the settings say of room."""
+    return TierLimits(
+        max_bytes=settings.kv_max_bytes,
+        share=settings.kv_memory_share,
+        quotas=Quotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
+        pause_ms=int(settings.kv_pause_s * 1000),
+    )
+
+
+def sweep_rules(settings: Settings) -> SweepRules:
+    """What the settings say of the sweep."""
+    return SweepRules(
+        owner=settings.instance_id,
+        every_s=settings.kv_sweep_s,
+        away_every_s=settings.redis_probe_s,
+        grace_s=settings.kv_grace_s,
+        orphan_s=settings.kv_grace_s,
+    )
 
 
 def main() -> None:

@@ -1,20 +1,24 @@
 """A session store in this process's memory: for tests, and the plain reading of what the Redis scripts do."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
+from services.kvstate.domain import keys
 from services.kvstate.domain.records import Cursor, Entry, Verdict, judge
-from services.kvstate.store import Page
+from services.kvstate.store import Page, Pins
 from shared.codec import decode
-from shared.messages import SessionSummary
+from shared.messages import Pinned, SessionSummary
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     entry: Entry
     expires_at: float
+    group: str = ""  # that it is pinned to
 
 
 class MemoryStore:
@@ -24,6 +28,7 @@ class MemoryStore:
         self._ttl_s = ttl_s
         self._clock = clock
         self._kept: dict[tuple[str, str], _Kept] = {}
+        self._deleted_ms: dict[tuple[str, str], int] = {}
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
         """See `SessionStore.get`."""
@@ -42,9 +47,13 @@ class MemoryStore:
                 stored.record if stored else None,
                 entry.version,
                 entry.record,
+                created_ms=entry.created_ms,
+                deleted_ms=self._deleted_ms.get((entry.tenant, entry.session_id)),
             )
             if verdict is Verdict.STORE:
-                self._kept[entry.tenant, entry.session_id] = _Kept(entry, self._clock() + self._ttl_s)
+                group = kept.group if kept else ""
+                self._kept[entry.tenant, entry.session_id] = _Kept(entry, self._clock() + self._ttl_s, group)
+                self._deleted_ms.pop((entry.tenant, entry.session_id), None)
             verdicts.append(verdict is not Verdict.STALE)
         return verdicts
 
@@ -54,17 +63,40 @@ class MemoryStore:
         mine = [kept for (owner, _), kept in self._kept.items() if owner == tenant]
         mine.sort(key=lambda kept: (kept.entry.score_ms, kept.entry.session_id), reverse=True)
         rest = [k for k in mine if after is None or not after.passed(k.entry.score_ms, k.entry.session_id)]
-        sessions = [
-            replace(decode(kept.entry.summary, SessionSummary), ttl_s=int(kept.expires_at - self._clock()))
-            for kept in rest[:limit]
-        ]
+        sessions = [self._summary(kept) for kept in rest[:limit]]
         last = rest[limit - 1].entry if len(rest) > limit else None
         return Page(sessions, Cursor(last.score_ms, last.session_id) if last else None)
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
         self._sweep()
-        return self._kept.pop((tenant, session_id), None) is not None
+        if self._kept.pop((tenant, session_id), None) is None:
+            return False
+        self._deleted_ms[tenant, session_id] = time.time_ns() // 1_000_000
+        return True
+
+    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
+        """See `SessionStore.describe`."""
+        kept = self._alive(tenant, session_id)
+        return self._summary(kept) if kept else None
+
+    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
+        """See `SessionStore.pin`."""
+        kept = self._alive(tenant, session_id)
+        if kept:
+            self._kept[tenant, session_id] = changed(kept, group=group)
+        return kept is not None
+
+    async def pins(self, limit: int, after: str) -> Pins:
+        """See `SessionStore.pins`."""
+        self._sweep()
+        pinned = {keys.member(*place): kept.group for place, kept in self._kept.items() if kept.group}
+        rest = sorted(member for member in pinned if member > after)
+        found = []
+        for member in rest[:limit]:
+            tenant, session_id = keys.split_member(member)
+            found.append(Pinned(tenant=tenant, session_id=session_id, group=pinned[member]))
+        return Pins(found, rest[limit - 1] if len(rest) > limit else "")
 
     async def count(self) -> int:
         """See `SessionStore.count`."""
@@ -73,6 +105,10 @@ class MemoryStore:
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
+
+    def _summary(self, kept: _Kept) -> SessionSummary:
+        summary = decode(kept.entry.summary, SessionSummary)
+        return replace(summary, ttl_s=int(kept.expires_at - self._clock()), pinned_group=kept.group)
 
     def _alive(self, tenant: str, session_id: str) -> _Kept | None:
         kept = self._kept.get((tenant, session_id))

@@ -43,3 +43,47 @@ class Settings(CommonSettings):
     redis_check_s: float = Field(
         default=1.0, gt=0, le=60, description="How often a store that answers is checked, for /ready."
     )
+    session_tombstone_s: float = Field(
+        default=86_400.0,
+        ge=1,
+        le=31_536_000,
+        description="Seconds for which a deleted session is remembered, so that a turn of before does not "
+        "store it again.",
+    )
+    kv_max_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes that KV blocks may take in Redis; 0: a share of its `maxmemory` "
+        "(`RYZ_KV_MEMORY_SHARE`), or a quarter of its machine's memory if it has no such limit.",
+    )
+    kv_memory_share: float = Field(
+        default=0.8, gt=0, le=1, description="Share of Redis's `maxmemory` that KV blocks may take."
+    )
+    kv_tenant_bytes: int = Field(
+        default=0, ge=0, description="Bytes of KV blocks that a tenant may have; 0: as many as fit."
+    )
+    kv_session_bytes: int = Field(
+        default=0, ge=0, description="Bytes of KV blocks that one session may have; 0: as many as fit."
+    )
+    kv_ttl_s: float = Field(
+        default=604_800.0,
+        ge=1,
+        le=315_360_000,
+        description="Seconds that a KV block lives after it was last committed, if it is not evicted before.",
+    )
+    kv_grace_s: float = Field(
+        default=900.0,
+        ge=0,
+        le=86_400,
+        description="Seconds that a session may hold KV blocks before its first record, and that bytes live "
+        "of which nobody told.",
+    )
+    kv_pause_s: float = Field(
+        default=1.0, ge=0, le=600, description="How long leaders are asked to write nothing when all is full."
+    )
+    kv_timeout_s: float = Field(
+        default=0.5, gt=0, le=30, description="How long one call to the KV store may take."
+    )
+    kv_sweep_s: float = Field(
+        default=1.0, gt=0, le=600, description="How often KV blocks are swept; one replica at a time does it."
+    )

@@ -7,7 +7,9 @@ from typing import NamedTuple, Protocol
 
 from services.kvstate.domain.records import Cursor, Entry
 from shared.errors import Unavailable
-from shared.messages import SessionSummary
+from shared.messages import Pinned, SessionSummary
+
+SESSION_STORE = "session_store"  # the reason in errors
 
 
 class Page(NamedTuple):
@@ -17,12 +19,23 @@ class Page(NamedTuple):
     last: Cursor | None
 
 
+class Pins(NamedTuple):
+    """Pins in the order of the store; `last` is empty when nothing follows, else where to go on."""
+
+    pins: list[Pinned]
+    last: str
+
+
 class StoreAway(Unavailable):
     """The store refused or closed a connection, or did not answer in time. `refused`: it is surely away."""
 
-    def __init__(self, message: str, *, refused: bool) -> None:
-        super().__init__(message, reason="session_store")
+    def __init__(self, message: str, *, reason: str = SESSION_STORE, refused: bool) -> None:
+        super().__init__(message, reason=reason)
         self.refused = refused
+
+
+class StoreFull(Unavailable):
+    """The store answers, but has no memory for what was to be written."""
 
 
 class SessionStore(Protocol):
@@ -40,7 +53,9 @@ class SessionStore(Protocol):
     async def put(self, entries: Sequence[Entry]) -> list[bool]:
         """Stores entries by the merge rule of `records.judge`, each atomically; False marks a stale one.
 
-        Entries are judged in their order, each against what the ones before it left.
+        Entries are judged in their order, each against what the ones before it left. An entry of a session
+        that was deleted is stale if it was made before that, for as long as the store remembers. Raises
+        `StoreFull` when there is no memory for them.
         """
         ...
 
@@ -52,7 +67,22 @@ class SessionStore(Protocol):
         ...
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Removes a record and its place in the list; False: there was none. A later commit makes it anew."""
+        """Removes a record, its pin and its place in the list; False: there was none.
+
+        Only an entry made later than now brings the session back.
+        """
+        ...
+
+    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
+        """The summary with its pin, as in `page`; None: there is no such session."""
+        ...
+
+    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
+        """Keeps a group beside the record while there is one; empty: none. False: no such session."""
+        ...
+
+    async def pins(self, limit: int, after: str) -> Pins:
+        """Up to about `limit` pins of all tenants, behind `after`, which is empty or an earlier `last`."""
         ...
 
     async def count(self) -> int:

@@ -11,8 +11,10 @@ import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.records import Cursor, Entry, make_entry
+from services.kvstate.guard import Guard
 from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.memory_store import MemoryStore
+from services.kvstate.redis_link import RedisLink
 from services.kvstate.redis_store import RedisStore
 from services.kvstate.store import SessionStore
 from shared.circuit import Circuit, CircuitLimits
@@ -27,7 +29,28 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def entry(tenant: str, session_id: str, version: int = 1, text: str = "", updated_ms: int = 0) -> Entry:
+def open_store(url: str, ttl_s: float, max_connections: int = 16) -> RedisStore:
+    link = RedisLink(
+        url, timeout_s=2.0, max_connections=max_connections, name="session store", reason="session_store"
+    )
+    return RedisStore(link, ttl_s=ttl_s)
+
+
+def guarded(store: SessionStore) -> GuardedStore:
+    circuit = Circuit(CircuitLimits())
+    guard = Guard(circuit, timeout_s=5.0, clock=time.monotonic, name="session store", reason="session_store")
+    return GuardedStore(store, guard)
+
+
+def entry(
+    tenant: str,
+    session_id: str,
+    version: int = 1,
+    text: str = "",
+    *,
+    updated_ms: int = 0,
+    created_ms: int = 0,
+) -> Entry:
     record = SessionRecord(
         session_id=session_id,
         tenant=tenant,
@@ -38,6 +61,7 @@ def entry(tenant: str, session_id: str, version: int = 1, text: str = "", update
         turns=version,
         last_group="g0",
         updated_ms=updated_ms or now_ms(),
+        created_ms=created_ms,
     )
     return make_entry(record, now_ms(), TTL_MS)
 
@@ -48,13 +72,12 @@ async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]
     url = "" if kind == "memory" else request.getfixturevalue("redis_url")
 
     def make(ttl_s: float = 3600.0) -> SessionStore:
-        store: SessionStore
-        if kind == "memory":
-            store = MemoryStore(ttl_s=ttl_s, clock=time.monotonic)
-        else:
-            store = RedisStore(url, ttl_s=ttl_s, timeout_s=2.0, max_connections=16)
+        memory = kind == "memory"
+        store: SessionStore = (
+            MemoryStore(ttl_s=ttl_s, clock=time.monotonic) if memory else open_store(url, ttl_s)
+        )
         if kind == "guarded":
-            store = GuardedStore(store, Circuit(CircuitLimits()), timeout_s=5.0, clock=time.monotonic)
+            store = guarded(store)
         made.append(store)
         return store
 
@@ -161,7 +184,73 @@ async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, 
     assert not await store.delete(tenant, "s")
     assert await store.get(tenant, "s") is None
     assert (await store.page(tenant, 10, None)).sessions == []
-    assert await store.put([entry(tenant, "s", 1)]) == [True]
+    late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that ran meanwhile
+    assert await store.put([late, entry(tenant, "s", 6)]) == [False, False]
+    assert await store.get(tenant, "s") is None
+    later = now_ms() + 1000
+    again = [entry(tenant, "s", 1, created_ms=later), entry(tenant, "s", 2, created_ms=later)]
+    assert await store.put(again) == [True, True]
+
+
+async def test_a_pin_stands_beside_the_record_and_goes_with_it(store: SessionStore, tenant: str) -> None:
+    assert not await store.pin(tenant, "s", "g1")
+    assert await store.describe(tenant, "s") is None
+    await store.put([entry(tenant, "s", 1)])
+    assert await store.pin(tenant, "s", "g1")
+    assert not await store.pin(tenant + "x", "s", "g1")
+    await store.put([entry(tenant, "s", 2)])
+    summary = await store.describe(tenant, "s")
+    assert summary is not None
+    assert (summary.version, summary.pinned_group) == (2, "g1")
+    assert 3590 <= summary.ttl_s <= 3600
+    (listed,) = (await store.page(tenant, 10, None)).sessions
+    assert (listed.session_id, listed.pinned_group) == ("s", "g1")
+    assert await store.describe(tenant + "x", "s") is None
+    assert await store.delete(tenant, "s")
+    await store.put([entry(tenant, "s", 1, created_ms=now_ms() + 1000)])
+    summary = await store.describe(tenant, "s")
+    assert summary is not None
+    assert summary.pinned_group == ""
+
+
+async def all_pins(store: SessionStore, limit: int = 1000) -> set[tuple[str, str, str]]:
+    found, after = set(), ""
+    while True:
+        page = await store.pins(limit, after)
+        assert len(page.pins) <= limit
+        found |= {(pin.tenant, pin.session_id, pin.group) for pin in page.pins}
+        if not (after := page.last):
+            return found
+
+
+async def test_all_pins_are_found_page_by_page(store: SessionStore, tenant: str) -> None:
+    names = [f"s:{number}/ü" for number in range(5)]
+    other = tenant + "x"
+    await store.put([entry(owner, name) for owner in (tenant, other) for name in names])
+    for name in names:
+        await store.pin(tenant, name, "g1")
+    await store.pin(other, names[0], "g2")
+    await store.pin(tenant, names[1], "g3")
+    await store.pin(tenant, names[2], "")
+    await store.delete(tenant, names[3])
+    expected = {
+        (tenant, names[0], "g1"),
+        (tenant, names[1], "g3"),
+        (tenant, names[4], "g1"),
+        (other, names[0], "g2"),
+    }
+    for limit in (1, 2, 1000):
+        assert {pin for pin in await all_pins(store, limit) if pin[0] in (tenant, other)} == expected
+
+
+async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str) -> None:
+    short = make_store(0.1)
+    await short.put([entry(tenant, "s")])
+    await short.pin(tenant, "s", "g1")
+    await asyncio.sleep(0.15)
+    assert not {pin for pin in await all_pins(short) if pin[0] == tenant}
+    await short.put([entry(tenant, "s")])
+    assert not {pin for pin in await all_pins(short) if pin[0] == tenant}
 
 
 async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
@@ -193,7 +282,7 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
 
 
 async def test_sessions_that_vanished_do_not_hide_later_ones(redis_url: str, tenant: str) -> None:
-    store, newest = RedisStore(redis_url, ttl_s=3600.0, timeout_s=2.0, max_connections=2), now_ms()
+    store, newest = open_store(redis_url, 3600.0, 2), now_ms()
     client = aioredis.Redis.from_url(redis_url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from services.kvstate.__main__ import setup
-from services.kvstate.handlers import found_reply
+from services.kvstate.session_calls import found_reply
 from services.kvstate.settings import Settings
 from shared import subjects
 from shared.bus import Bus, NoResponders

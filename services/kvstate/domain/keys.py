@@ -1,19 +1,54 @@
-"""Every Redis key, spelled once. KV blocks and their index will get their names here as well."""
+"""Every Redis key of this service, spelled once. Blocks' bytes lie under the keys of `shared/kv_store.py`."""
 
 from urllib.parse import quote
 
 PREFIX = "ryz"
 TENANTS = f"{PREFIX}:tenants"  # the set of tenants that have sessions, for counts
+PINS = f"{PREFIX}:pins"  # the sorted set of `member`s with a pin, all of one score: ordered by name
+SESSION_PREFIX = f"{PREFIX}:session:"
+GONE_PREFIX = f"{PREFIX}:gone:"
+
+# What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.
+META = f"{PREFIX}:kv:meta"  # hash, block name -> bytes:parts:created_ms:tenant
+ORDER = f"{PREFIX}:kv:order"  # sorted set of names by `eviction.score`, lowest goes first
+TENANT_ORDER_PREFIX = f"{PREFIX}:kv:order:"  # the same for each tenant
+LEASES = f"{PREFIX}:kv:leases"  # sorted set of names by the end of their lease in milliseconds
+REFS = f"{PREFIX}:kv:refs"  # hash, name -> sessions that hold it or held it before
+HELD_PREFIX = f"{PREFIX}:kv:held:"  # hash of each session that holds blocks, see `block_scripts.py`
+HOLDERS = f"{PREFIX}:kv:holders"  # sorted set of `member`s that hold blocks, by when the sweep looks next
+ACCOUNTS = f"{PREFIX}:kv:accounts"  # hash, tenant -> bytes:blocks:byte_seconds:at_ms; empty name: all
+SWEEPER = f"{PREFIX}:kv:sweeper"  # who sweeps; expires
 
 
 def session(tenant: str, session_id: str) -> str:
-    """The hash with a session's version (`v`), record (`r`) and summary (`s`)."""
-    return f"{PREFIX}:session:{tenant}:{session_id}"
+    """The hash with a session's version (`v`), record (`r`), summary (`s`) and pin (`p`)."""
+    return f"{SESSION_PREFIX}{tenant}:{session_id}"
 
 
 def session_index(tenant: str) -> str:
     """The sorted set of a tenant's session ids, scored by the time of the last commit in milliseconds."""
     return f"{PREFIX}:sessions:{tenant}"
+
+
+def gone(tenant: str, session_id: str) -> str:
+    """When the session was deleted, in milliseconds; expires."""
+    return f"{GONE_PREFIX}{tenant}:{session_id}"
+
+
+def held(tenant: str, session_id: str) -> str:
+    """What a session holds."""
+    return f"{HELD_PREFIX}{tenant}:{session_id}"
+
+
+def member(tenant: str, session_id: str) -> str:
+    """A session as a member of sets; tenants have no spaces."""
+    return f"{tenant} {session_id}"
+
+
+def split_member(text: str) -> tuple[str, str]:
+    """The tenant and the session id of a `member`."""
+    tenant, _, session_id = text.partition(" ")
+    return tenant, session_id
 
 
 def cursor(score_ms: int, session_id: str) -> str:

@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record on its way into a store; `score_ms` orders the tenant's list."""
+    """A record on its way into a store; `score_ms` orders the tenant's list, `created_ms` is the record's."""
 
     tenant: str
     session_id: str
@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     record: bytes
     summary: bytes
     score_ms: int
+    created_ms: int = 0
 
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
@@ -47,12 +48,23 @@ class Cursor(msgspec.Struct, frozen=True, gc=False):
         return (score_ms, session_id) >= (self.score_ms, self.session_id)
 
 
-def judge(stored_version: int | None, stored: bytes | None, version: int, record: bytes) -> Verdict:
+def judge(
+    stored_version: int | None,
+    stored: bytes | None,
+    version: int,
+    record: bytes,
+    *,
+    created_ms: int = 0,
+    deleted_ms: int | None = None,
+) -> Verdict:
     """The merge rule: a higher version wins; of two commits with the same one, the first.
 
     Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
-    its leader learns so. A commit that was sent twice is not.
+    its leader learns so. A commit that was sent twice is not. A session deleted at `deleted_ms` stays so for
+    what was made before: a turn that ran meanwhile commits a record with the old `created_ms`.
     """
+    if deleted_ms is not None and created_ms <= deleted_ms:
+        return Verdict.STALE
     if stored_version is None or version > stored_version:
         return Verdict.STORE
     return Verdict.KEEP if version == stored_version and stored == record else Verdict.STALE
@@ -84,6 +96,7 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
         record=encode(record),
         summary=encode(summary),
         score_ms=score_ms,
+        created_ms=record.created_ms,
     )
 
 

@@ -1,0 +1,358 @@
+"""The Lua scripts of KV blocks that run inside Redis. Keys that they need are computed: no Redis Cluster.
+
+All take the same first keys and values (`PRELUDE`) and Redis's clock. A session's holding is a hash: names it
+holds (`n`) and held before (`p`), packed; their bytes (`b`) when it was last counted (`at`), byte-seconds up
+to then (`s`) and the time of the last commit (`c`), in milliseconds. `refs` counts a session for both.
+
+Redis at its `maxmemory` refuses a script's first write if that could grow, so scripts that add change nothing
+then; those that free begin with a write that is never refused, after which Redis refuses none.
+"""
+
+# KEYS: meta, order, leases, refs, holders, accounts. ARGV: prefix of data keys, prefix of tenants' orders.
+PRELUDE = """
+local META, ORDER, LEASES, REFS, HOLDERS, ACCOUNTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local DATA, TENANT_ORDER = ARGV[1], ARGV[2]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local changed = {}
+
+local function split(packed)
+  local names = {}
+  for at = 1, #packed, 16 do names[#names + 1] = string.sub(packed, at, at + 15) end
+  return names
+end
+
+local function facts(raw)
+  local bytes, parts, tenant = string.match(raw, '^(%d+):(%d+):%d+:(.*)$')
+  return tonumber(bytes), tonumber(parts), tenant
+end
+
+local function note(tenant, bytes, blocks)
+  for _, who in ipairs({tenant, ''}) do
+    local sum = changed[who] or {0, 0}
+    changed[who] = {sum[1] + bytes, sum[2] + blocks}
+  end
+end
+
+local function account(who)
+  local raw = redis.call('HGET', ACCOUNTS, who)
+  if not raw then return 0, 0, 0 end
+  local bytes, blocks, seconds, at = string.match(raw, '^(.-):(.-):(.-):(.-)$')
+  return tonumber(bytes), tonumber(blocks), seconds + bytes * math.max(0, now - at) / 1000
+end
+
+local function settle()
+  for who, sum in pairs(changed) do
+    local bytes, blocks, seconds = account(who)
+    redis.call('HSET', ACCOUNTS, who, string.format('%.0f:%.0f:%.3f:%.0f',
+      math.max(0, bytes + sum[1]), math.max(0, blocks + sum[2]), seconds, now))
+  end
+end
+
+local function unregister(name)
+  redis.call('ZREM', LEASES, name)
+  redis.call('ZREM', ORDER, name)
+  local raw = redis.call('HGET', META, name)
+  if not raw then return 0 end
+  local bytes, _, tenant = facts(raw)
+  redis.call('HDEL', META, name)
+  redis.call('ZREM', TENANT_ORDER .. tenant, name)
+  note(tenant, -bytes, -1)
+  return bytes
+end
+
+local function forget(name)
+  redis.call('UNLINK', DATA .. name)
+  return unregister(name)
+end
+
+local function unref(name)
+  if redis.call('HINCRBY', REFS, name, -1) > 0 then return false end
+  redis.call('HDEL', REFS, name)
+  return true
+end
+
+local function count(names)
+  local bytes, blocks = 0, 0
+  for first = 1, #names, 4096 do
+    local raws = redis.call('HMGET', META, unpack(names, first, math.min(first + 4095, #names)))
+    for _, raw in ipairs(raws) do
+      if raw then bytes = bytes + string.match(raw, '^%d+'); blocks = blocks + 1 end
+    end
+  end
+  return bytes, blocks
+end
+
+local function usage(held)
+  local names, bytes, seconds, at = unpack(redis.call('HMGET', held, 'n', 'b', 's', 'at'))
+  if not names then return {}, 0 end
+  return split(names), seconds + bytes * math.max(0, now - at) / 1000
+end
+
+local function recount(held)
+  local names, seconds = usage(held)
+  redis.call('HSET', held, 'b', count(names), 's', string.format('%.3f', seconds), 'at', now)
+end
+
+local function release(held, member)
+  redis.call('ZREM', HOLDERS, member)
+  local lists, gone = redis.call('HMGET', held, 'n', 'p'), {}
+  for _, name in ipairs(split((lists[1] or '') .. (lists[2] or ''))) do
+    if unref(name) then
+      forget(name)
+      gone[#gone + 1] = name
+    end
+  end
+  redis.call('DEL', held)
+  return gone
+end
+
+local function touch(names, last, lift, tenants)
+  local order, by_tenant = {}, {}
+  for place = 1, last do
+    local tenant = tenants[place]
+    if tenant then
+      local mine = by_tenant[tenant] or {}
+      by_tenant[tenant] = mine
+      local score = now + lift(place)
+      order[#order + 1], mine[#mine + 1] = score, score
+      order[#order + 1], mine[#mine + 1] = names[place], names[place]
+    end
+  end
+  if #order == 0 then return end
+  redis.call('ZADD', ORDER, 'GT', unpack(order))
+  for tenant, mine in pairs(by_tenant) do redis.call('ZADD', TENANT_ORDER .. tenant, 'GT', unpack(mine)) end
+end
+"""
+
+# ARGV: names, milliseconds of the lease, of depth for each block, and blocks before the first.
+# Answer: leading names that are stored, their bytes.
+FIND = (
+    PRELUDE
+    + """
+local names, lease, depth, before = split(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local found, bytes, tenants = 0, 0, {}
+for place, raw in ipairs(redis.call('HMGET', META, unpack(names))) do
+  if not raw or redis.call('EXISTS', DATA .. names[place]) == 0 then break end
+  local size, _, tenant = facts(raw)
+  found, bytes, tenants[place] = place, bytes + size, tenant
+end
+if lease > 0 and found > 0 then
+  local leases = {}
+  for place = 1, found do
+    leases[2 * place - 1], leases[2 * place] = now + lease, names[place]
+  end
+  redis.call('ZADD', LEASES, 'GT', unpack(leases))
+  touch(names, found, function(place) return -depth * (before + place - 1) end, tenants)
+end
+return {found, bytes}
+"""
+)
+
+# KEYS: also the tombstone of the session. ARGV: names, parts, tenant, milliseconds of priority, of depth for
+# each block, blocks before the first, and milliseconds that the bytes live from now on.
+# Answer: sizes, whether each is new, bytes of the tenant, bytes of all.
+REGISTER = (
+    PRELUDE
+    + """
+local names, parts, tenant, sizes, fresh, tenants = split(ARGV[3]), tonumber(ARGV[4]), ARGV[5], {}, {}, {}
+local priority, depth, before = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local deleted = redis.call('EXISTS', KEYS[7]) == 1
+
+local function measure(key)
+  local size = 0
+  for part = 0, parts - 1 do
+    local length = redis.call('HSTRLEN', key, part)
+    if length == 0 then return -1 end
+    size = size + length
+  end
+  return size
+end
+
+for place, name in ipairs(names) do
+  local key, raw = DATA .. name, redis.call('HGET', META, name)
+  sizes[place], fresh[place] = -1, 0
+  if not deleted and redis.call('HLEN', key) == parts then
+    if raw then
+      local size, _, owner = facts(raw)
+      sizes[place], tenants[place] = size, owner
+    else
+      sizes[place] = measure(key)
+      if sizes[place] >= 0 then
+        redis.call('HSET', META, name, string.format('%.0f:%d:%.0f:%s', sizes[place], parts, now, tenant))
+        fresh[place], tenants[place] = 1, tenant
+        note(tenant, sizes[place], 1)
+      end
+    end
+    if tenants[place] then redis.call('PEXPIRE', key, ARGV[9]) end
+  elseif raw and not deleted then
+    unregister(name)
+  end
+end
+touch(names, #names, function(place) return priority - depth * (before + place - 1) end, tenants)
+settle()
+return {sizes, fresh, (account(tenant)), (account(''))}
+"""
+)
+
+# KEYS: also the tombstone and the holding of the session. ARGV: its member of holders, milliseconds until the
+# sweep looks after it, names. Answer: 1, or 0 when the session was deleted.
+HOLD = (
+    PRELUDE
+    + """
+if redis.call('EXISTS', KEYS[7]) == 1 then return 0 end
+local held = KEYS[8]
+local lists, was, is, former = redis.call('HMGET', held, 'n', 'p'), {}, {}, {}
+local before = split((lists[1] or '') .. (lists[2] or ''))
+local _, seconds = usage(held)
+for _, name in ipairs(before) do was[name] = true end
+for _, name in ipairs(split(ARGV[5])) do
+  if not was[name] and not is[name] then redis.call('HINCRBY', REFS, name, 1) end
+  is[name] = true
+end
+for _, name in ipairs(before) do
+  if is[name] then -- still held
+  elseif redis.call('HEXISTS', META, name) == 1 then former[#former + 1] = name
+  else unref(name) end
+end
+redis.call('HSET', held, 'n', ARGV[5], 'p', table.concat(former), 'b', count(split(ARGV[5])),
+  's', string.format('%.3f', seconds), 'at', now, 'c', now)
+redis.call('ZADD', HOLDERS, 'NX', now + ARGV[4], ARGV[3])
+return 1
+"""
+)
+
+# KEYS: also the order to follow. ARGV: bytes to free, blocks to delete at most, to look at at most, names to
+# keep. Answer: blocks, bytes.
+EVICT = (
+    PRELUDE
+    + """
+local order, wanted, most, looks, keep = KEYS[7], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), {}
+local blocks, bytes, skipped = 0, 0, 0
+for _, name in ipairs(split(ARGV[6])) do keep[name] = true end
+while bytes < wanted and blocks < most and skipped < looks do
+  local names = redis.call('ZRANGE', order, skipped, skipped + 31)
+  if #names == 0 then break end
+  for _, name in ipairs(names) do
+    if bytes >= wanted or blocks >= most then break end
+    local lease = redis.call('ZSCORE', LEASES, name)
+    if keep[name] or (lease and tonumber(lease) > now) then
+      skipped = skipped + 1
+    else
+      bytes, blocks = bytes + forget(name), blocks + 1
+      redis.call('ZREM', order, name)
+    end
+  end
+end
+settle()
+return {blocks, bytes}
+"""
+)
+
+# ARGV: names. Answer: blocks, bytes.
+FORGET = (
+    PRELUDE
+    + """
+local blocks, bytes = 0, 0
+for _, name in ipairs(split(ARGV[3])) do
+  local size = forget(name)
+  if size > 0 then blocks, bytes = blocks + 1, bytes + size end
+end
+settle()
+return {blocks, bytes}
+"""
+)
+
+# KEYS: also the holding of the session. ARGV: its member of holders. Answer: names that went.
+RELEASE = (
+    PRELUDE
+    + """
+local gone = release(KEYS[7], ARGV[3])
+settle()
+return gone
+"""
+)
+
+# KEYS: also holdings. Answer: bytes, blocks and byte-seconds, as text, of each.
+USAGE = (
+    PRELUDE
+    + """
+local answer = {}
+for place = 7, #KEYS do
+  local names, seconds = usage(KEYS[place])
+  local bytes, blocks = count(names)
+  answer[#answer + 1] = {bytes, blocks, string.format('%.3f', seconds)}
+end
+return answer
+"""
+)
+
+# Answer: holders, leases, then tenant, bytes, blocks and byte-seconds, as text, of each account.
+TOTALS = (
+    PRELUDE
+    + """
+redis.call('ZREMRANGEBYSCORE', LEASES, '-inf', now)
+local answer = {redis.call('ZCARD', HOLDERS), redis.call('ZCARD', LEASES)}
+for _, who in ipairs(redis.call('HKEYS', ACCOUNTS)) do
+  local bytes, blocks, seconds = account(who)
+  answer[#answer + 1] = {who, bytes, blocks, string.format('%.3f', seconds)}
+end
+return answer
+"""
+)
+
+# ARGV: prefixes of holdings, of sessions and of tombstones, milliseconds until the next look, of grace
+# without a record, and sessions at most. Answer: sessions looked at, blocks that went.
+# `eviction.holding_over` is the rule in Python.
+CHECK_HOLDERS = (
+    PRELUDE
+    + """
+local members, blocks = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, ARGV[8]), 0
+for _, member in ipairs(members) do
+  local place = string.gsub(member, ' ', ':', 1)
+  local held = ARGV[3] .. place
+  local over = redis.call('EXISTS', held) == 0
+  if not over and redis.call('EXISTS', ARGV[4] .. place) == 0 then
+    local idle = now - (redis.call('HGET', held, 'c') or 0)
+    over = redis.call('EXISTS', ARGV[5] .. place) == 1 or idle >= tonumber(ARGV[7])
+  end
+  if over then
+    blocks = blocks + #release(held, member)
+  else
+    redis.call('ZREM', HOLDERS, member)
+    redis.call('ZADD', HOLDERS, now + ARGV[6], member)
+    recount(held)
+  end
+end
+settle()
+return {#members, blocks}
+"""
+)
+
+# ARGV: names, milliseconds that bytes without facts live. Answer: blocks whose bytes were gone.
+RECONCILE = (
+    PRELUDE
+    + """
+local names, lost, limit = split(ARGV[3]), 0, tonumber(ARGV[4])
+for _, name in ipairs(names) do
+  local key, raw = DATA .. name, redis.call('HGET', META, name)
+  local parts = redis.call('HLEN', key)
+  if raw then
+    local _, wanted, tenant = facts(raw)
+    if parts ~= wanted then
+      unregister(name)
+      lost, raw = lost + 1, false
+    elseif not redis.call('ZSCORE', ORDER, name) then
+      redis.call('ZADD', ORDER, now, name)
+      redis.call('ZADD', TENANT_ORDER .. tenant, now, name)
+    end
+  end
+  if not raw and parts > 0 then
+    local left = redis.call('PTTL', key)
+    if left < 0 or left > limit then redis.call('PEXPIRE', key, limit) end
+  end
+end
+settle()
+return lost
+"""
+)

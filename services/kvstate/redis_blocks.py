@@ -1,0 +1,148 @@
+"""The store of KV blocks' facts on Redis: turns calls into scripts and their answers into facts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.kvstate import block_scripts as scripts
+from services.kvstate.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
+from services.kvstate.domain import eviction, keys
+from services.kvstate.redis_link import RedisLink, ScriptCall
+from shared.kv_store import PREFIX_PATTERN, data_key, name_of
+
+_KEYS = (keys.META, keys.ORDER, keys.LEASES, keys.REFS, keys.HOLDERS, keys.ACCOUNTS)
+_VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
+NAMES_PER_SCRIPT = 1024  # Redis answers nobody else while a script runs
+EVICTED_PER_SCRIPT = 128
+LOOKS_PER_SCRIPT = 4096  # at blocks that are leased
+SCANNED_PER_STEP = 256
+
+
+class RedisBlockStore:
+    """Implements `BlockStore`; bytes of registered blocks live for `data_ttl_s` after their last commit."""
+
+    def __init__(self, link: RedisLink, *, data_ttl_s: float) -> None:
+        self._link = link
+        self._data_ttl_ms = int(data_ttl_s * 1000)
+
+    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+        """See `BlockStore.find`."""
+        count = num_bytes = 0
+        for first in range(0, len(names), NAMES_PER_SCRIPT):
+            chunk = names[first : first + NAMES_PER_SCRIPT]
+            values = [b"".join(chunk), lease_ms, eviction.DEPTH_MS, first]
+            found, size = await self._one(scripts.FIND, values)
+            count, num_bytes = count + found, num_bytes + size
+            if found < len(chunk):
+                break
+        return Found(count, num_bytes)
+
+    async def register(self, written: Sequence[Written]) -> list[Registered]:
+        """See `BlockStore.register`."""
+        calls: list[ScriptCall] = []
+        owners: list[int] = []
+        for place, entry in enumerate(written):
+            lift = entry.priority * eviction.PRIORITY_MS
+            gone = keys.gone(entry.tenant, entry.session_id)
+            for first in range(0, max(1, len(entry.names)), NAMES_PER_SCRIPT):
+                packed = b"".join(entry.names[first : first + NAMES_PER_SCRIPT])
+                values = [
+                    packed,
+                    entry.parts,
+                    entry.tenant,
+                    lift,
+                    eviction.DEPTH_MS,
+                    first,
+                    self._data_ttl_ms,
+                ]
+                calls.append(_call(values, gone))
+                owners.append(place)
+        results = [Registered([], [], 0, 0) for _ in written]
+        answers = await self._link.run(scripts.REGISTER, calls) if calls else []
+        for place, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
+            before = results[place]
+            results[place] = Registered(
+                before.sizes + sizes, before.fresh + [one == 1 for one in fresh], tenant_bytes, total_bytes
+            )
+        return results
+
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
+        """See `BlockStore.hold`."""
+        places = keys.gone(tenant, session_id), keys.held(tenant, session_id)
+        values = [keys.member(tenant, session_id), 0, b"".join(names)]
+        return bool(await self._one(scripts.HOLD, values, *places))
+
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+        """See `BlockStore.evict`."""
+        order = keys.TENANT_ORDER_PREFIX + tenant if tenant else keys.ORDER
+        values = [num_bytes, EVICTED_PER_SCRIPT, LOOKS_PER_SCRIPT, b"".join(keep)]
+        return Freed(*await self._one(scripts.EVICT, values, order))
+
+    async def forget(self, names: Sequence[bytes]) -> Freed:
+        """See `BlockStore.forget`."""
+        return Freed(*await self._one(scripts.FORGET, [b"".join(names)]))
+
+    async def release(self, tenant: str, session_id: str) -> list[bytes]:
+        """See `BlockStore.release`."""
+        values = [keys.member(tenant, session_id)]
+        return list(await self._one(scripts.RELEASE, values, keys.held(tenant, session_id)))
+
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+        """See `BlockStore.usage`."""
+        calls = [
+            _call([], *(keys.held(tenant, name) for name in session_ids[first : first + 16]))
+            for first in range(0, len(session_ids), 16)
+        ]
+        answers = await self._link.run(scripts.USAGE, calls) if calls else []
+        return [
+            Account(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
+        ]
+
+    async def totals(self) -> Totals:
+        """See `BlockStore.totals`."""
+        holders, leases, *rows = await self._one(scripts.TOTALS, [])
+        (memory,) = await self._link.pipeline([("INFO", "memory")])
+        accounts = {who.decode(): Account(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
+        return Totals(
+            total=accounts.pop("", Account()),
+            accounts=accounts,
+            holders=holders,
+            leases=leases,
+            used_memory=int(memory.get("used_memory", 0)),
+            maxmemory=int(memory.get("maxmemory", 0)),
+            machine_memory=int(memory.get("total_system_memory", 0)),
+        )
+
+    async def become_sweeper(self, owner: str, for_ms: int) -> bool:
+        """See `BlockStore.become_sweeper`."""
+        (taken,) = await self._link.pipeline([("SET", keys.SWEEPER, owner, "NX", "PX", for_ms)])
+        return bool(taken)
+
+    async def check_holders(self, limit: int, *, recheck_ms: int, grace_ms: int) -> tuple[int, int]:
+        """See `BlockStore.check_holders`."""
+        prefixes = [keys.HELD_PREFIX, keys.SESSION_PREFIX, keys.GONE_PREFIX]
+        seen, blocks = await self._one(scripts.CHECK_HOLDERS, [*prefixes, recheck_ms, grace_ms, limit])
+        return seen, blocks
+
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+        """See `BlockStore.reconcile`."""
+        (facts, known), (data, stored) = await self._link.pipeline(
+            [
+                ("HSCAN", keys.META, cursor[0], "COUNT", SCANNED_PER_STEP),
+                ("SCAN", cursor[1], "MATCH", PREFIX_PATTERN, "COUNT", SCANNED_PER_STEP),
+            ]
+        )
+        names = {*known, *(name_of(key) for key in stored)}
+        lost = await self._one(scripts.RECONCILE, [b"".join(names), orphan_ms]) if names else 0
+        return Reconciled(lost, (int(facts), int(data)))
+
+    async def close(self) -> None:
+        """See `BlockStore.close`."""
+        await self._link.close()
+
+    async def _one(self, script: str, values: Sequence[Any], *more_keys: str) -> Any:
+        (answer,) = await self._link.run(script, [_call(values, *more_keys)])
+        return answer
+
+
+def _call(values: Sequence[Any], *more_keys: str) -> ScriptCall:
+    return (*_KEYS, *more_keys), (*_VALUES, *values)

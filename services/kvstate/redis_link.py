@@ -1,0 +1,90 @@
+"""A connection pool to Redis that sends pipelines and scripts, and tells what went wrong in our own words.
+
+Sessions and KV blocks have a link each, so that neither waits for the other's connections.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Any
+
+import redis.asyncio as aioredis
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from services.kvstate.store import StoreAway, StoreFull
+from shared.errors import Unavailable
+
+ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
+_NO_MEMORY = "OOM command not allowed"  # scripts wrap Redis's error into one of their own
+
+
+class RedisLink:
+    """Connects when it is first used. `name` is what messages call the store; `reason` is their data's."""
+
+    def __init__(self, url: str, *, timeout_s: float, max_connections: int, name: str, reason: str) -> None:
+        self._name = name
+        self._reason = reason
+        self._free = asyncio.Semaphore(max_connections)  # the pool would raise where this waits
+        self._redis = aioredis.Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            max_connections=max_connections,
+            retry=Retry(NoBackoff(), 0),  # whoever asked decides whether to ask again
+        )
+
+    async def close(self) -> None:
+        """Lets go of all connections. May be called twice."""
+        await self._redis.aclose()
+
+    async def run(self, script: str, calls: Sequence[ScriptCall], after: tuple[Any, ...] = ()) -> list[Any]:
+        """Runs a script with each of these keys and values, and a command after them, in one round trip.
+
+        A script must bear being run twice with the same arguments.
+        """
+        digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
+        commands = [("EVALSHA", digest, len(names), *names, *values) for names, values in calls]
+        if after:
+            commands.append(after)
+        try:
+            answers = await self.pipeline(commands)
+        except exceptions.NoScriptError:  # Redis started anew since
+            await self.pipeline([("SCRIPT LOAD", script)])
+            answers = await self.pipeline(commands)
+        return answers[: len(calls)]
+
+    async def pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Sends all commands, then reads all answers.
+
+        Raises:
+            StoreAway: there is no connection, or no answer in time.
+            StoreFull: Redis has reached its `maxmemory`.
+            Unavailable: Redis refuses a command for another reason.
+        """
+        try:
+            async with self._free, self._redis.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                answers: list[Any] = await pipe.execute()
+                return answers
+        except exceptions.NoScriptError:
+            raise
+        except exceptions.TimeoutError as error:
+            raise StoreAway(
+                f"the {self._name} did not answer in time; retry later", reason=self._reason, refused=False
+            ) from error
+        except (exceptions.ConnectionError, OSError) as error:
+            raise StoreAway(
+                f"the {self._name} cannot be reached; retry later", reason=self._reason, refused=True
+            ) from error
+        except exceptions.RedisError as error:
+            if _NO_MEMORY in str(error):
+                raise StoreFull(
+                    f"the {self._name} is full; give Redis more maxmemory, or let sessions live shorter",
+                    reason=self._reason,
+                ) from error
+            raise Unavailable(
+                f"the {self._name} refused a command; its log and ours say why", reason=self._reason
+            ) from error

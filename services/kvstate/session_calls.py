@@ -1,0 +1,183 @@
+"""What the KV state service answers to calls about sessions.
+
+The rules are the domain's; what the store holds of a session's KV comes from the tier, and nothing is said of
+it while the KV store is away: sessions matter more.
+"""
+
+import time
+from dataclasses import dataclass
+
+import structlog
+from msgspec.structs import replace
+
+from services.kvstate.block_store import Account
+from services.kvstate.domain.records import Entry, make_cursor, make_entry, read_cursor
+from services.kvstate.handlers import Named
+from services.kvstate.metrics import Metrics
+from services.kvstate.store import SessionStore, StoreFull
+from services.kvstate.tier import Tier
+from shared import subjects
+from shared.bus import Bus
+from shared.codec import decode, encode
+from shared.errors import RyzError, SessionNotFound, Unavailable
+from shared.messages import (
+    PinList,
+    Pinned,
+    PinPage,
+    SessionCommit,
+    SessionCommitted,
+    SessionDelete,
+    SessionDeleted,
+    SessionDescribe,
+    SessionDescribed,
+    SessionGet,
+    SessionGone,
+    SessionList,
+    SessionPage,
+    SessionPin,
+    SessionSummary,
+    Wire,
+)
+from shared.messages.blocks import MAX_NAMES
+
+_FOUND = b"\x81\xa6record"  # a MessagePack map with one key, `record`; its value follows
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """The largest record in bytes, and how long records live."""
+
+    max_record_bytes: int = 512 * 1024
+    ttl_s: float = 604_800.0
+
+
+def found_reply(record: bytes) -> bytes:
+    """An encoded `SessionFound` around an encoded record, which is not decoded for it."""
+    return _FOUND + record
+
+
+class SessionCalls:
+    """The calls of leaders, routers and gateways. Changes that others must hear of are published."""
+
+    def __init__(
+        self, bus: Bus, store: SessionStore, tier: Tier, metrics: Metrics, limits: SessionLimits
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._tier = tier
+        self._metrics = metrics
+        self._limits = limits
+
+    def named(self) -> tuple[Named, ...]:
+        """The calls with their names and subjects."""
+        return (
+            ("get", subjects.SESSION_GET, self._get),
+            ("commit", subjects.SESSION_COMMIT, self._commit),
+            ("list", subjects.SESSION_LIST, self._list),
+            ("delete", subjects.SESSION_DELETE, self._delete),
+            ("describe", subjects.SESSION_DESCRIBE, self._describe),
+            ("pin", subjects.SESSION_PIN, self._pin),
+            ("pins", subjects.PINS, self._pins),
+        )
+
+    async def _get(self, data: bytes) -> bytes:
+        query = decode(data, SessionGet)
+        record = await self._store.get(query.tenant, query.session_id)
+        if record is None:
+            raise _not_found(query.session_id)
+        return found_reply(record)
+
+    async def _commit(self, data: bytes) -> bytes:
+        now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
+        entries = [make_entry(record, now_ms, ttl_ms) for record in decode(data, SessionCommit).records]
+        limit = self._limits.max_record_bytes
+        too_large = [place for place, entry in enumerate(entries) if len(entry.record) > limit]
+        fitting = [place for place, entry in enumerate(entries) if len(entry.record) <= limit]
+        stored = await self._put([entries[place] for place in fitting]) if fitting else []
+        stale = [place for place, ok in zip(fitting, stored, strict=True) if not ok]
+        counts = (("stored", sum(stored)), ("stale", len(stale)), ("too_large", len(too_large)))
+        for outcome, count in counts:
+            self._metrics.commits.labels(outcome).inc(count)
+        if too_large:
+            log.warning("records over the limit were not stored", limit_bytes=limit, count=len(too_large))
+        return encode(SessionCommitted(stale=stale, too_large=too_large))
+
+    async def _put(self, entries: list[Entry]) -> list[bool]:
+        """Stores records; KV blocks go when Redis has no memory for them."""
+        try:
+            return await self._store.put(entries)
+        except StoreFull:
+            if not await self._tier.make_room():
+                raise
+            return await self._store.put(entries)
+
+    async def _list(self, data: bytes) -> bytes:
+        query = decode(data, SessionList)
+        page = await self._store.page(query.tenant, query.limit, read_cursor(query.cursor))
+        cursor = make_cursor(page.last.score_ms, page.last.session_id) if page.last else ""
+        return encode(SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor))
+
+    async def _describe(self, data: bytes) -> bytes:
+        query = decode(data, SessionDescribe)
+        return await self._described(query.tenant, query.session_id)
+
+    async def _pin(self, data: bytes) -> bytes:
+        query = decode(data, SessionPin)
+        if not await self._store.pin(query.tenant, query.session_id, query.group):
+            raise _not_found(query.session_id)
+        pinned = Pinned(tenant=query.tenant, session_id=query.session_id, group=query.group)
+        await self._tell(subjects.SESSION_PINNED, pinned)
+        return await self._described(query.tenant, query.session_id)
+
+    async def _pins(self, data: bytes) -> bytes:
+        query = decode(data, PinList)
+        found = await self._store.pins(query.limit, query.cursor)
+        return encode(PinPage(pins=found.pins, cursor=found.last))
+
+    async def _delete(self, data: bytes) -> bytes:
+        query = decode(data, SessionDelete)
+        place = query.tenant, query.session_id
+        if not await self._store.delete(*place):
+            raise _not_found(query.session_id)
+        try:
+            names = await self._tier.release(*place)
+        except Unavailable as error:  # the sweep lets go of what a deleted session holds
+            log.warning("KV of a deleted session goes later", error=error.message)
+            names = []
+        for first in range(0, max(1, len(names)), MAX_NAMES):
+            packed = b"".join(names[first : first + MAX_NAMES])
+            gone = SessionGone(tenant=query.tenant, session_id=query.session_id, names=packed)
+            await self._tell(subjects.SESSION_GONE, gone)
+        return encode(SessionDeleted(session_id=query.session_id))
+
+    async def _described(self, tenant: str, session_id: str) -> bytes:
+        summary = await self._store.describe(tenant, session_id)
+        if summary is None:
+            raise _not_found(session_id)
+        (session,) = await self._with_kv(tenant, [summary])
+        return encode(SessionDescribed(session=session))
+
+    async def _with_kv(self, tenant: str, sessions: list[SessionSummary]) -> list[SessionSummary]:
+        try:
+            usage = await self._tier.usage(tenant, [session.session_id for session in sessions])
+        except Unavailable as error:
+            log.debug("sessions without what they hold", error=error.message)
+            usage = [Account()] * len(sessions)
+        return [
+            replace(
+                session, kv_bytes=held.num_bytes, kv_blocks=held.blocks, kv_byte_seconds=held.byte_seconds
+            )
+            for session, held in zip(sessions, usage, strict=True)
+        ]
+
+    async def _tell(self, subject: str, message: Wire) -> None:
+        """Publishes what has happened already; a broker that is away does not undo it."""
+        try:
+            await self._bus.publish(subject, encode(message))
+        except RyzError as error:
+            log.warning("not told to others", subject=subject, error=error.message)
+
+
+def _not_found(session_id: str) -> SessionNotFound:
+    return SessionNotFound(f"no session {session_id!r}; it may have expired", session_id=session_id)

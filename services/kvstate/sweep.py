@@ -1,0 +1,84 @@
+"""The sweep: keeps the tier below its marks, ends what sessions held, and mends facts and bytes.
+
+Every replica looks at the totals; one at a time does the rest. All of it bears being done twice.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from services.kvstate.block_store import BlockStore
+from services.kvstate.tier import Tier
+from shared.errors import Unavailable
+
+_HOLDERS_PER_STEP = 16  # the script counts all their blocks
+_HOLDER_STEPS = 32
+_SCAN_STEPS = 4
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRules:
+    """owner: this process. Times in seconds: between sweeps, between sweeps while the store is away, between
+    looks at a holder, that a session may hold blocks before its first record, that unknown bytes live.
+    """
+
+    owner: str
+    every_s: float = 1.0
+    away_every_s: float = 0.25
+    recheck_s: float = 30.0
+    grace_s: float = 900.0
+    orphan_s: float = 900.0
+
+
+class Sweeper:
+    """Run `run` as a task; cancel it to end it. `on_evicted` is told why blocks went, and how many."""
+
+    def __init__(
+        self, tier: Tier, store: BlockStore, rules: SweepRules, on_evicted: Callable[[str, int], None]
+    ) -> None:
+        self._tier = tier
+        self._store = store
+        self._rules = rules
+        self._on_evicted = on_evicted
+        self._cursor = (0, 0)
+
+    async def run(self) -> None:
+        """Sweeps for ever."""
+        while True:
+            there = await self.tick()
+            await asyncio.sleep(self._rules.every_s if there else self._rules.away_every_s)
+
+    async def tick(self) -> bool:
+        """Sweeps once, unless another replica did lately; False: the store is away."""
+        try:
+            await self._tier.refresh()
+            if await self._store.become_sweeper(self._rules.owner, int(self._rules.every_s * 900)):
+                await self._tier.keep_below()
+                await self._check_holders()
+                await self._reconcile()
+                await self._tier.refresh()
+        except Unavailable as error:
+            log.debug("KV store away", error=error.message)  # the guard told of the change
+            return False
+        return True
+
+    async def _check_holders(self) -> None:
+        recheck_ms, grace_ms = int(self._rules.recheck_s * 1000), int(self._rules.grace_s * 1000)
+        for _ in range(_HOLDER_STEPS):
+            seen, blocks = await self._store.check_holders(
+                _HOLDERS_PER_STEP, recheck_ms=recheck_ms, grace_ms=grace_ms
+            )
+            self._on_evicted("session_expired", blocks)
+            if seen < _HOLDERS_PER_STEP:
+                return
+
+    async def _reconcile(self) -> None:
+        for _ in range(_SCAN_STEPS):
+            step = await self._store.reconcile(self._cursor, orphan_ms=int(self._rules.orphan_s * 1000))
+            self._cursor = step.cursor
+            self._on_evicted("lost", step.lost)
+            if step.lost:
+                log.warning("KV blocks were registered, but their bytes were gone", blocks=step.lost)

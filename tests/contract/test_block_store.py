@@ -1,0 +1,335 @@
+"""Every store of KV blocks' facts behaves alike: in memory and on Redis. Bytes are written as ranks would."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis.asyncio as aioredis
+
+from services.kvstate.block_store import BlockStore, Found, Freed, Written
+from services.kvstate.domain import keys
+from services.kvstate.memory_blocks import MemoryBlockStore
+from services.kvstate.redis_blocks import RedisBlockStore
+from services.kvstate.redis_link import RedisLink
+from shared.kv_hash import NAME_BYTES
+from shared.kv_store import data_key, head_field
+
+PARTS = 2
+PART_BYTES = 50
+BLOCK_BYTES = PARTS * PART_BYTES
+
+
+def chain(length: int) -> list[bytes]:
+    """Names that no other test has."""
+    return [uuid4().bytes for _ in range(length)]
+
+
+def own_database(url: str) -> str:
+    """Another one than other tests use, since eviction and totals know no names."""
+    return url.rsplit("/", 1)[0] + "/1"
+
+
+class Kit:
+    """A store, and the other side of it: ranks that write, sessions that come and go."""
+
+    def __init__(self, store: BlockStore, redis: "aioredis.Redis | None" = None) -> None:
+        self.store = store
+        self.redis = redis
+        self.tenant = f"t{uuid4().hex[:12]}"
+
+    @property
+    def memory(self) -> MemoryBlockStore:
+        assert isinstance(self.store, MemoryBlockStore)
+        return self.store
+
+    async def write(self, names: Sequence[bytes], parts: int = PARTS) -> None:
+        for name in names:
+            values: dict[Any, Any] = {head_field(head): bytes(PART_BYTES) for head in range(parts)}
+            if self.redis is None:
+                self.memory.data[name] = values
+            else:
+                await self.redis.hset(data_key(name), mapping=values)
+                await self.redis.expire(data_key(name), 60)
+
+    async def lose(self, name: bytes) -> None:
+        if self.redis is None:
+            del self.memory.data[name]
+        else:
+            await self.redis.delete(data_key(name))
+
+    async def stored(self, name: bytes) -> bool:
+        return (
+            name in self.memory.data if self.redis is None else bool(await self.redis.exists(data_key(name)))
+        )
+
+    async def record(self, session_id: str, *, deleted: bool = False) -> None:
+        place = self.tenant, session_id
+        if self.redis is None:
+            (self.memory.deleted if deleted else self.memory.records).add(place)
+            if deleted:
+                self.memory.records.discard(place)
+        elif deleted:
+            await self.redis.delete(keys.session(*place))
+            await self.redis.set(keys.gone(*place), 1)
+        else:
+            await self.redis.hset(keys.session(*place), "v", "1")
+
+    async def commit(self, session_id: str, names: Sequence[bytes], priority: int = 0) -> list[int]:
+        await self.write(names)
+        return await self.register(session_id, names, priority)
+
+    async def register(self, session_id: str, names: Sequence[bytes], priority: int = 0) -> list[int]:
+        (done,) = await self.store.register([Written(self.tenant, session_id, names, PARTS, priority)])
+        if session_id:
+            await self.store.hold(self.tenant, session_id, names)
+        return done.sizes
+
+    async def alive(self, names: Sequence[bytes]) -> list[bool]:
+        return [await self.store.find([name], 0) == Found(1, BLOCK_BYTES) for name in names]
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
+    if request.param == "memory":
+        yield Kit(MemoryBlockStore(clock=time.time))
+        return
+    url = own_database(request.getfixturevalue("redis_url"))
+    link = RedisLink(url, timeout_s=5.0, max_connections=8, name="KV store", reason="kv_store")
+    store = RedisBlockStore(link, data_ttl_s=3600.0)
+    client = aioredis.Redis.from_url(url)
+    await client.flushdb()
+    yield Kit(store, client)
+    await client.aclose()
+    await store.close()
+    await store.close()
+
+
+async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> None:
+    names = chain(5)
+    assert await kit.store.find(names, 0) == Found(0, 0)
+    assert await kit.store.find([], 0) == Found(0, 0)
+    await kit.write(names)
+    assert await kit.store.find(names, 0) == Found(0, 0)  # written, but nobody vouched for all parts
+    await kit.register("s", names[:2] + names[3:])
+    assert await kit.store.find(names, 1000) == Found(2, 2 * BLOCK_BYTES)
+    await kit.register("s", names)
+    assert await kit.store.find(names, 0) == Found(5, 5 * BLOCK_BYTES)
+    await kit.lose(names[1])
+    assert await kit.store.find(names, 0) == Found(1, BLOCK_BYTES)
+
+
+async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
+    names = chain(3)
+    await kit.write(names[:1])
+    await kit.write(names[1:2], parts=PARTS - 1)
+    assert await kit.register("s", names) == [BLOCK_BYTES, -1, -1]
+    await kit.write(names)
+    (again,) = await kit.store.register([Written(kit.tenant, "s", names, PARTS)])
+    assert again.sizes == [BLOCK_BYTES] * 3
+    assert again.fresh == [False, True, True]
+    assert again.tenant_bytes == again.total_bytes == 3 * BLOCK_BYTES
+
+
+async def test_a_registered_block_that_was_lost_can_be_written_again(kit: Kit) -> None:
+    names = chain(2)
+    await kit.commit("s", names)
+    await kit.lose(names[1])
+    assert await kit.register("s", names) == [BLOCK_BYTES, -1]
+    assert (await kit.store.totals()).total.num_bytes == BLOCK_BYTES
+    assert await kit.commit("s", names) == [BLOCK_BYTES] * 2
+    assert (await kit.store.totals()).total.num_bytes == 2 * BLOCK_BYTES
+
+
+async def test_long_sequences_go_in_steps(kit: Kit) -> None:
+    names = chain(2100)
+    if kit.redis is None:
+        await kit.write(names)
+    else:
+        pipe = kit.redis.pipeline(transaction=False)
+        for name in names:
+            pipe.hset(data_key(name), mapping={head_field(head): bytes(PART_BYTES) for head in range(PARTS)})
+        await pipe.execute()
+    assert await kit.register("s", names) == [BLOCK_BYTES] * 2100
+    assert await kit.store.find(names, 1000) == Found(2100, 2100 * BLOCK_BYTES)
+    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 2100
+    assert len(await kit.store.release(kit.tenant, "s")) == 2100
+
+
+async def test_a_block_goes_with_the_last_session_that_holds_it(kit: Kit) -> None:
+    shared, one, two = chain(2), chain(1), chain(1)
+    await kit.commit("a", shared + one)
+    await kit.commit("b", shared + two)
+    assert await kit.store.release(kit.tenant, "a") == one
+    assert await kit.alive(shared + one + two) == [True, True, False, True]
+    assert not await kit.stored(one[0])
+    assert await kit.store.release(kit.tenant, "a") == []
+    assert set(await kit.store.release(kit.tenant, "b")) == {*shared, *two}
+    totals = await kit.store.totals()
+    assert (totals.total.num_bytes, totals.total.blocks, totals.holders) == (0, 0, 0)
+
+
+async def test_a_call_replaces_what_a_session_held_and_its_end_takes_all(kit: Kit) -> None:
+    base, old, new = chain(2), chain(3), chain(1)
+    await kit.commit("s", base + old)
+    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 5
+    await kit.commit("s", base + new)
+    (usage,) = await kit.store.usage(kit.tenant, ["s"])
+    assert (usage.blocks, usage.num_bytes) == (3, 3 * BLOCK_BYTES)
+    assert await kit.alive(old) == [True] * 3  # kept by age alone
+    await kit.commit("s", base + old[:1])
+    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 3
+    assert set(await kit.store.release(kit.tenant, "s")) == {*base, *old, *new}
+
+
+async def test_a_deleted_session_holds_and_registers_nothing(kit: Kit) -> None:
+    names = chain(2)
+    await kit.record("s", deleted=True)
+    assert await kit.commit("s", names) == [-1, -1]
+    assert not await kit.store.hold(kit.tenant, "s", names)
+    assert (await kit.store.totals()).holders == 0
+    assert await kit.alive(names) == [False, False]
+
+
+async def test_the_oldest_go_first_and_of_a_sequence_its_tail(kit: Kit) -> None:
+    old, new = chain(3), chain(3)
+    await kit.commit("", old)
+    await asyncio.sleep(0.01)
+    await kit.commit("", new)
+    assert await kit.store.evict(1) == Freed(1, BLOCK_BYTES)
+    assert await kit.alive(old + new) == [True, True, False, True, True, True]
+    assert await kit.store.evict(BLOCK_BYTES + 1) == Freed(2, 2 * BLOCK_BYTES)
+    assert await kit.alive(old + new) == [True, False, False, True, True, False]
+    assert not await kit.stored(old[2])
+    assert await kit.store.evict(10**9) == Freed(3, 3 * BLOCK_BYTES)
+    assert await kit.store.evict(10**9) == Freed(0, 0)
+
+
+async def test_use_and_priority_keep_blocks_longer(kit: Kit) -> None:
+    dear, used, plain = chain(1), chain(1), chain(1)
+    await kit.commit("", dear, priority=1)
+    await kit.commit("", used)
+    await asyncio.sleep(0.01)
+    await kit.commit("", plain)
+    await asyncio.sleep(0.01)
+    await kit.store.find(used, 1)
+    await asyncio.sleep(0.01)
+    for gone in (plain, used, dear):
+        assert await kit.alive(gone) == [True]
+        await kit.store.evict(1)
+        assert await kit.alive(gone) == [False]
+
+
+async def test_what_is_leased_or_kept_is_never_evicted(kit: Kit) -> None:
+    leased, kept, free = chain(2), chain(2), chain(1)
+    await kit.commit("", leased)
+    await kit.commit("", kept)
+    await kit.commit("", free)
+    assert (await kit.store.find(leased, 150)).blocks == 2
+    assert (await kit.store.totals()).leases == 2
+    assert await kit.store.evict(10**9, keep=kept) == Freed(1, BLOCK_BYTES)
+    assert await kit.store.evict(10**9, keep=kept) == Freed(0, 0)
+    await asyncio.sleep(0.2)
+    assert (await kit.store.totals()).leases == 0
+    assert await kit.store.evict(10**9, keep=kept) == Freed(2, 2 * BLOCK_BYTES)
+
+
+async def test_a_tenants_own_blocks_can_be_evicted_alone(kit: Kit) -> None:
+    mine, theirs = chain(2), chain(1)
+    await kit.commit("", mine)
+    me, kit.tenant = kit.tenant, kit.tenant + "x"
+    await kit.commit("", theirs)
+    assert await kit.store.evict(10**9, tenant=kit.tenant) == Freed(1, BLOCK_BYTES)
+    assert await kit.store.evict(10**9, tenant=kit.tenant) == Freed(0, 0)
+    totals = await kit.store.totals()
+    assert {who: account.num_bytes for who, account in totals.accounts.items()} == {
+        me: 2 * BLOCK_BYTES,
+        kit.tenant: 0,
+    }
+    assert await kit.store.forget(mine) == Freed(2, 2 * BLOCK_BYTES)
+
+
+async def test_byte_seconds_grow_while_bytes_are_kept_and_never_fall(kit: Kit) -> None:
+    names = chain(10)
+    await kit.commit("s", names)
+    await asyncio.sleep(0.1)
+    (first,) = await kit.store.usage(kit.tenant, ["s"])
+    total = (await kit.store.totals()).accounts[kit.tenant]
+    at_least = 0.09 * 10 * BLOCK_BYTES
+    assert first.byte_seconds >= at_least
+    assert total.byte_seconds >= at_least
+    await kit.store.evict(10**9)
+    await kit.store.check_holders(100, recheck_ms=0, grace_ms=60_000)
+    (later,) = await kit.store.usage(kit.tenant, ["s"])
+    assert (later.num_bytes, later.blocks) == (0, 0)
+    assert later.byte_seconds >= first.byte_seconds
+    await asyncio.sleep(0.05)
+    (last,) = await kit.store.usage(kit.tenant, ["s"])
+    assert last.byte_seconds == pytest.approx(later.byte_seconds, abs=0.01)
+    assert (await kit.store.totals()).accounts[kit.tenant].byte_seconds >= total.byte_seconds
+
+
+async def test_unknown_sessions_use_nothing(kit: Kit) -> None:
+    assert [tuple(one) for one in await kit.store.usage(kit.tenant, ["x", "y"])] == [(0, 0, 0.0)] * 2
+    assert await kit.store.usage(kit.tenant, []) == []
+
+
+async def test_holdings_end_with_their_session(kit: Kit) -> None:
+    kept, first_turn, deleted = chain(1), chain(1), chain(1)
+    for name, names in (("kept", kept), ("new", first_turn), ("deleted", deleted)):
+        await kit.commit(name, names)
+    await kit.record("kept")
+    await kit.record("deleted", deleted=True)
+    assert await kit.store.check_holders(100, recheck_ms=0, grace_ms=60_000) == (3, 1)
+    assert await kit.alive(kept + first_turn + deleted) == [True, True, False]
+    await asyncio.sleep(0.02)
+    assert await kit.store.check_holders(100, recheck_ms=60_000, grace_ms=10) == (2, 1)
+    assert await kit.alive(kept + first_turn) == [True, False]
+    assert await kit.store.check_holders(100, recheck_ms=0, grace_ms=0) == (0, 0)  # not due
+
+
+async def test_facts_without_bytes_go(kit: Kit) -> None:
+    names = chain(3)
+    await kit.commit("s", names)
+    await kit.lose(names[0])
+    cursor, lost = (0, 0), 0
+    for _ in range(100):
+        step = await kit.store.reconcile(cursor, orphan_ms=60_000)
+        lost, cursor = lost + step.lost, step.cursor
+        if cursor == (0, 0):
+            break
+    assert lost == 1
+    assert (await kit.store.totals()).total.blocks == 2
+
+
+async def test_one_sweeps_at_a_time(kit: Kit) -> None:
+    assert await kit.store.become_sweeper("a", 100)
+    assert not await kit.store.become_sweeper("b", 100)
+    await asyncio.sleep(0.15)
+    assert await kit.store.become_sweeper("b", 100)
+
+
+async def test_bytes_that_nobody_knows_of_expire(redis_url: str) -> None:
+    url = own_database(redis_url)
+    link = RedisLink(url, timeout_s=5.0, max_connections=2, name="KV store", reason="kv_store")
+    store, client = RedisBlockStore(link, data_ttl_s=3600.0), aioredis.Redis.from_url(url)
+    kit = Kit(store, client)
+    orphan, known = chain(1)[0], chain(1)[0]
+    await kit.commit("s", [known])
+    await kit.write([orphan])
+    await client.persist(data_key(orphan))  # whoever wrote it died before it was to expire
+    cursor = (0, 0)
+    for _ in range(100):
+        cursor = (await store.reconcile(cursor, orphan_ms=60_000)).cursor
+        if cursor == (0, 0):
+            break
+    assert 0 < await client.pttl(data_key(orphan)) <= 60_000
+    assert await client.pttl(data_key(known)) > 3_000_000
+    await client.aclose()
+    await store.close()
+
+
+def test_names_have_the_length_that_scripts_split_at() -> None:
+    assert NAME_BYTES == 16

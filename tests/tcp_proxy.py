@@ -1,0 +1,80 @@
+"""A TCP proxy before a real server that can make it slow, cut its connections, or stall it."""
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class TcpProxy:
+    """Passes bytes both ways between a free port of 127.0.0.1 and a server.
+
+    delay_s: how much later each chunk arrives, in each direction; takes effect on the next one.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.delay_s = 0.0
+        self.port = 0
+        self.connections = 0
+        self._target = host, port
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refusing = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0)
+
+    def stall(self) -> None:
+        """Keeps connections and passes nothing on until `resume`."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Ends a stall and a refusal."""
+        self._refusing = False
+        self._flowing.set()
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Closes all connections; with `refuse` new ones as well, until `resume`."""
+        self._refusing = refuse
+        for writer in tuple(self._writers):
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.close()
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.close()
+            return
+        self.connections += 1
+        self._writers |= {writer, far_writer}
+        try:
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        finally:
+            self._writers -= {writer, far_writer}
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
