@@ -76,6 +76,7 @@ SUBJECTS = [
     SubjectRow(
         f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "anybody", "all leaders"
     ),
+    SubjectRow(_each(subjects.peer("_"), "group"), "SessionGet, answered by SessionFound", "leaders", LEADER),
     SubjectRow(_each(subjects.warm("_"), "group"), "WarmSession, answered by Warmed", "anybody", LEADER),
 ]
 

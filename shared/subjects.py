@@ -59,6 +59,11 @@ def resend(group: str) -> str:
     return f"{PREFIX}.resend.{token(group)}"
 
 
+def peer(group: str) -> str:
+    """Where a leader is asked for what it knows of a session, while the store cannot tell."""
+    return f"{PREFIX}.session.peer.{token(group)}"
+
+
 def warm(group: str) -> str:
     """Where a group's leader is asked to have a session's KV in memory."""
     return f"{PREFIX}.kv.warm.{token(group)}"

@@ -38,6 +38,7 @@ class DictStore:
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], SessionRecord] = {}
+        self.deleted: set[tuple[str, str]] = set()
         self.away = False
         self.commits = 0
         self.delay_s = 0.0
@@ -48,7 +49,9 @@ class DictStore:
             raise Unavailable("the store is away")
         record = self.records.get((tenant, session_id))
         if record is None:
-            raise SessionNotFound(f"no session {session_id}")
+            raise SessionNotFound(
+                f"no session {session_id}", deleted=(tenant, session_id) in self.deleted or None
+            )
         return record
 
     async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:

@@ -81,6 +81,7 @@ def _own_settings(
         return {"RYZ_ROUTER_POLICY": options.policy}
     own = {
         "RYZ_GROUP": name.removeprefix("worker-"),
+        "RYZ_REDIS_URL": redis_url,
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),

@@ -10,9 +10,11 @@ from services.worker.adapters.model_dir import Model, load_model_dir
 from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
+from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
 from services.worker.leader.intake import IntakeLimits
+from services.worker.leader.kv_tier import KVOptions
 from services.worker.leader.service import Leader, LeaderOptions
 from services.worker.leader.sessions import SessionLimits
 from services.worker.settings import Settings
@@ -42,6 +44,19 @@ def make_null_engine(settings: Settings, model: Model) -> NullEngine:
     )
 
 
+def make_store(settings: Settings) -> KVStoreConfig | None:
+    """Where ranks write and read KV blocks; None: nowhere."""
+    if not settings.redis_url or settings.prefix_sharing == "off":
+        return None
+    return KVStoreConfig(
+        url=settings.redis_url,
+        ttl_s=settings.kv_store_ttl_s,
+        timeout_s=settings.kv_store_timeout_s,
+        queue_bytes=settings.kv_store_queue_bytes,
+        compression=settings.kv_compression,
+    )
+
+
 def make_rank_engine(settings: Settings) -> RankEngine:
     """The engine of real models."""
     return RankEngine(
@@ -62,6 +77,7 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             remote_ranks=settings.remote_ranks,
             rank_listen=settings.rank_listen,
             rank_token=settings.rank_token,
+            kv_store=make_store(settings),
             start_timeout_s=settings.engine_start_timeout_s,
             step_timeout_s=settings.step_timeout_s,
         )
@@ -87,6 +103,15 @@ def leader_options(settings: Settings) -> LeaderOptions:
         retention_bytes=settings.retention_bytes,
         commit_wait_s=settings.session_done_wait_s,
         stream_interval_s=settings.stream_interval_ms / 1000,
+        kv=KVOptions(
+            fetch=settings.kv_fetch,
+            write=settings.kv_write,
+            min_tokens=settings.kv_fetch_min_tokens,
+            lookup_timeout_s=settings.kv_lookup_timeout_s,
+            fetch_timeout_s=settings.kv_fetch_timeout_s,
+            commit_interval_s=settings.kv_commit_interval_s,
+            commit_timeout_s=settings.session_commit_timeout_s,
+        ),
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
         sessions=SessionLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,

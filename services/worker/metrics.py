@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -63,6 +63,24 @@ class Metrics:
             "session_commits", "Session records by what became of them.", ["outcome"]
         )
         self.session_lookups = counter("session_lookups", "Lookups of session records.", ["outcome"])
+        self.kv_lookups = counter("kv_lookups", "Questions to the store for a prompt's blocks.", ["outcome"])
+        self.kv_sources = counter("kv_sources", "Prompts by where their KV came from.", ["source"])
+        self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
+        self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
+        self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")
+        self.kv_stored_blocks = counter("kv_stored_blocks", "KV blocks written to the store.")
+        self.kv_stored_bytes = counter("kv_stored_bytes", "Bytes of them, as they were stored.")
+        self.kv_dropped_blocks = counter("kv_dropped_blocks", "KV blocks that could not be written.")
+        self.kv_corrupt_blocks = counter("kv_corrupt_blocks", "Stored blocks that were damaged.")
+        self.kv_evicted = counter("kv_evicted_blocks", "Blocks that went to make room for this group's.")
+        self.kv_over_quota = counter("kv_over_quota", "Times that a tenant or session had too many blocks.")
+        self.kv_commits_failed = counter("kv_commits_failed", "Times that blocks could not be told.")
+        self.kv_fetch_seconds = Histogram(
+            PREFIX + "kv_fetch_seconds", "One fetch from the store.", buckets=_SECONDS, registry=registry
+        )
+        self.kv_store_up = Gauge(
+            PREFIX + "kv_store_up", "1 while the KV store is used, 0 while it is away.", registry=registry
+        )
         self.step = Histogram(
             PREFIX + "step_seconds", "One engine step.", buckets=_SECONDS, registry=registry
         )

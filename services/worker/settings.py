@@ -5,6 +5,8 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.domain.join_messages import MIN_TOKEN_LENGTH, split_address
+from services.worker.domain.kv_costs import FetchMode
+from services.worker.domain.kv_messages import Compression
 from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
@@ -153,6 +155,47 @@ class Settings(CommonSettings):
         default=1.0, gt=0, le=3600, description="When a refused caller is told to try again."
     )
 
+    redis_url: str = Field(
+        default="",
+        pattern=r"^((redis|rediss|unix)://[^\s]+)?$",
+        repr=False,
+        description="The store for KV blocks, the one that the KV state service uses; empty: there is none.",
+    )
+    kv_write: bool = Field(default=True, description="Whether full KV blocks are written to the store.")
+    kv_fetch: FetchMode = Field(
+        default="auto",
+        description="Whether stored blocks are fetched: when that is faster than computing them, or by rule.",
+    )
+    kv_fetch_min_tokens: int = Field(
+        default=32, ge=16, le=2**20, description="Tokens that must be missing before the store is asked."
+    )
+    kv_fetch_timeout_s: float = Field(
+        default=1.0, gt=0, le=60, description="How long a sequence waits for its blocks from the store."
+    )
+    kv_lookup_timeout_s: float = Field(
+        default=0.05, gt=0, le=10, description="How long the KV state service may take to say what is stored."
+    )
+    kv_commit_interval_s: float = Field(
+        default=0.1, gt=0, le=10, description="How often the KV state service is told what was written."
+    )
+    kv_store_timeout_s: float = Field(
+        default=1.0, gt=0, le=60, description="How long one exchange of a rank with the store may take."
+    )
+    kv_store_queue_bytes: int = Field(
+        default=128 * 2**20,
+        ge=2**20,
+        le=2**36,
+        description="Copies of blocks that may wait in a rank to be written; more are dropped.",
+    )
+    kv_store_ttl_s: float = Field(
+        default=120.0,
+        ge=10,
+        le=86_400,
+        description="How long a written block lives unless the KV state service takes charge of it.",
+    )
+    kv_compression: Compression = Field(
+        default="none", description="`zstd` compresses stored blocks without loss, where it pays."
+    )
     session_lookup_timeout_s: float = Field(
         default=0.1, gt=0, le=30, description="How long a request waits for its session's record."
     )

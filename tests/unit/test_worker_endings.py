@@ -7,6 +7,7 @@ from itertools import groupby
 
 import pytest
 
+from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from services.worker.domain.plan import EngineFailed, StepPlan, StepResult
 from services.worker.domain.scheduler import Limits
 from services.worker.leader import loop as engine_loop
@@ -108,6 +109,12 @@ class Flaky:
         if self.steps == self.failing_step:
             raise EngineFailed("rank 1 died")
         return self.inner.submit(plan)
+
+    async def fetch(self, order: FetchBlocks) -> Fetched:
+        return Fetched(fetch_id=order.fetch_id, count=0)
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        return None
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         self.inner.watch(on_failure)

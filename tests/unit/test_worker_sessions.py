@@ -127,8 +127,19 @@ async def test_a_slow_store_does_not_hold_up_accepted_or_a_cancel(kit: Kit) -> N
     assert isinstance((await kit.end_of("a"))[-1], Done)
 
 
+async def test_a_session_that_the_store_lost_goes_on(kit: Kit) -> None:
+    await kit.run(chat("a", **given()))
+    kit.store.records.clear()
+    frames = await kit.run(chat("b", **given()))
+    assert isinstance(frames[0], Accepted)
+    assert frames[0].session_turns == 1
+    (record,) = kit.store.records.values()
+    assert (record.turns, len(record.messages)) == (2, 4)
+
+
 async def test_a_session_deleted_in_the_store_is_not_brought_back(kit: Kit) -> None:
     await kit.run(chat("a", **given()))
+    kit.store.deleted = set(kit.store.records)
     kit.store.records.clear()
     frames = await kit.run(chat("b", **given()))
     assert isinstance(frames[0], Accepted)

@@ -54,7 +54,6 @@ class NullEngine:
         self._outstanding: deque[asyncio.Future[StepResult]] = deque()
         self._free_at = 0.0  # when the last step submitted is done, on the event loop's clock
         self._steps = 0
-        self._last_seq_id = 0
         self._state = "stopped"
 
     async def start(self) -> EngineInfo:
@@ -71,7 +70,7 @@ class NullEngine:
 
     def reset(self) -> None:
         """Forgets everything and is ready; all that there is to a start."""
-        self._known, self._blocks, self._steps, self._last_seq_id = {}, NullBlocks(self._num_blocks), 0, 0
+        self._known, self._blocks, self._steps = {}, NullBlocks(self._num_blocks), 0
         self._state, self._free_at = "ready", 0.0
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
@@ -162,11 +161,10 @@ class NullEngine:
         return sampled
 
     def _admit(self, new: NewSequence) -> None:
-        if new.seq_id <= self._last_seq_id:
+        if new.seq_id in self._known:
             raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
         if not 0 < new.prompt_len <= len(new.token_ids):
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
-        self._last_seq_id = new.seq_id
         self._known[new.seq_id] = NullSequence(new.seq_id, new.token_ids.copy(), new.sampling.logprobs)
 
     def _extend(self, piece: Slice) -> NullSequence:

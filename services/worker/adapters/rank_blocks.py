@@ -94,9 +94,9 @@ class RankBlocks:
         names, dropped = list[bytes](), list[bytes]()
         answers = [(name, False) for name in kv_hash.split(answer.names)]
         answers += [(name, True) for name in kv_hash.split(answer.dropped)]
-        for name, failed in answers:
+        for name, failed_here in answers:
             left, failed_before = self._copies.pop(name, (0, False))
-            failed = failed or failed_before
+            failed = failed_here or failed_before
             if left > 1:
                 self._copies[name] = (left - 1, failed)
             elif left == 1:

@@ -30,7 +30,9 @@ class KVCosts:
         self._last_fetch = -math.inf
 
     def computed(self, num_tokens: int, seconds: float) -> None:
-        """A step computed so many tokens, mostly of prompts."""
+        """A step computed so many tokens, mostly of prompts; one that took no time says nothing."""
+        if seconds <= 0:
+            return
         size, token_s = _size_class(num_tokens), seconds / num_tokens
         known = self._token_s.get(size)
         self._token_s[size] = token_s if known is None else known + _WEIGHT * (token_s - known)

@@ -31,12 +31,22 @@ class BlockNames:
         begin, full = len(names) * BLOCK_SIZE, len(tokens) // BLOCK_SIZE
         if len(names) == full or self.sharing == "off":
             return names
-        if names:
-            parent = names[-1]
-        else:
-            tenant = sequence.tenant if self.sharing == "tenant" else ""
-            parent = kv_hash.root(self.fingerprint, self.kv_format, tenant)
+        parent = names[-1] if names else self._root(sequence.tenant)
         for start in range(begin, full * BLOCK_SIZE, BLOCK_SIZE):
             parent = kv_hash.extend(parent, tokens[start : start + BLOCK_SIZE])
             names.append(parent)
         return names
+
+    def of_tokens(self, tokens: list[int], tenant: str) -> list[bytes]:
+        """The names of all blocks that some tenant's tokens fill."""
+        names: list[bytes] = []
+        if self.sharing == "off":
+            return names
+        parent = self._root(tenant)
+        for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
+            parent = kv_hash.extend(parent, tokens[end - BLOCK_SIZE : end])
+            names.append(parent)
+        return names
+
+    def _root(self, tenant: str) -> bytes:
+        return kv_hash.root(self.fingerprint, self.kv_format, tenant if self.sharing == "tenant" else "")

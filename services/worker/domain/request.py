@@ -21,6 +21,7 @@ from shared.messages import (
     Failed,
     FinishReason,
     GenerateRequest,
+    KVSource,
     TokenLogprob,
     Tokens,
     TopLogprob,
@@ -143,6 +144,7 @@ class Generation:
     prompt_tokens: int = 0
     open_choices: int = 0
     turn: Turn | None = None
+    session_turns: int = 0
     started: bool = False  # with the scheduler
     first_token_at: float = 0.0
     last_token_at: float = 0.0
@@ -152,7 +154,7 @@ class Generation:
     def __post_init__(self) -> None:
         self.next_seq = self.request.resume.next_seq if self.request.resume else 0
 
-    def accepted(self, group: str, reason: str, session_turns: int) -> Accepted:
+    def accepted(self, group: str, reason: str, session_turns: int, kv: KVSource = "") -> Accepted:
         """The first frame."""
         request = self.request
         return Accepted(
@@ -163,6 +165,7 @@ class Generation:
             reason=reason,
             session_id=request.session.session_id if request.session else "",
             session_turns=session_turns,
+            kv=kv,
         )
 
     def tokens(self) -> Tokens | None:
@@ -179,10 +182,12 @@ class Generation:
         """The last frame of a generation that ran its course."""
         # of the first choice: the others find what it computed
         cached = self.choices[0].sequence.cached_tokens if self.choices else 0
+        fetched = self.choices[0].sequence.fetched_tokens if self.choices else 0
         usage = Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
             cached_tokens=min(self.prompt_tokens, max(0, cached)),
+            fetched_tokens=min(self.prompt_tokens, fetched),
         )
         self.ended = True
         request = self.request

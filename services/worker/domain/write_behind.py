@@ -17,10 +17,12 @@ class WriteBehind:
     """Names only; whether they still have a block is asked when they are taken.
 
     max_waiting: names that may wait; the oldest goes then. max_known: names remembered as stored.
+    enabled: whether the store is used at all. writes: whether blocks are written to it.
     """
 
     def __init__(self, *, max_waiting: int = 16_384, max_known: int = 262_144) -> None:
         self.enabled = False
+        self.writes = True
         self._max_waiting, self._max_known = max_waiting, max_known
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._writing: set[bytes] = set()
@@ -38,7 +40,7 @@ class WriteBehind:
 
     def add(self, names: Iterable[bytes]) -> None:
         """Blocks of these names are full and computed."""
-        if not self.enabled:
+        if not self.enabled or not self.writes:
             return
         for name in names:
             if name in self._known:
@@ -82,8 +84,9 @@ class WriteBehind:
             self._writing.discard(name)
 
     def forget_all(self) -> None:
-        """The store may have lost everything."""
+        """The store may have lost everything, or is away."""
         self._known.clear()
+        self._waiting.clear()
 
     def is_known(self, name: bytes) -> bool:
         """Whether the store is known to have it."""

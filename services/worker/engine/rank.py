@@ -34,6 +34,7 @@ from services.worker.engine.collectives.torch_distributed import Meeting
 from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.device import gpu_memory, take_device
 from services.worker.engine.fingerprint import fingerprint
+from services.worker.engine.kv_channel import start as start_mover
 from services.worker.engine.memory import MemoryShort, available_bytes
 from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
@@ -111,8 +112,6 @@ def _serve(
     collectives.timeout_s = config.step_timeout_s
     mover = None
     if config.kv_store is not None:
-        from services.worker.engine.kv_channel import start as start_mover  # noqa: PLC0415
-
         mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
         sys.setswitchinterval(SWITCH_S)
     decoder = msgspec.msgpack.Decoder(StepPlan)

@@ -39,6 +39,7 @@ class Generations:
         self.by_id: dict[str, Generation] = {}
         self.scheduler: Scheduler | None = None  # None while there is no engine
         self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
+        self.on_end: Callable[[Generation], None] = lambda generation: None
         self.work = asyncio.Event()  # set when the engine loop has something to do
         self._metrics = metrics
         self._tombstone_s = tombstone_s
@@ -183,6 +184,7 @@ class Generations:
         if self.scheduler is not None:
             for choice in generation.choices:
                 self.scheduler.end(choice.sequence)
+        self.on_end(generation)
         if not self.by_id:
             self._empty.set()
         self.work.set()

@@ -5,7 +5,7 @@ task. Every request that is accepted ends in `Generations`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -14,13 +14,14 @@ import structlog
 from services.worker.domain.request import Generation, failed_frame
 from services.worker.domain.session_context import Turn
 from services.worker.leader.generations import Generations
+from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, Overloaded, RyzError
-from shared.messages import GenerateRequest, Work
+from shared.messages import GenerateRequest, KVSource, Route, Work
 from shared.subjects import HEADER_TIMEOUT
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,7 @@ class Intake:
         generations: Generations,
         preparer: Preparer,
         replies: Replies,
+        kv_tier: KVTier,
         metrics: Metrics,
         refuse: Callable[[], RyzError | None],
         limits: IntakeLimits,
@@ -57,6 +59,7 @@ class Intake:
         self._generations = generations
         self._preparer = preparer
         self._replies = replies
+        self._kv_tier = kv_tier
         self._metrics = metrics
         self._refuse = refuse
         self._limits = limits
@@ -121,18 +124,21 @@ class Intake:
         )
         generations.open(generation)
         if self._preparer.needs_lookup(request) or not self._preparer.is_short(request):
-            task = asyncio.create_task(self._prepare_slowly(generation, work.route.reason))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            generations.prepare_in_background(generation, task)
+            self._in_background(generation, self._prepare(generation, work.route), work.route)
             return
-        self._accept(generation, work.route.reason, 0)
         try:
             self._preparer.check(request)
             turn = self._preparer.new_turn(request)
-            self._start(generation, self._preparer.tokenize(request, turn), turn)
+            self._preparer.build(generation, self._preparer.tokenize(request, turn), turn)
+            kv = self._kv_tier.at_hand(generation)
         except Exception as error:  # whatever it is, the caller gets an answer
+            self._accept(generation, work.route, 0)
             self._fail(generation, error)
+            return
+        if kv is None:
+            self._in_background(generation, self._kv_tier.find(generation), work.route)
+        else:
+            self._start(generation, work.route, kv)
 
     def _check_admission(self, request: GenerateRequest, timeout_s: float) -> None:
         refusal = self._refuse()
@@ -149,46 +155,64 @@ class Intake:
                 group=self._group,
             )
 
-    async def _prepare_slowly(self, generation: Generation, reason: str) -> None:
-        request, accepted = generation.request, False
-        lookup: asyncio.Task[Turn] | None = None
+    def _in_background(
+        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
+    ) -> None:
+        task = asyncio.create_task(self._start_later(generation, preparing, route))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._generations.prepare_in_background(generation, task)
+
+    async def _start_later(
+        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
+    ) -> None:
+        """Starts the generation when it is prepared; the caller hears soon that it was accepted."""
+        accepted = False
+        prepared = asyncio.create_task(preparing)
         try:
-            self._preparer.check(request)
-            if self._preparer.needs_lookup(request):
-                lookup = asyncio.create_task(self._preparer.turn(request))
-                await asyncio.wait({lookup}, timeout=self._limits.accept_whole_s)
-                if not lookup.done():
-                    self._accept(generation, reason, 0)
-                    accepted = True
-                turn: Turn | None = await lookup
-            else:
-                turn = self._preparer.new_turn(request)
-            if not accepted:
-                turns = turn.record.turns if turn and turn.record else 0
-                self._accept(generation, reason, turns)
+            await asyncio.wait({prepared}, timeout=self._limits.accept_whole_s)
+            if not prepared.done():
+                self._accept(generation, route, generation.session_turns)
                 accepted = True
-            short = self._preparer.is_short(request) and (turn is None or turn.record is None)
-            if short:
-                tokens = self._preparer.tokenize(request, turn)
-            else:
-                tokens = await self._preparer.tokenize_in_thread(request, turn)
-            self._start(generation, tokens, turn)
+            kv = await prepared
+            self._start(generation, route, kv, accepted=accepted)
         except Exception as error:  # whatever it is, the caller gets an answer
             if not accepted and not generation.ended:
-                self._accept(generation, reason, 0)
+                self._accept(generation, route, 0)
             self._fail(generation, error)
         finally:
-            if lookup is not None and not lookup.done():
-                lookup.cancel()
+            prepared.cancel()
 
-    def _start(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
-        self._preparer.build(generation, tokens, turn)
+    async def _prepare(self, generation: Generation, route: Route) -> KVSource:
+        """Looks up the history if there is any, makes tokens, and asks for their KV."""
+        request, preparer = generation.request, self._preparer
+        preparer.check(request)
+        if preparer.needs_lookup(request):
+            last_group = route.last_group if route.last_group != self._group else ""
+            turn: Turn | None = await preparer.turn(request, last_group)
+        else:
+            turn = preparer.new_turn(request)
+        if turn is not None and turn.record is not None:
+            generation.session_turns = turn.record.turns
+        if preparer.is_short(request) and (turn is None or turn.record is None):
+            tokens = preparer.tokenize(request, turn)
+        else:
+            tokens = await preparer.tokenize_in_thread(request, turn)
+        preparer.build(generation, tokens, turn)
+        return await self._kv_tier.find(generation)
+
+    def _start(self, generation: Generation, route: Route, kv: KVSource, *, accepted: bool = False) -> None:
+        self._metrics.kv_sources.labels(kv or "unknown").inc()
+        if not accepted:
+            self._accept(generation, route, generation.session_turns, kv)
+        log.debug("prompt taken", request_id=generation.request.request_id, route=route.reason, kv=kv)
         self._generations.start(generation)
+        self._kv_tier.begin(generation)
 
-    def _accept(self, generation: Generation, reason: str, session_turns: int) -> None:
+    def _accept(self, generation: Generation, route: Route, session_turns: int, kv: KVSource = "") -> None:
         whole = generation.request.delivery == "whole"
         within_s = self._limits.accept_whole_s if whole else self._limits.accept_stream_s
-        frame = generation.accepted(self._group, reason, session_turns)
+        frame = generation.accepted(self._group, route.reason, session_turns, kv)
         self._generations.publisher.send(generation.reply_to, frame, within_s=within_s)
 
     def _fail(self, generation: Generation, error: Exception) -> None:

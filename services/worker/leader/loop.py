@@ -18,6 +18,7 @@ from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, Engine
 from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Advance, Limits, Scheduler
 from services.worker.leader.generations import Generations
+from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.prepare import Room
 from services.worker.metrics import Metrics
 from shared.errors import DeadlineExceeded, GroupLost, Internal
@@ -44,7 +45,7 @@ class _Step(NamedTuple):
 class EngineLoop:
     """Owns the engine's life. `state` is what heartbeats tell, `failure` why it is "failed".
 
-    announce: called when the state has changed.
+    kv_tier: the store for KV blocks. announce: called when the state has changed.
     stream_interval_s: streams get their first and last text at once, the rest at most so often, all of them
         after the same steps, so that processes between here and the callers wake up once for several steps.
     """
@@ -55,6 +56,7 @@ class EngineLoop:
         *,
         generations: Generations,
         limits: Limits,
+        kv_tier: KVTier,
         prefix_sharing: PrefixSharing,
         metrics: Metrics,
         context_length: int,
@@ -64,6 +66,7 @@ class EngineLoop:
         self._engine = engine
         self._generations = generations
         self._limits = limits
+        self._kv_tier = kv_tier
         self._prefix_sharing = prefix_sharing
         self._metrics = metrics
         self._announce = announce
@@ -93,7 +96,15 @@ class EngineLoop:
         self._run_ahead = info.run_ahead
         self._steps.clear()
         names = BlockNames(info.fingerprint, info.kv_format, self._prefix_sharing)
-        self._generations.scheduler = Scheduler(BlockManager(info.num_blocks), self._limits, names)
+        scheduler = Scheduler(
+            BlockManager(info.num_blocks),
+            self._limits,
+            names,
+            costs=self._kv_tier.costs,
+            clock=self._clock,
+        )
+        self._kv_tier.open(info, names, scheduler)
+        self._generations.scheduler = scheduler
         self.state, self.failure = "ready", ""
 
     async def run(self) -> None:
@@ -128,6 +139,9 @@ class EngineLoop:
                 await work.wait()
             while self._has_place and self._submit(scheduler):
                 pass
+            if not steps and scheduler.has_work:  # all that could run waits for blocks from the store
+                work.clear()
+                await work.wait()
             if steps and (not self._has_place or await self._comes_first(steps[0], work)):
                 step = steps.popleft()
                 self._book(scheduler, step, await step.result)
@@ -146,13 +160,14 @@ class EngineLoop:
             self._expire(sequence.request_id)
         preempted = scheduler.num_preemptions
         plan = scheduler.plan()
+        self._kv_tier.order(scheduler)
         if scheduler.num_preemptions > preempted:
             metrics.preemptions.inc(scheduler.num_preemptions - preempted)
         if plan.admit:
             queried, cached = scheduler.admission.take_counts()
             metrics.prefix_cache_queries.inc(queried)
             metrics.prefix_cache_hits.inc(cached)
-        if not plan.slices and not plan.release and not self._failed_idle:
+        if not plan.slices and not plan.release and not plan.store and not self._failed_idle:
             return False
         result = asyncio.ensure_future(self._engine.submit(plan))
         num_tokens = sum([piece.num_tokens for piece in plan.slices])
@@ -283,5 +298,6 @@ class EngineLoop:
         worked = self.state == "ready"
         self.state, self.failure = "failed", why
         self._generations.scheduler = None
+        self._kv_tier.close()
         self._generations.fail_all(GroupLost(f"the group's engine failed: {why}", reason="engine_failed"))
         return worked

@@ -80,8 +80,10 @@ class Preparer:
             return None
         return Turn(request.session, request.messages)
 
-    async def turn(self, request: GenerateRequest) -> Turn:
+    async def turn(self, request: GenerateRequest, last_group: str = "") -> Turn:
         """The turn of a session whose id the caller gave, with its history.
+
+        last_group: who served the last turn, as far as the router knew.
 
         Raises:
             Unavailable: the request goes on from a record that nobody can give now.
@@ -89,7 +91,7 @@ class Preparer:
         session, messages = _session_of(request)
         record: SessionRecord | None = None
         try:
-            record = await self._sessions.lookup(request.tenant, session.session_id)
+            record = await self._sessions.lookup(request.tenant, session.session_id, last_group)
         except Unavailable:
             if appends(messages, session):
                 raise

@@ -25,7 +25,11 @@ from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
 from services.worker.leader.heartbeat import Heartbeats
 from services.worker.leader.intake import Intake, IntakeLimits
+from services.worker.leader.kv_calls import KVCalls
+from services.worker.leader.kv_holdings import BlockIndex
+from services.worker.leader.kv_tier import KVOptions, KVTier
 from services.worker.leader.loop import EngineLoop
+from services.worker.leader.peers import PeerSessions
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
@@ -33,11 +37,13 @@ from services.worker.leader.sessions import SessionLimits, Sessions, SessionStor
 from services.worker.metrics import LoadCollector, Metrics
 from shared import subjects
 from shared.bus.api import Bus, Subscription
+from shared.client.blocks import BlocksClient
 from shared.errors import RyzError, Unavailable
 from shared.messages import Heartbeat, Load, ModelCard, State
 
 log = structlog.get_logger(__name__)
 HOUSEKEEPING_S = 0.5
+MAX_WARMING = 8  # sessions that are fetched at once because somebody asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class LeaderOptions:
     commit_wait_s: float = 0.1
     stream_interval_s: float = 0.0
     prefix_sharing: PrefixSharing = "tenant"
+    kv: KVOptions = field(default_factory=KVOptions)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
 
@@ -71,6 +78,7 @@ class Leader:
         engine: Engine,
         model: Model,
         store: SessionStore,
+        index: BlockIndex | None = None,
         registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,31 +94,61 @@ class Leader:
         self._rate = TokenRate()
         metrics = Metrics(registry)
         registry.register(LoadCollector(self))
+        replies = Replies(bus, metrics)
         outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
         self._publisher = Publisher(options.group, bus=bus, outbox=outbox, metrics=metrics, clock=clock)
         self._generations = Generations(outbox, self._publisher, metrics, clock)
         self._heartbeats = Heartbeats(heartbeat_bus, options.heartbeat_interval_s, self._heartbeat)
+        self._kv_tier = KVTier(
+            options.group,
+            options.kv,
+            engine=engine,
+            index=index or BlocksClient(bus),
+            metrics=metrics,
+            clock=clock,
+            token_budget=options.steps.token_budget,
+            work=self._generations.work.set,
+        )
+        self._generations.on_end = self._kv_tier.end
         self._loop = EngineLoop(
             engine,
             generations=self._generations,
             limits=options.steps,
+            kv_tier=self._kv_tier,
             prefix_sharing=options.prefix_sharing,
             metrics=metrics,
             context_length=model.context_length,
             announce=self._heartbeats.beat,
             stream_interval_s=options.stream_interval_s,
         )
-        self._sessions = Sessions(store, options.sessions, metrics, lambda: bus.max_payload)
+        self._sessions = Sessions(
+            store,
+            options.sessions,
+            metrics,
+            lambda: bus.max_payload,
+            PeerSessions(bus, options.sessions.lookup_timeout_s),
+        )
+        self._kv_calls = KVCalls(
+            options.group,
+            model=model.name,
+            tensor_parallel=options.tensor_parallel,
+            bus=bus,
+            generations=self._generations,
+            tier=self._kv_tier,
+            sessions=self._sessions,
+            replies=replies,
+        )
+        self._sessions.on_stored = self._kv_calls.tell_turns
         finisher = Finisher(
             options.group, model.name, self._generations, self._sessions, options.commit_wait_s
         )
         self._generations.on_all_tokens = finisher.finish
-        replies = Replies(bus, metrics)
         self._intake = Intake(
             options.group,
             generations=self._generations,
             preparer=Preparer(model, self._sessions, lambda: self._loop.room),
             replies=replies,
+            kv_tier=self._kv_tier,
             metrics=metrics,
             refuse=self._refusal,
             limits=options.intake,
@@ -133,7 +171,7 @@ class Leader:
 
     async def start(self) -> None:
         """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
-        self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run())
+        self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run(), self._kv_tier.run())
         await self._heartbeats.beat()
         group, bus = self._options.group, self._bus
         for subject, handler in (
@@ -141,8 +179,14 @@ class Leader:
             (subjects.cancel(group), self._control.on_cancel),
             (subjects.CANCEL_ALL, self._control.on_cancel),
             (subjects.resend(group), self._control.on_resend),
+            (subjects.peer(group), self._kv_calls.on_peer),
+            (subjects.KV_HOLDERS, self._kv_calls.on_holders),
+            (subjects.SESSION_GONE, self._kv_calls.on_gone),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handler))
+        self._subscriptions.append(
+            await bus.subscribe(subjects.warm(group), self._kv_calls.on_warm, max_concurrent=MAX_WARMING)
+        )
         await self._loop.start()  # heartbeats say "ready" from here on, so everything else is
         self._spawn(self._loop.run(), self._keep_house())
         await self._heartbeats.beat()
@@ -185,7 +229,7 @@ class Leader:
 
     def detail(self) -> dict[str, object]:
         """What `ryz status` shows of the group."""
-        info, load = self._loop.info, self.load()
+        info, load, scheduler = self._loop.info, self.load(), self._generations.scheduler
         return {
             "group": self._options.group,
             "model": self._model.name,
@@ -198,6 +242,8 @@ class Leader:
             "total_blocks": load.total_blocks,
             "requests": len(self._generations.by_id),
             "retained_bytes": self._generations.outbox.num_bytes,
+            "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
+            "kv_store": self._kv_tier.describe(),
             "sessions_cached": self._sessions.num_cached,
             "sessions_pending": self._sessions.num_pending,
             "ranks": self._engine.status(),
@@ -236,6 +282,7 @@ class Leader:
             tensor_parallel=options.tensor_parallel,
             weight=options.weight,
             accepted_total=self._intake.taken,
+            kv=self._kv_tier.rates(),
         )
 
     async def _keep_house(self) -> None:

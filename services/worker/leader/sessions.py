@@ -6,7 +6,8 @@ it. Trouble with the store fails a request only if the request cannot be underst
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -50,14 +51,26 @@ class _Pending:
 
 
 Key = tuple[str, str]  # tenant, session id
+Peers = Callable[[str, str, str], Awaitable[SessionRecord]]  # group, tenant, session id
 
 
 class Sessions:
-    """Look up before a turn, commit after it. Run `run` as a task."""
+    """Look up before a turn, commit after it. Run `run` as a task.
+
+    peers: asks another group's leader; raises `RyzError` if it does not know. on_stored: told of the records
+    of each batch that the store has taken.
+    """
 
     def __init__(
-        self, store: SessionStore, limits: SessionLimits, metrics: Metrics, max_payload: Callable[[], int]
+        self,
+        store: SessionStore,
+        limits: SessionLimits,
+        metrics: Metrics,
+        max_payload: Callable[[], int],
+        peers: Peers | None = None,
     ) -> None:
+        self.on_stored: Callable[[list[SessionRecord]], Awaitable[None]] | None = None
+        self._peers = peers
         self._store = store
         self._limits = limits
         self._metrics = metrics
@@ -78,22 +91,37 @@ class Sessions:
         """Records that are not acknowledged yet."""
         return len(self._pending) + len(self._in_flight)
 
-    async def lookup(self, tenant: str, session_id: str) -> SessionRecord | None:
-        """The newest record that is known here or in the store; None: the session does not exist.
+    def newest(self, tenant: str, session_id: str) -> SessionRecord | None:
+        """What this leader knows of a session; what waits to be stored is never forgotten."""
+        return self._newest((tenant, session_id))
+
+    def forget(self, tenant: str, session_id: str) -> None:
+        """The session was deleted; a turn that is being stored is refused by the store."""
+        key = (tenant, session_id)
+        self._evict(key)
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            self._settle(pending, "deleted", False)
+
+    async def lookup(self, tenant: str, session_id: str, last_group: str = "") -> SessionRecord | None:
+        """The newest record that is known here, in the store, or to the group of the last turn.
+
+        That one is asked when the store does not help. None: the session does not exist.
 
         Raises:
-            Unavailable: the store does not answer and there is nothing here either.
+            Unavailable: the store does not answer and nobody else knows.
         """
         key = (tenant, session_id)
         try:
             stored = await self._store.get(tenant, session_id, timeout_s=self._limits.lookup_timeout_s)
-        except SessionNotFound:
+        except SessionNotFound as unknown:
             self._metrics.session_lookups.labels("unknown").inc()
-            if key not in self._pending and key not in self._in_flight:
-                self._evict(key)  # deleted, or too old for the store
-            return self._newest(key)
+            if unknown.data.get("deleted"):
+                self.forget(tenant, session_id)
+            # else the store may have lost it
+            return self._newest(key) or await self._ask_peer(key, last_group)
         except RyzError as error:  # no answer, or none that helps
-            newest = self._newest(key)
+            newest = self._newest(key) or await self._ask_peer(key, last_group)
             self._metrics.session_lookups.labels("unavailable" if newest is None else "cached").inc()
             if newest is not None:
                 return newest
@@ -158,6 +186,16 @@ class Sessions:
             return False
         return True
 
+    async def _ask_peer(self, key: Key, group: str) -> SessionRecord | None:
+        if not group or self._peers is None:
+            return None
+        try:
+            record = await self._peers(group, *key)
+        except RyzError:
+            return None
+        self._metrics.session_lookups.labels("peer").inc()
+        return record
+
     async def _write_batch(self) -> bool:
         size, limit = 0, self._max_payload() // 2
         batch: dict[Key, _Pending] = {}
@@ -183,6 +221,12 @@ class Sessions:
             return True
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
         self._finish(batch, not_stored)
+        if self.on_stored is not None:
+            stored = [
+                pending.record for place, pending in enumerate(batch.values()) if place not in not_stored
+            ]
+            with suppress(Unavailable):  # the broker is away; the next turn tells
+                await self.on_stored(stored)
         return True
 
     def _finish(self, batch: dict[Key, _Pending], not_stored: dict[int, str]) -> None:
@@ -211,7 +255,6 @@ class Sessions:
                 waiter.set_result(stored)
 
     def _newest(self, key: Key) -> SessionRecord | None:
-        """What this leader knows of a session; what waits to be stored is never forgotten."""
         waiting = self._pending.get(key) or self._in_flight.get(key)
         if waiting is not None:
             return waiting.record

@@ -32,8 +32,8 @@ _EXIT_POLL_S = 0.001
 class RankProcess:
     """A running rank: its process, and the leader's end of the socket pair (non-blocking).
 
-    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number by which the
-    rank knows its own end.
+    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number by which
+    the rank knows its own end.
     """
 
     rank: int
