@@ -14,7 +14,9 @@ from services.router.domain.policies import make_policy
 from services.router.handlers import Handlers
 from services.router.memory import Memory
 from services.router.metrics import FleetCollector, Metrics
+from services.router.news import SessionNews
 from services.router.parts import Parts
+from services.router.pins import PinKeeper
 from services.router.settings import Settings
 from services.router.status import describe
 from shared.lifecycle import Service, run
@@ -27,23 +29,25 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     bus = await service.connect_bus(stack)
     fleet, memory = Fleet(settings.fleet_limits()), Memory(settings)
     metrics = Metrics(service.registry, settings.router_policy)
-    service.registry.register(FleetCollector(fleet, memory.balance))
-    policy = make_policy(
-        settings.router_policy,
-        threshold=settings.router_threshold,
-        assumed_tokens_per_s=settings.router_assumed_tokens_per_s,
-    )
-    parts = Parts(bus, fleet, policy, memory, metrics, settings, time.monotonic)
-    handlers = Handlers(parts, Dispatcher(parts))
-    service.set_detail(lambda: describe(fleet, policy.name, time.monotonic()))
+    service.registry.register(FleetCollector(fleet, memory))
+    costs = settings.costs()
+    policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
+    parts = Parts(bus, fleet, policy, costs, memory, metrics, settings, time.monotonic, service.tracer)
+    handlers, news = Handlers(parts, Dispatcher(parts)), SessionNews(parts)
+    pins = PinKeeper(bus, memory.pins, metrics, settings.router_pins_refresh_s)
+    service.set_detail(lambda: describe(parts))
     await service.answer_status(bus)
     await service.serve_admin(stack)
     await handlers.listen()
+    await news.listen()
+    service.spawn(pins.keep(), "keep pins")
     service.spawn(handlers.watch(), "watch fleet")
     # who has heard no heartbeat yet would answer that there is no such model
     await asyncio.sleep(settings.router_warmup_s)
+    service.on_drain(news.leave)
     service.on_drain(handlers.leave)
     await handlers.take()
+    await news.take()
     service.ready()
 
 

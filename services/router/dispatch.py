@@ -7,9 +7,10 @@ hears nothing, publishes it again.
 import time
 
 import structlog
-from msgspec.structs import replace
 
-from services.router.domain.decision import Assignment, Decision
+from services.router.account import Account
+from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
+from services.router.domain.pins import choose_pinned
 from services.router.incoming import Incoming, Sender
 from services.router.memory import Forward
 from services.router.parts import Parts
@@ -31,6 +32,7 @@ class Dispatcher:
         self._bus = parts.bus
         self._fleet = parts.fleet
         self._policy = parts.policy
+        self._account = Account(parts.metrics, parts.costs, parts.tracer)
         self._metrics = parts.metrics
         self._memory = parts.memory
 
@@ -40,12 +42,16 @@ class Dispatcher:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
             await self.fail(_sender(incoming), late, "late")
             return
-        incoming = self._with_last_group(incoming, now)
         started = time.perf_counter()
-        decision = self._decide(incoming, now)
+        facts, turn_tokens = self._memory.sessions.complete(incoming.facts, incoming.asker, now)
+        view, decision = self._decide(incoming, facts, now)
         if isinstance(decision, Assignment):
-            self._metrics.decided(decision.reason, decision.group, time.perf_counter() - started)
-            await self._send(incoming, decision, now, count)
+            seconds = time.perf_counter() - started
+            move = self._account.assigned(incoming, facts, view, decision, seconds)
+            if await self._send(incoming, facts, decision, now, count):
+                prompt_tokens = facts.prompt_tokens + move.computed_tokens
+                answer_tokens = turn_tokens - facts.prompt_tokens
+                self._fleet.sent(decision.group, prompt_tokens, now, answer_tokens)
         else:
             error = from_code(decision.code, decision.message, decision.data())
             await self.fail(_sender(incoming), error, decision.reason)
@@ -84,22 +90,20 @@ class Dispatcher:
             log.warning("answer not sent", request_id=sender.request_id, problem=problem.message)
             self._metrics.event("answer_not_sent")
 
-    def _with_last_group(self, incoming: Incoming, now: float) -> Incoming:
-        """The request with what this router knows of its session, if nobody said more."""
-        facts = incoming.facts
-        if facts.last_group:
-            return incoming
-        known = self._memory.last_groups.get(facts.routing_key, now)
-        return replace(incoming, facts=replace(facts, last_group=known)) if known else incoming
-
-    def _decide(self, incoming: Incoming, now: float) -> Decision:
+    def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
+        """The decision, and the view it was made on; a copy needs none."""
         earlier = self._memory.duplicates.group_of(incoming.request_id, incoming.attempt, now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
-            return Assignment(earlier, "duplicate")
-        return self._policy.choose(incoming.facts, self._fleet.view(incoming.facts.model, now), now)
+            return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
+        view = self._fleet.view(facts.model, now)
+        pinned = self._memory.pins.group_of(incoming.asker.tenant, incoming.session_id)
+        return view, choose_pinned(pinned, self._policy, facts, view, now)
 
-    async def _send(self, incoming: Incoming, chosen: Assignment, now: float, count: int) -> None:
-        facts, memory = incoming.facts, self._memory
+    async def _send(
+        self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
+    ) -> bool:
+        """Hands the request on and remembers it; False: it ended with an error instead."""
+        memory = self._memory
         route = Route(
             group=chosen.group,
             reason=chosen.reason,
@@ -124,15 +128,15 @@ class Dispatcher:
         except RequestTooLarge:
             memory.forwards.pop(incoming.request_id, now)
             await self.fail(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
-            return
+            return False
         except Unavailable as error:
             memory.forwards.pop(incoming.request_id, now)
             await self.fail(_sender(incoming), error, "broker")
-            return
+            return False
         memory.duplicates.remember(incoming.request_id, incoming.attempt, chosen.group, now)
-        memory.last_groups.put(facts.routing_key, chosen.group, now)
+        memory.sessions.sent(facts, incoming.asker, chosen.group, now)
         memory.balance.add(chosen.group, now)
-        self._fleet.sent(chosen.group, facts.prompt_tokens, now)
+        return True
 
     def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:
         limit, own = self._bus.max_payload, len(incoming.data)

@@ -149,7 +149,7 @@ class Handlers:
                 self._metrics.event("group_lost")
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
-        last = await last_groups.find(incoming.tenant, incoming.session_id)
+        last = await last_groups.find(incoming.asker.tenant, incoming.session_id)
         return replace(incoming, facts=replace(incoming.facts, last_group=last)) if last else incoming
 
     async def _reply_error(self, message: Message, error: RyzError) -> None:

@@ -8,12 +8,13 @@ import msgpack
 import msgspec
 
 from services.router.domain.decision import RequestFacts
+from services.router.domain.sessions import Asker
 from shared.bus import Message
 from shared.bus.subject import check_subject
 from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.identity import routing_key
-from shared.messages import GenerateRequest
+from shared.messages import GenerateRequest, SessionRef
 from shared.messages.base import ID_PATTERN
 from shared.subjects import HEADER_TIMEOUT, PREFIX
 from shared.telemetry.traces import carry
@@ -30,7 +31,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     request_id: str
     attempt: int
-    tenant: str
+    asker: Asker
     session_id: str  # only one that the caller gave
     reply_to: str
     facts: RequestFacts
@@ -74,13 +75,32 @@ def read(message: Message, now: float) -> Incoming:
         data=message.data,
         request_id=request.request_id,
         attempt=request.attempt,
-        tenant=request.tenant,
+        asker=_asker(request),
         session_id=session.session_id if session is not None and session.given else "",
         reply_to=reply_to,
         facts=RequestFacts(request.model, routing_key(request), len(message.data) // _BYTES_PER_TOKEN),
         deadline=now + left_ms / 1000 if left_ms is not None else None,
         headers=carry(message.headers),
     )
+
+
+def key_of(session_id: str) -> str:
+    """The routing key of a session that is known by its id alone."""
+    return routing_key(GenerateRequest(request_id="r", model="m", session=SessionRef(session_id=session_id)))
+
+
+def _asker(request: GenerateRequest) -> Asker:
+    """Whose request it is, and whether it repeats its conversation; the rule is that of `SessionRef.mode`."""
+    session, messages = request.session, request.messages or ()
+    continues = any(message.role == "assistant" for message in messages)
+    appends = (
+        session is not None
+        and session.given
+        and bool(messages)
+        and (session.mode == "append" or (session.mode == "auto" and not continues))
+    )
+    session_id = session.session_id if session is not None else ""
+    return Asker(request.tenant, session_id, whole=not appends, continues=continues)
 
 
 def read_timeout_ms(headers: Mapping[str, str]) -> int | None:

@@ -1,10 +1,12 @@
-"""What a router remembers of requests for a short time. To lose it costs a little work, no more."""
+"""What a router remembers of requests and sessions. To lose it costs a little work, no more."""
 
 from dataclasses import dataclass
 
 from services.router.domain.balance import DecayingCounts
 from services.router.domain.duplicates import Duplicates
 from services.router.domain.expiring import ExpiringMap
+from services.router.domain.pins import Pins
+from services.router.domain.sessions import Sessions
 from services.router.incoming import Incoming
 from services.router.settings import Settings
 
@@ -19,7 +21,7 @@ class Forward:
 
 
 class Memory:
-    """Every map here is bounded in entries and in time, and the one that holds requests in bytes as well."""
+    """All is bounded: maps in entries, all but the pins in time, and the one with requests in bytes."""
 
     def __init__(self, settings: Settings) -> None:
         max_entries = settings.router_duplicates_max
@@ -29,13 +31,12 @@ class Memory:
             max_entries=max_entries,
             max_cost=settings.router_forward_max_bytes,
         )
-        self.last_groups: ExpiringMap[str, str] = ExpiringMap(
-            ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max
-        )
+        self.sessions = Sessions(ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max)
+        self.pins = Pins(settings.router_pins_max)
         self.balance = DecayingCounts(settings.router_balance_half_life_s)
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""
         self.duplicates.expire(now)
         self.forwards.expire(now)
-        self.last_groups.expire(now)
+        self.sessions.expire(now)

@@ -8,10 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.domain.balance import DecayingCounts, imbalance
+from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
+from services.router.memory import Memory
 
 _SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+_MOVE_SECONDS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class Metrics:
@@ -40,6 +42,12 @@ class Metrics:
         self._seconds = Histogram(
             "ryz_router_decision_seconds", "Time to choose a group.", buckets=_SECONDS, registry=registry
         )
+        self._moves = Histogram(
+            "ryz_router_move_seconds",
+            "What it was expected to take to have a session's KV on the group that it moved to.",
+            buckets=_MOVE_SECONDS,
+            registry=registry,
+        )
         self._children: dict[tuple[str, str], Callable[[], None]] = {}
 
     def decided(self, reason: str, group: str, seconds: float) -> None:
@@ -49,6 +57,10 @@ class Metrics:
             count = self._children[reason, group] = self._decisions.labels(self._policy, reason, group).inc
         count()
         self._seconds.observe(seconds)
+
+    def moved(self, seconds: float) -> None:
+        """A session goes to another group than before."""
+        self._moves.observe(seconds)
 
     def refused(self, code: str, reason: str) -> None:
         """A request is answered with an error."""
@@ -60,11 +72,11 @@ class Metrics:
 
 
 class FleetCollector(Collector):
-    """Groups by state, their estimated load, and the imbalance over all of them."""
+    """Groups by state, their estimated load, the imbalance over all of them, and what is remembered."""
 
-    def __init__(self, fleet: Fleet, balance: DecayingCounts) -> None:
+    def __init__(self, fleet: Fleet, memory: Memory) -> None:
         self._fleet = fleet
-        self._balance = balance
+        self._memory = memory
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called at each scrape."""
@@ -85,6 +97,27 @@ class FleetCollector(Collector):
         weights = {group.name: group.heartbeat.weight for group in groups if group.standing(now) == "ready"}
         yield GaugeMetricFamily(
             "ryz_router_imbalance",
-            "How much more than its share the busiest ready group got lately; 0.05 is 5 %.",
-            value=imbalance(self._balance.counts(now), weights),
+            "How much more than its share of requests a ready group got at most lately; 0.05 is 5 %.",
+            value=imbalance(self._memory.balance.counts(now), weights),
         )
+        yield self._work_imbalance(now)
+        yield GaugeMetricFamily(
+            "ryz_router_sessions",
+            "Entries for sessions whose place is known.",
+            value=len(self._memory.sessions),
+        )
+        yield GaugeMetricFamily("ryz_router_pins", "Pinned sessions.", value=len(self._memory.pins))
+
+    def _work_imbalance(self, now: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "ryz_router_work_imbalance",
+            "How much more than its share of tokens a ready group computed at most lately; 0.05 is 5 %.",
+            labels=["model"],
+        )
+        weights: dict[str, dict[str, float]] = {}
+        for group in self._fleet.groups():
+            if group.standing(now) == "ready":
+                weights.setdefault(group.heartbeat.model.name, {})[group.name] = group.heartbeat.weight
+        for model, shares in weights.items():
+            family.add_metric([model], imbalance(self._fleet.computed.counts(now), shares))
+        return family

@@ -1,8 +1,11 @@
 """What a router is made of, in one value that `__main__.py` fills and the handlers use."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from opentelemetry.trace import NoOpTracer, Tracer
+
+from services.router.domain.costs import Costs
 from services.router.domain.fleet import Fleet
 from services.router.domain.policy import Policy
 from services.router.memory import Memory
@@ -18,7 +21,9 @@ class Parts:
     bus: Bus
     fleet: Fleet
     policy: Policy
+    costs: Costs
     memory: Memory
     metrics: Metrics
     settings: Settings
     clock: Callable[[], float]
+    tracer: Tracer = field(default_factory=NoOpTracer)

@@ -3,9 +3,10 @@
 from pydantic import Field
 
 from services.router.domain.breaker import BreakerLimits
+from services.router.domain.costs import Costs
 from services.router.domain.fleet import FleetLimits
 from services.router.domain.group import LoadLimits
-from services.router.domain.policies import PolicyName
+from services.router.domain.policies import HybridLimits, PolicyName
 from shared.settings import CommonSettings
 
 
@@ -16,6 +17,24 @@ class Settings(CommonSettings):
     router_threshold: int = Field(
         default=2, ge=1, le=1_000_000, description="Waiting requests from which on `hybrid` looks elsewhere."
     )
+    router_threshold_s: float = Field(
+        default=0.1,
+        ge=0,
+        le=60,
+        description="Seconds until a prompt is begun with, from which on `hybrid` looks elsewhere.",
+    )
+    router_lead_s: float = Field(
+        default=0.1,
+        ge=0,
+        le=3600,
+        description="Seconds of work beyond its share, from which on `hybrid` looks beyond a busy group.",
+    )
+    router_lead_price: float = Field(
+        default=0.1,
+        ge=0,
+        le=100,
+        description="What a second of such work counts beside a second of waiting; 0: work need not be even.",
+    )
     router_max_inflight: int = Field(
         default=4096, ge=1, le=1_000_000, description="Requests that one group may hold, whatever it says."
     )
@@ -24,6 +43,12 @@ class Settings(CommonSettings):
     )
     router_assumed_tokens_per_s: float = Field(
         default=500.0, gt=0, le=1e9, description="Tokens a second, until a group has shown its rate."
+    )
+    router_assumed_fetch_tokens_per_s: float = Field(
+        default=20_000.0, gt=0, le=1e9, description="Tokens fetched a second, until a group has measured it."
+    )
+    router_assumed_fetch_s: float = Field(
+        default=0.01, ge=0, le=60, description="Seconds that a fetch takes besides, until then."
     )
     router_missed_heartbeats: int = Field(
         default=3, ge=1, le=1000, description="Heartbeats without which a group counts as lost."
@@ -65,10 +90,16 @@ class Settings(CommonSettings):
         default=3, ge=1, le=100, description="Groups that a request is offered to when nobody takes it."
     )
     router_sessions_max: int = Field(
-        default=65_536, ge=1, le=10_000_000, description="Sessions whose last group is remembered."
+        default=65_536, ge=1, le=10_000_000, description="Entries for sessions; each has up to two."
     )
     router_sessions_s: float = Field(
-        default=3600.0, gt=0, le=604_800, description="How long the last group of a session is remembered."
+        default=3600.0, gt=0, le=604_800, description="How long a session without a turn is remembered."
+    )
+    router_pins_max: int = Field(
+        default=65_536, ge=1, le=10_000_000, description="Pinned sessions that a router keeps in mind."
+    )
+    router_pins_refresh_s: float = Field(
+        default=30.0, ge=0.1, le=3600, description="How often a router asks for all pins."
     )
     router_lookup_timeout_s: float = Field(
         default=0.1,
@@ -90,7 +121,7 @@ class Settings(CommonSettings):
         default=0.5, gt=0, le=600, description="How long a breaker stays open at first; doubles up to 10 s."
     )
     router_balance_half_life_s: float = Field(
-        default=60.0, gt=0, le=86_400, description="How fast the imbalance metric forgets."
+        default=60.0, gt=0, le=86_400, description="How fast a group's share of the work is forgotten."
     )
 
     def fleet_limits(self) -> FleetLimits:
@@ -100,8 +131,22 @@ class Settings(CommonSettings):
             slack_s=self.router_heartbeat_slack_s,
             forget_s=self.router_forget_s,
             max_groups=self.router_max_groups,
+            half_life_s=self.router_balance_half_life_s,
             load=LoadLimits(self.router_max_inflight, self.router_assumed_service_s),
             breaker=BreakerLimits(
                 self.router_breaker_failures, self.router_breaker_window_s, self.router_breaker_open_s
             ),
+        )
+
+    def hybrid_limits(self) -> HybridLimits:
+        """When `hybrid` compares costs."""
+        return HybridLimits(self.router_threshold, self.router_threshold_s, self.router_lead_s)
+
+    def costs(self) -> Costs:
+        """How they are made up."""
+        return Costs(
+            self.router_assumed_tokens_per_s,
+            self.router_assumed_fetch_tokens_per_s,
+            self.router_assumed_fetch_s,
+            self.router_lead_price,
         )

@@ -4,13 +4,19 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from services.router.domain.fleet import Fleet
 from services.router.domain.group import Group
+from services.router.parts import Parts
 
 
-def describe(fleet: Fleet, policy: str, now: float) -> dict[str, Any]:
+def describe(parts: Parts) -> dict[str, Any]:
     """Plain values only. Times are in seconds; `requests` is the estimate as of now."""
-    return {"policy": policy, "groups": [_group(group, now) for group in fleet.groups()]}
+    now = parts.clock()
+    return {
+        "policy": parts.policy.name,
+        "pins": len(parts.memory.pins),
+        "sessions": len(parts.memory.sessions),
+        "groups": [_group(group, now) for group in parts.fleet.groups()],
+    }
 
 
 def _group(group: Group, now: float) -> dict[str, Any]:
@@ -25,6 +31,7 @@ def _group(group: Group, now: float) -> dict[str, Any]:
         "tensor_parallel": heartbeat.tensor_parallel,
         "weight": heartbeat.weight,
         "heartbeat_age_s": round(now - group.heard_at, 3),
+        "kv": to_builtins(heartbeat.kv),
         "load": to_builtins(heartbeat.load),
         "requests": {"running": view.running, "waiting": view.waiting, "capacity": view.capacity},
         "wait_s": round(view.wait_s, 3),

@@ -278,7 +278,7 @@ async def test_a_silent_group_is_lost_and_welcome_again(
 ) -> None:
     async with router(nats_url):
         groups = {f"s-{i}": await caller.group_of(f"s-{i}") for i in range(12)}
-        session = next(session for session, group in groups.items() if group == leaders[0].group)
+        session, other = [session for session, group in groups.items() if group == leaders[0].group][:2]
         leaders[0].beating = False
         await asyncio.sleep(3 * BEAT_MS / 1000 + 0.05 + 0.1)
         taken = len(leaders[0].taken)
@@ -286,7 +286,8 @@ async def test_a_silent_group_is_lost_and_welcome_again(
         assert len(leaders[0].taken) == taken
         leaders[0].beating = True
         await asyncio.sleep(3 * BEAT_MS / 1000)
-        assert await caller.group_of(session) == leaders[0].group
+        assert await caller.group_of(other) == leaders[0].group
+        assert await caller.group_of(session) == leaders[1].group  # where its KV is now
 
 
 async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, leaders: list[Leader]) -> None:

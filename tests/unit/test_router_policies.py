@@ -126,28 +126,3 @@ def test_state_server_follows_the_session() -> None:
     assert policy.choose(facts(last_group="g1"), view, 0.0) == Assignment("g1", "last_group", "g1")
     assert policy.choose(facts(), view, 0.0) == Assignment("g0", "new_session")
     assert policy.choose(facts(last_group="gone"), view, 0.0) == Assignment("g0", "last_group_away")
-
-
-def test_hybrid_stays_below_the_threshold() -> None:
-    key = key_of("g0")
-    decision = Hybrid(threshold=2).choose(facts(key), fleet(group("g0", 8, 1), group("g1")), 0.0)
-    assert decision == Assignment("g0", "preferred", "g0")
-
-
-def test_hybrid_moves_at_the_threshold_if_that_is_faster_in_all() -> None:
-    policy, key = Hybrid(threshold=2), key_of("g0")
-    view = fleet(group("g0", 8, 2, wait_s=1.0), group("g1", tokens_per_s=1000.0))
-    assert policy.choose(facts(key, tokens=900), view, 0.0) == Assignment("g1", "spill_wait", "g0")
-    # computing 1,100 tokens again takes longer than the wait
-    assert policy.choose(facts(key, tokens=1100), view, 0.0) == Assignment("g0", "preferred_busy", "g0")
-
-
-def test_hybrid_stays_when_all_are_equally_busy() -> None:
-    key = key_of("g1")
-    decision = Hybrid().choose(facts(key), fleet(group("g0", 8, 5), group("g1", 8, 5)), 0.0)
-    assert assigned(decision).group == "g1"
-
-
-def test_hybrid_leaves_a_full_group() -> None:
-    decision = Hybrid().choose(facts(key_of("g0")), fleet(group("g0", 8, 8), group("g1", 8, 7)), 0.0)
-    assert decision == Assignment("g1", "spill_full", "g0")

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.router.dispatch import Dispatcher
+from services.router.domain.costs import Costs
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.handlers import Handlers
@@ -36,6 +37,7 @@ class World:
             bus=cast(Bus, self.bus),
             fleet=self.fleet,
             policy=make_policy("hybrid"),
+            costs=Costs(),
             memory=self.memory,
             metrics=Metrics(self.registry, "hybrid"),
             settings=settings,
@@ -111,7 +113,7 @@ async def test_the_scrape_shows_groups_load_and_balance(world: World) -> None:
     for _ in range(3):
         world.fleet.sent("g0", 10, world.now)
         world.memory.balance.add("g0", world.now)
-    world.registry.register(FleetCollector(world.fleet, world.memory.balance))
+    world.registry.register(FleetCollector(world.fleet, world.memory))
     value = world.registry.get_sample_value
     assert value("ryz_router_groups", {"state": "ready"}) == 1
     assert value("ryz_router_imbalance") == 0

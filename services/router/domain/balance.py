@@ -1,4 +1,4 @@
-"""How evenly requests are spread over the groups, as one number: decayed counts against weights."""
+"""How evenly work is spread over the groups: decayed counts of requests or tokens, against weights."""
 
 from collections.abc import Mapping
 
@@ -16,18 +16,30 @@ def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> floa
     return max(counts.get(name, 0.0) * weight / (total * share) for name, share in weights.items()) - 1.0
 
 
+def fair_shares(counts: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+    """What each of the groups with a weight would have of the sum of all their counts."""
+    total = sum(counts.get(name, 0.0) for name in weights)
+    weight = sum(weights.values())
+    return {name: total * share / weight for name, share in weights.items()}
+
+
 class DecayingCounts:
-    """Requests per group; one of `half_life_s` seconds ago counts half. Bounded by the groups' names."""
+    """Requests or tokens per group; those of `half_life_s` seconds ago count half. Bounded by the names."""
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
         self._counts: dict[str, float] = {}
         self._as_of = 0.0
 
-    def add(self, name: str, now: float) -> None:
-        """One request went to the group."""
+    def add(self, name: str, now: float, amount: float = 1.0) -> None:
+        """So much went to the group."""
         self._decay(now)
-        self._counts[name] = self._counts.get(name, 0.0) + 1.0
+        self._counts[name] = self._counts.get(name, 0.0) + amount
+
+    def put(self, name: str, now: float, amount: float) -> None:
+        """The group counts as if it had had so much lately."""
+        self._decay(now)
+        self._counts[name] = amount
 
     def counts(self, now: float) -> dict[str, float]:
         """The counts as of now; those that decayed to nothing are gone."""

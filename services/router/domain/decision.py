@@ -13,20 +13,24 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of a request.
 
     routing_key: the same for all turns of a session.
-    prompt_tokens: an estimate, from the size of the request.
+    prompt_tokens: to be computed wherever it goes; an estimate, from the size of the request.
     last_group: where the session was last served, as far as anybody told; empty: unknown.
+    session_tokens: whose KV the session has so far, where it was last served; 0: none, or unknown.
     """
 
     model: str
     routing_key: str
     prompt_tokens: int = 0
     last_group: str = ""
+    session_tokens: int = 0
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
     """A group that is ready, as of now: its last heartbeat plus what this router sent since.
 
-    capacity: requests it may hold, running and waiting; wait_s: seconds until a new request would start.
+    capacity: requests it may hold, running and waiting; wait_s: seconds until a new prompt is begun with.
+    recompute_tokens_per_s, fetch_tokens_per_s, fetch_s, store: see `KVRates`; rates of 0 are not known.
+    lead_s: seconds of its work that it had lately beyond its fair share; less than 0: it is behind.
     """
 
     name: str
@@ -37,6 +41,11 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
     capacity: int = 1
     wait_s: float = 0.0
     tokens_per_s: float = 0.0
+    recompute_tokens_per_s: float = 0.0
+    fetch_tokens_per_s: float = 0.0
+    fetch_s: float = 0.0
+    store: bool = False
+    lead_s: float = 0.0
 
     @property
     def full(self) -> bool:

@@ -6,6 +6,7 @@ Pure: the handlers bring heartbeats and time. Nothing here waits or publishes; w
 from dataclasses import dataclass, field
 from typing import Literal
 
+from services.router.domain.balance import DecayingCounts, fair_shares
 from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView
 from services.router.domain.group import Group, LoadLimits
@@ -13,6 +14,7 @@ from shared.messages import Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "changed", "same", "ignored"]
 _REMEMBERED_INSTANCES = 8
+_SILENCE = 3  # intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +22,43 @@ class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
     A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`; its model is forgotten
-    `forget_s` seconds after its last heartbeat.
+    `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half.
     """
 
     missed_heartbeats: int = 3
     slack_s: float = 0.1
     forget_s: float = 300.0
     max_groups: int = 1024
+    half_life_s: float = 60.0
     load: LoadLimits = field(default_factory=LoadLimits)
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
 class Fleet:
-    """All groups that were heard of lately, by name. `now` is monotonic seconds everywhere."""
+    """All groups that were heard of lately, by name. `now` is monotonic seconds everywhere.
+
+    computed: tokens by group, as the groups report them: what all routers gave them.
+    """
 
     def __init__(self, limits: FleetLimits) -> None:
+        self.computed = DecayingCounts(limits.half_life_s)
         self._limits = limits
+        # tokens of the requests that this router sent, known at once; if each router shares out its own work
+        # evenly, all of it is
+        self._given = DecayingCounts(limits.half_life_s)
         self._groups: dict[str, Group] = {}
         # instances that were replaced: their late heartbeats count for nothing
         self._former: dict[str, list[str]] = {}
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
+        was_ready = self.is_ready(heartbeat.group, now)
+        change = self._observe(heartbeat, now)
+        if not was_ready and self.is_ready(heartbeat.group, now):
+            self._welcome(self._groups[heartbeat.group], now)
+        return change
+
+    def _observe(self, heartbeat: Heartbeat, now: float) -> Change:
         group = self._groups.get(heartbeat.group)
         if group is None:
             if len(self._groups) >= self._limits.max_groups:
@@ -53,15 +70,19 @@ class Fleet:
         if heartbeat.seq <= group.heartbeat.seq:
             return self._restart_or_ignore(group, heartbeat, now)
         was_lost, state = group.lost, group.heartbeat.state
+        # after a silence the rate of today says nothing of the time in between
+        elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
+        self.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
         group.observe(heartbeat, now)
         if was_lost:
             return "returned"
         return "changed" if heartbeat.state != state else "same"
 
-    def sent(self, name: str, prompt_tokens: int, now: float) -> None:
-        """This router gave the group a request of about so many tokens."""
+    def sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
+        """This router gave the group a request of about so many tokens to compute, and so many to answer."""
         if group := self._groups.get(name):
             group.sent(prompt_tokens, now)
+            self._given.add(name, now, prompt_tokens + answer_tokens)
 
     def mark_lost(self, name: str, reason: str, now: float) -> bool:
         """Gives the group up until its next heartbeat. True if it was not lost before."""
@@ -90,18 +111,22 @@ class Fleet:
 
     def view(self, model: str, now: float) -> FleetView:
         """The groups of that model as of now."""
-        ready, away = [], {}
+        ready: list[Group] = []
+        away: dict[str, str] = {}
         for name, group in self._groups.items():
             if group.heartbeat.model.name != model:
                 continue
             standing = group.standing(now)
             if standing == "ready":
-                ready.append(group.view(now))
+                ready.append(group)
             else:
                 away[name] = str(standing)
-        ready.sort(key=lambda view: view.name)
+        ready.sort(key=lambda group: group.name)
         models = () if ready or away else tuple(card.name for card in self.models(now))
-        return FleetView(model, tuple(ready), away, models)
+        given = self._given.counts(now)
+        fair = fair_shares(given, {group.name: group.heartbeat.weight for group in ready})
+        views = tuple(group.view(now, given.get(group.name, 0.0) - fair[group.name]) for group in ready)
+        return FleetView(model, views, away, models)
 
     def is_ready(self, name: str, now: float) -> bool:
         """Whether the group may be given requests."""
@@ -117,6 +142,21 @@ class Fleet:
     def groups(self) -> list[Group]:
         """All groups in the order of their names, for status and metrics."""
         return [self._groups[name] for name in sorted(self._groups)]
+
+    def _welcome(self, group: Group, now: float) -> None:
+        """A group that comes (back) has no work to make up for, or all sessions would move there at once."""
+        heartbeat = group.heartbeat
+        weights = {
+            other.name: other.heartbeat.weight
+            for other in self._groups.values()
+            if other is not group
+            and other.heartbeat.model.name == heartbeat.model.name
+            and other.standing(now) == "ready"
+        }
+        for counts in (self._given, self.computed):
+            fair = fair_shares(counts.counts(now), weights) if weights else {}
+            amount = sum(fair.values()) / sum(weights.values()) * heartbeat.weight if weights else 0.0
+            counts.put(group.name, now, amount)
 
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         former = self._former.setdefault(group.name, [])

@@ -94,9 +94,13 @@ class Group:
         """Seconds of silence after which it counts as lost."""
         return missed * self.heartbeat.interval_ms / 1000 + slack_s
 
-    def view(self, now: float) -> GroupView:
-        """Its load as of now. See the module's text for the estimate."""
-        load = self.heartbeat.load
+    def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
+        """Its load as of now. See the module's text for the estimate.
+
+        lead_tokens: its work beyond its fair share; counts for nothing until the group has measured how fast
+        it computes.
+        """
+        load, kv = self.heartbeat.load, self.heartbeat.kv
         elapsed = now - self.heard_at
         finished = self.requests_per_s * elapsed
         held = max(0, ceil(load.running + load.waiting + self._pending - finished))
@@ -110,7 +114,9 @@ class Group:
         rate = self.requests_per_s
         if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
             rate = max(rate, max_running / self._limits.assumed_service_s)
-        prefill_s = queued_tokens / load.tokens_per_s if load.tokens_per_s else 0.0
+        # what it does lately says little of a group with little to do
+        speed = max(load.tokens_per_s, kv.recompute_tokens_per_s)
+        prefill_s = queued_tokens / speed if speed else 0.0
         return GroupView(
             name=self.name,
             weight=self.heartbeat.weight,
@@ -120,4 +126,9 @@ class Group:
             capacity=min(capacity, self._limits.max_inflight),
             wait_s=max(waiting / rate, prefill_s),  # for a place and for prompts: the two overlap
             tokens_per_s=load.tokens_per_s,
+            recompute_tokens_per_s=kv.recompute_tokens_per_s,
+            fetch_tokens_per_s=kv.fetch_tokens_per_s,
+            fetch_s=kv.fetch_s,
+            store=kv.store,
+            lead_s=lead_tokens / kv.recompute_tokens_per_s if kv.recompute_tokens_per_s else 0.0,
         )

@@ -1,14 +1,30 @@
-"""The contract of a policy, and what all share: the refusals, and what the least-loaded group is.
+"""The contract of a policy, and what all share: the reasons, the refusals, what the least-loaded group is.
+
+| reason | by | why the request goes to this group |
+|---|---|---|
+| `preferred` | sticky, hybrid | the session's home, and its place as far as is known |
+| `preferred_busy` | hybrid | the same, though it is busy: no other group would serve the turn sooner |
+| `last_group` | state_server, hybrid | the session was served here last, and has its KV here |
+| `last_group_busy` | hybrid | the same, though it is busy |
+| `last_group_away` | state_server, hybrid | the last group takes no requests: home, or the least loaded (C) |
+| `return_home` | hybrid | back home, as the last group is busy or full, and home costs less with the move |
+| `spill_wait` | hybrid | the session's place lets requests wait; here the turn is served sooner |
+| `spill_balance` | hybrid | the session's place had more than its share of work; moving costs little |
+| `spill_full` | sticky, state_server, hybrid | the session's place has no queue place left |
+| `new_session`, `least_loaded` | state_server; least_loaded | it would start the request first |
+| `turn` | round_robin, weighted | it is its turn |
+| `pinned`, `pin_away` | every policy | the session is pinned here; or the group it is pinned to is away |
+| `duplicate` | every policy | an earlier copy of the request went here |
 
 A policy never sees a group that is lost, tripped or draining (`FleetView.ready` leaves them out), and never
 chooses one that is full. How to build one by its name is in `policies/__init__.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from services.router.domain.decision import Decision, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.rendezvous import score
+from services.router.domain.rendezvous import preferred
 
 RETRY_STARTING_S = 1.0
 RETRY_MIN_S = 0.1
@@ -30,16 +46,20 @@ def refusal(fleet: FleetView) -> Refusal | None:
     if not fleet.ready:
         return _nobody(fleet)
     if all(group.full for group in fleet.ready):
-        wait = min(group.wait_s for group in fleet.ready)
-        retry_after_s = round(min(RETRY_MAX_S, max(RETRY_MIN_S, wait)), 3)
+        wait_s = retry_after_s(min(group.wait_s for group in fleet.ready))
         count = len(fleet.ready)
         return Refusal(
             "overloaded",
             "all_full",
-            f"all {count} groups of model {fleet.model!r} are full; retry in {retry_after_s:g} s",
-            retry_after_s,
+            f"all {count} groups of model {fleet.model!r} are full; retry in {wait_s:g} s",
+            wait_s,
         )
     return None
+
+
+def retry_after_s(wait_s: float) -> float:
+    """When to come back to a group that has no place, and would start a new request after `wait_s`."""
+    return round(min(RETRY_MAX_S, max(RETRY_MIN_S, wait_s)), 3)
 
 
 def _nobody(fleet: FleetView) -> Refusal:
@@ -60,11 +80,16 @@ def _nobody(fleet: FleetView) -> Refusal:
     )
 
 
-def least_loaded(key: str, groups: Sequence[GroupView]) -> GroupView:
-    """The group that would start the request first; among equals the less used, then the one the key prefers.
+def least_loaded(
+    key: str, groups: Sequence[GroupView], load_s: Callable[[GroupView], float] = lambda group: group.wait_s
+) -> GroupView:
+    """The group with the smallest load; among equals the less used, then the one the key prefers.
+
+    load_s: seconds; without it, how long until the group would start the request.
 
     Raises:
         ValueError: all groups are full, or there are none.
     """
-    free = [group for group in groups if not group.full]
-    return min(free, key=lambda g: (g.wait_s, g.utilization, -score(key, g.name, g.weight), g.name))
+    loads = [((load_s(group), group.utilization), group) for group in groups if not group.full]
+    least = min(load for load, _ in loads)
+    return preferred(key, [group for load, group in loads if load == least])

@@ -2,16 +2,17 @@
 
 from typing import Literal
 
+from services.router.domain.costs import Costs
 from services.router.domain.policies.load import LeastLoaded
-from services.router.domain.policies.sessions import Hybrid, StateServer, Sticky
+from services.router.domain.policies.sessions import Hybrid, HybridLimits, StateServer, Sticky
 from services.router.domain.policies.turns import RoundRobin, Weighted
 from services.router.domain.policy import Policy
 
 PolicyName = Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"]
 
 
-def make_policy(name: PolicyName, *, threshold: int = 2, assumed_tokens_per_s: float = 500.0) -> Policy:
-    """The policy of that name; the options are those of `Hybrid`."""
+def make_policy(name: PolicyName, limits: HybridLimits | None = None, costs: Costs | None = None) -> Policy:
+    """The policy of that name; limits and costs are those of `Hybrid`."""
     match name:
         case "round_robin":
             return RoundRobin()
@@ -24,11 +25,12 @@ def make_policy(name: PolicyName, *, threshold: int = 2, assumed_tokens_per_s: f
         case "state_server":
             return StateServer()
         case "hybrid":
-            return Hybrid(threshold, assumed_tokens_per_s)
+            return Hybrid(limits, costs)
 
 
 __all__ = [
     "Hybrid",
+    "HybridLimits",
     "LeastLoaded",
     "PolicyName",
     "RoundRobin",

@@ -1,5 +1,8 @@
 """Policies that keep a session on one group: sticky (A), state server (C), hybrid session-aware (D)."""
 
+from dataclasses import dataclass
+
+from services.router.domain.costs import Costs, home_and_place
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
 from services.router.domain.policy import least_loaded, refusal
 from services.router.domain.rendezvous import preferred
@@ -34,34 +37,72 @@ class StateServer:
         return _stay_or_spill(request, fleet, home, "last_group")
 
 
-class Hybrid:
-    """Option D: the preferred group, unless it makes the request wait longer than moving its session would.
+@dataclass(frozen=True, slots=True)
+class HybridLimits:
+    """From when on `Hybrid` compares costs instead of leaving a session where it is.
 
-    threshold: below so many waiting requests the preferred group is taken without a further look.
-    assumed_tokens_per_s: the rate at which a group that has not told its own is taken to recompute a session.
+    threshold: requests that wait there. threshold_s: seconds until a prompt would be begun with there.
+    lead_s: seconds of work beyond its fair share that a busy group may have had lately.
+    """
+
+    threshold: int = 2
+    threshold_s: float = 0.1
+    lead_s: float = 0.1
+
+
+class Hybrid:
+    """Option D: where the session's KV is, unless another group serves the turn sooner with moving it.
+
+    That place is the group of its last turn, and its home (the preferred group) when nobody knows of one. It
+    is kept without a further look while it is not busy. A batch takes a hundred sequences at once, so a group
+    can keep a prompt waiting for seconds with nobody in its queue: the queue is counted in requests and in
+    seconds, and the latter, like the lead, only of a group that has measured its own speed.
     """
 
     name = "hybrid"
 
-    def __init__(self, threshold: int = 2, assumed_tokens_per_s: float = 500.0) -> None:
-        self._threshold = threshold
-        self._assumed_tokens_per_s = assumed_tokens_per_s
+    def __init__(self, limits: HybridLimits | None = None, costs: Costs | None = None) -> None:
+        self._limits = limits or HybridLimits()
+        self._costs = costs or Costs()
 
     def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
         """See `Policy.choose`."""
         if refused := refusal(fleet):
             return refused
-        home = preferred(request.routing_key, fleet.ready)
-        if home.full or home.waiting < self._threshold:
-            return _stay_or_spill(request, fleet, home, "preferred")
-        other = least_loaded(request.routing_key, fleet.ready)
-        if other is not home and other.wait_s + self._move_s(request, other) < home.wait_s:
-            return Assignment(other.name, "spill_wait", home.name)
-        return Assignment(home.name, "preferred_busy", home.name)
+        key = request.routing_key
+        home = preferred(key, fleet.ready)
+        stay, place = home_and_place(request, fleet, home)
+        busy = self._busy(stay)
+        if not busy and not stay.full:
+            return Assignment(stay.name, _resting(stay, home, place), home.name)
+        least = least_loaded(key, fleet.ready, self._costs.load_s)
+        # the first of equals wins: who moves must gain by it
+        open_groups = [group for group in (stay, home, least) if not group.full]
+        chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
+        if chosen is stay:
+            return Assignment(stay.name, _resting(stay, home, place, "_busy"), home.name)
+        if chosen is home:
+            return Assignment(home.name, "return_home", home.name)
+        return Assignment(chosen.name, "spill_full" if stay.full else busy, home.name)
 
-    def _move_s(self, request: RequestFacts, group: GroupView) -> float:
-        """Seconds to have the session's KV on that group: today, to compute it there again."""
-        return request.prompt_tokens / (group.tokens_per_s or self._assumed_tokens_per_s)
+    def _busy(self, group: GroupView) -> str:
+        """Why to look elsewhere, as a reason to go there; empty: the session may stay."""
+        limits = self._limits
+        if group.waiting >= limits.threshold:
+            return "spill_wait"
+        if group.recompute_tokens_per_s:
+            if group.wait_s >= limits.threshold_s:
+                return "spill_wait"
+            if group.running and group.lead_s >= limits.lead_s:
+                return "spill_balance"
+        return ""
+
+
+def _resting(stay: GroupView, home: GroupView, place: GroupView | None, suffix: str = "") -> str:
+    """Why a session is where it belongs."""
+    if place is None:
+        return "last_group_away"
+    return ("preferred" if stay is home else "last_group") + suffix
 
 
 def _stay_or_spill(request: RequestFacts, fleet: FleetView, home: GroupView, reason: str) -> Assignment:

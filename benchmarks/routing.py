@@ -1,0 +1,186 @@
+"""Routing compared: the router's own policies, fleet and memory of sessions against modelled groups.
+
+Time is virtual, so a run is the same each time and takes seconds; what it models stands in
+`routing_model.py`. Requests come at random (Poisson), each of a session drawn by Zipf's law, so one session
+has a quarter of them; those of one session may overlap. `decision_times` takes real time.
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from statistics import fmean, quantiles
+from typing import Any
+
+from benchmarks.routing_model import BEAT_MS, MODEL, ModelGroup, Shape, Turn
+from services.router.domain.balance import imbalance
+from services.router.domain.costs import Costs
+from services.router.domain.decision import Assignment, RequestFacts
+from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.group import LoadLimits
+from services.router.domain.policies import HybridLimits, PolicyName, make_policy
+from services.router.domain.sessions import Asker, Session, Sessions
+
+WARMUP_SHARE = 0.2  # of the time, before anything is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """load: of all groups' time, as far as it can be told before; a session starts anew at `most_tokens`."""
+
+    sessions: int = 64
+    zipf: float = 1.1
+    groups: int = 4
+    load: float = 0.8
+    duration_s: float = 300.0
+    prompt_tokens: int = 60
+    answer_tokens: int = 40
+    most_tokens: int = 2000
+    seed: int = 1
+
+
+@dataclass
+class World:
+    """One run: the groups, the router's knowledge, and what is to happen when."""
+
+    traffic: Traffic
+    policy_name: PolicyName
+    shape: Shape = field(default_factory=Shape)
+    limits: HybridLimits = field(default_factory=HybridLimits)
+    costs: Costs = field(default_factory=Costs)
+    half_life_s: float = 60.0
+    done: list[Turn] = field(default_factory=list)
+    refused: int = 0
+
+    def run(self) -> dict[str, Any]:
+        """Figures of the time after the warm-up."""
+        random_ = random.Random(self.traffic.seed)
+        traffic = self.traffic
+        groups = {f"g{index}": ModelGroup(f"g{index}", self.shape) for index in range(traffic.groups)}
+        self._groups = groups
+        self._fleet = Fleet(FleetLimits(load=LoadLimits(), half_life_s=self.half_life_s))
+        self._policy = make_policy(self.policy_name, self.limits, self.costs)
+        self._known = Sessions(ttl_s=3600.0, max_entries=65_536)
+        self._tokens = [random_.randrange(traffic.most_tokens) for _ in range(traffic.sessions)]
+        self._order = count()
+        self._conversations = [next(self._order) for _ in range(traffic.sessions)]
+        self._events: list[tuple[float, int, str, Any]] = []
+        for turn in _arrivals(traffic, self.shape, random_):
+            self._at(turn.arrived_s, "arrive", turn)
+        beats = int(traffic.duration_s * 1000 / BEAT_MS)
+        for beat in range(beats):
+            self._at(beat * BEAT_MS / 1000, "beat", None)
+        warm_s = WARMUP_SHARE * traffic.duration_s
+        before: dict[str, tuple[float, int]] = {}
+        while self._events and self._events[0][0] < traffic.duration_s:
+            now, _, kind, what = heapq.heappop(self._events)
+            if not before and now >= warm_s:
+                before = {name: (group.busy_s, group.computed) for name, group in groups.items()}
+            getattr(self, f"_on_{kind}")(what, now)
+        spent = {
+            name: (g.busy_s - before[name][0], g.computed - before[name][1]) for name, g in groups.items()
+        }
+        turns = [turn for turn in self.done if turn.arrived_s >= warm_s]
+        return self._figures(spent, turns, traffic.duration_s - warm_s)
+
+    def _at(self, when: float, kind: str, what: Any) -> None:
+        heapq.heappush(self._events, (when, next(self._order), kind, what))
+
+    def _on_beat(self, _: None, now: float) -> None:
+        for group in self._groups.values():
+            self._fleet.observe(group.heartbeat(), now)
+
+    def _on_arrive(self, turn: Turn, now: float) -> None:
+        session_id = f"session-{turn.session}"
+        if self._tokens[turn.session] >= self.traffic.most_tokens:
+            self._tokens[turn.session] = 0
+            self._conversations[turn.session] = next(self._order)
+            self._known.forget("t", session_id, session_id, now)
+        turn.conversation, turn.history = self._conversations[turn.session], self._tokens[turn.session]
+        asker = Asker("t", session_id, whole=False)
+        facts = RequestFacts(MODEL, session_id, turn.prompt)
+        facts, turn_tokens = self._known.complete(facts, asker, now)
+        view = self._fleet.view(MODEL, now)
+        decision = self._policy.choose(facts, view, now)
+        if not isinstance(decision, Assignment):
+            self.refused += 1
+            return
+        turn.group, turn.reason = decision.group, decision.reason
+        place, group = view.find(facts.last_group), view.find(decision.group)
+        move = self.costs.move(facts, group, place) if group and place else None
+        again = move.computed_tokens if move else 0
+        self._known.sent(facts, asker, decision.group, now)
+        self._fleet.sent(decision.group, turn.prompt + again, now, turn_tokens - turn.prompt)
+        taker = self._groups[decision.group]
+        taker.take(turn, now)
+        if turn.ready_s > now:
+            self._at(turn.ready_s, "step", taker)
+        self._on_step(taker, now)
+
+    def _on_step(self, group: ModelGroup, now: float) -> None:
+        if group.stepping:
+            return
+        ran = group.step(now)
+        if ran is not None:
+            group.stepping = True
+            self._at(now + ran[0], "stepped", (group, ran[1]))
+
+    def _on_stepped(self, what: tuple[ModelGroup, list[Turn]], now: float) -> None:
+        group, done = what
+        group.stepping = False
+        for turn in done:
+            session_id = f"session-{turn.session}"
+            if self._conversations[turn.session] == turn.conversation:
+                self._tokens[turn.session] = max(self._tokens[turn.session], turn.tokens)
+                told = Session(group.name, turn.tokens)
+                self._known.turned("t", session_id, session_id, told, now)
+            self.done.append(turn)
+        self._on_step(group, now)
+
+    def _figures(
+        self, spent: dict[str, tuple[float, int]], turns: list[Turn], elapsed_s: float
+    ) -> dict[str, Any]:
+        even = dict.fromkeys(spent, 1.0)
+        requests: Counter[str] = Counter(turn.group for turn in turns)
+        reasons: Counter[str] = Counter(turn.reason for turn in turns)
+        history = sum(turn.history for turn in turns) or 1
+        ttft = quantiles([(turn.first_s - turn.arrived_s) * 1000 for turn in turns], n=100)
+        return {
+            "policy": self.policy_name,
+            "imbalance_busy": round(imbalance({name: busy for name, (busy, _) in spent.items()}, even), 4),
+            "imbalance_tokens": round(imbalance({name: done for name, (_, done) in spent.items()}, even), 4),
+            "imbalance_requests": round(imbalance(requests, even), 4),
+            "hit_rate": round(sum(turn.cached for turn in turns) / history, 4),
+            "fetched_rate": round(sum(turn.fetched for turn in turns) / history, 4),
+            "ttft_p50_ms": round(ttft[49], 1),
+            "ttft_p99_ms": round(ttft[98], 1),
+            "use": round(fmean(busy for busy, _ in spent.values()) / elapsed_s, 3),
+            "turns": len(turns),
+            "refused": self.refused,
+            "reasons": {reason: round(number / len(turns), 4) for reason, number in reasons.most_common()},
+        }
+
+
+def _arrivals(traffic: Traffic, shape: Shape, random_: random.Random) -> Iterator[Turn]:
+    weights = [1 / rank**traffic.zipf for rank in range(1, traffic.sessions + 1)]
+    sessions = range(traffic.sessions)
+    per_s = traffic.load * traffic.groups / shape.turn_s(traffic.prompt_tokens, traffic.answer_tokens)
+    now = 0.0
+    while True:
+        now += random_.expovariate(per_s)
+        if now >= traffic.duration_s:
+            return
+        session = random_.choices(sessions, weights)[0]
+        # lengths of texts are spread widely: half to one and a half times the mean
+        prompt = max(1, round(traffic.prompt_tokens * random_.uniform(0.5, 1.5)))
+        answer = max(1, round(traffic.answer_tokens * random_.uniform(0.5, 1.5)))
+        yield Turn(session, 0, 0, prompt, answer, now)
+
+
+def compare(
+    traffic: Traffic, policies: Sequence[PolicyName], shape: Shape | None = None
+) -> list[dict[str, Any]]:
+    """One row for each policy, all with the same requests."""
+    return [World(traffic, policy, shape or Shape()).run() for policy in policies]

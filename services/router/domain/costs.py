@@ -1,0 +1,81 @@
+"""What it costs to serve a turn on a group, in seconds: the measure by which `hybrid` compares groups.
+
+    cost = wait + prompt + move + price * lead
+
+wait: until the group begins with the prompt. prompt: to compute what is new in the request. move: to have the
+session's KV there, nothing where it is already; else the cheaper of fetching and computing it again, by what
+that group measured itself. lead: how far the group is ahead of its fair share of all work; it costs nobody
+time today, and keeps queues from growing there tomorrow, so it counts at a low price. This is the rule of
+drift plus penalty (Neely, "Stochastic Network Optimization", 2010): the lead of a group stays within the cost
+of a move over the price, and sessions move no more often than that needs.
+"""
+
+from dataclasses import dataclass
+
+from services.router.domain.decision import FleetView, GroupView, RequestFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What it takes to have a session's KV on a group.
+
+    seconds: until it is there. computed_tokens: that are computed again for it; 0 when they are fetched.
+    """
+
+    seconds: float = 0.0
+    computed_tokens: int = 0
+
+
+STAYS = Move()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The rates to assume of a group that has measured none, and the price of a second of lead in seconds."""
+
+    assumed_tokens_per_s: float = 500.0
+    assumed_fetch_tokens_per_s: float = 20_000.0
+    assumed_fetch_s: float = 0.01
+    lead_price: float = 0.1
+
+    def move(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> Move:
+        """To have the session's KV on `group`, when it is on `place` now; None: on no group any more."""
+        tokens = request.session_tokens
+        if not tokens or group is place:
+            return STAYS
+        recompute_s = tokens / self._compute_rate(group)
+        if group.store and (place is None or place.store):
+            rate = group.fetch_tokens_per_s
+            fetch_s = (
+                group.fetch_s + tokens / rate
+                if rate
+                else self.assumed_fetch_s + tokens / self.assumed_fetch_tokens_per_s
+            )
+            if fetch_s < recompute_s:
+                return Move(fetch_s)
+        return Move(recompute_s, tokens)
+
+    def total_s(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> float:
+        """All of it; see the module's text."""
+        prompt_s = request.prompt_tokens / self._compute_rate(group)
+        return self.load_s(group) + prompt_s + self.move(request, group, place).seconds
+
+    def load_s(self, group: GroupView) -> float:
+        """The part that is the same for all requests."""
+        return group.wait_s + self.lead_price * group.lead_s
+
+    def _compute_rate(self, group: GroupView) -> float:
+        return group.recompute_tokens_per_s or group.tokens_per_s or self.assumed_tokens_per_s
+
+
+def home_and_place(
+    request: RequestFacts, fleet: FleetView, home: GroupView
+) -> tuple[GroupView, GroupView | None]:
+    """Where the session belongs, and where its KV is: its last group; unknown: its home, by assumption.
+
+    A last group that is not ready has nothing to give: the session belongs home again, and its KV is nowhere.
+    """
+    if not request.last_group:
+        return home, home
+    last = fleet.find(request.last_group)
+    return (last, last) if last is not None else (home, None)

@@ -1,0 +1,98 @@
+"""What a router knows of sessions: where their KV is, of how many tokens, and how much a turn adds.
+
+Learned from what it sends itself and from what leaders tell all routers, so several routers know nearly the
+same. It is knowledge that may be missing or old: then a session counts as new, and goes home.
+"""
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from services.router.domain.decision import RequestFacts
+from services.router.domain.expiring import ExpiringMap
+
+_SMOOTHING = 0.05  # weight of the newest turn in the mean of all
+
+
+class Asker(NamedTuple):
+    """Whose request it is. session_id: empty: none; one made for this request is known to nobody yet.
+
+    whole: the request holds the whole conversation, not only what is new. continues: an answer is in it.
+    """
+
+    tenant: str
+    session_id: str
+    whole: bool = True
+    continues: bool = False
+
+
+class Session(NamedTuple):
+    """group: of the last turn. tokens: with KV there. turn_tokens: that the last turn added; 0: unknown."""
+
+    group: str
+    tokens: int = 0
+    turn_tokens: int = 0
+
+
+class Sessions:
+    """Bounded in entries and in time. A session is kept under its id and under its routing key.
+
+    The key finds it for a client that sends no id and the whole conversation with every turn. Conversations
+    with the same root share it; the newest counts.
+    """
+
+    def __init__(self, *, ttl_s: float, max_entries: int) -> None:
+        self._known: ExpiringMap[tuple[str, str], Session] = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries)
+        self._mean_turn = 0.0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, tenant: str, session_id: str, routing_key: str, now: float) -> Session | None:
+        """The session of that id, or else the newest with that key."""
+        found = self._known.get((tenant, session_id), now) if session_id else None
+        return found or self._known.get((tenant, routing_key), now)
+
+    def complete(self, facts: RequestFacts, asker: Asker, now: float) -> tuple[RequestFacts, int]:
+        """The facts with what is known of the session, and the tokens that the turn is likely to add to it.
+
+        What a request repeats of its conversation is not new: it is the session's, as far as that is known. A
+        `last_group` that somebody else found out stands.
+        """
+        known = self.find(asker.tenant, asker.session_id, facts.routing_key, now)
+        tokens, new = known.tokens if known else 0, facts.prompt_tokens
+        if asker.whole:
+            if not tokens and asker.continues:
+                tokens = new
+            tokens = min(tokens, new)
+            new -= tokens
+        last = facts.last_group or (known.group if known else "")
+        turn = (known.turn_tokens if known else 0) or round(self._mean_turn)
+        completed = replace(facts, last_group=last, session_tokens=tokens, prompt_tokens=new)
+        return completed, max(turn, new)
+
+    def sent(self, facts: RequestFacts, asker: Asker, group: str, now: float) -> None:
+        """A request of the session went to `group`."""
+        for key in {asker.session_id or facts.routing_key, facts.routing_key}:
+            known = self._known.get((asker.tenant, key), now) or Session(group)
+            self._known.put((asker.tenant, key), known._replace(group=group), now)
+
+    def turned(self, tenant: str, session_id: str, routing_key: str, now: Session, at: float) -> None:
+        """A leader's word of where the session is, `at` this time; its `turn_tokens` are found out here."""
+        before = self.find(tenant, session_id, routing_key, at)
+        added = now.tokens - before.tokens if before and before.tokens else now.tokens
+        turn_tokens = added if added > 0 else before.turn_tokens if before else 0
+        if added > 0:
+            self._mean_turn += (_SMOOTHING if self._mean_turn else 1.0) * (added - self._mean_turn)
+        tokens = now.tokens or (before.tokens if before else 0)
+        for key in {session_id, routing_key}:
+            self._known.put((tenant, key), Session(now.group, tokens, turn_tokens), at)
+
+    def forget(self, tenant: str, session_id: str, routing_key: str, now: float) -> None:
+        """The session was deleted."""
+        for key in {session_id, routing_key}:
+            self._known.pop((tenant, key), now)
+
+    def expire(self, now: float) -> None:
+        """Drops what is too old, also when no requests come."""
+        self._known.expire(now)
