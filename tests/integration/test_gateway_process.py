@@ -48,6 +48,9 @@ async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
         await ready(http)
         answer = await http.post("/v1/chat/completions", json=CHAT)
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_router")
+        answer = await http.get("/v1/sessions")
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "session_store")
+        assert answer.headers["retry-after"] == "1"
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(10):
             _, log = await process.communicate()

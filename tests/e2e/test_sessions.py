@@ -1,0 +1,139 @@
+"""Sessions as objects on whole stacks: begun, used, shown, exported; imported elsewhere, and they go on."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from services.worker.engine.training.words import HELD_OUT_NAMES
+from tests.e2e.kit import Stack, ryz
+
+pytestmark = pytest.mark.timeout(120)
+NAME = HELD_OUT_NAMES[0]
+SESSION = "tea/with-a-friend"
+
+
+@pytest.fixture(scope="module")
+def other_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A second deployment of the demo model, split otherwise, that has seen nothing."""
+    options = ("--groups", "1", "--tensor-parallel", "1")
+    with Stack(tmp_path_factory.mktemp("other-stack"), *options) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+@pytest.fixture(scope="module")
+def keyed_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack with two tenants."""
+    keys = {"RYZ_API_KEYS": "key-of-ada:ada,key-of-bob:bob"}
+    with Stack(tmp_path_factory.mktemp("keyed-stack"), "--engine", "null", env=keys) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+def sessions(stack: Stack, *args: str) -> Any:
+    """What a command of `ryz sessions` prints for machines."""
+    told = ryz("sessions", *args, "--json", cwd=stack.folder)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def say(stack: Stack, text: str, session_id: str = SESSION) -> httpx.Response:
+    """One greedy turn."""
+    answer = httpx.post(
+        f"{stack.state.url}/v1/chat/completions",
+        json={
+            "model": "demo",
+            "temperature": 0,
+            "max_tokens": 40,
+            "session_id": session_id,
+            "messages": [{"role": "user", "content": text}],
+        },
+        timeout=30,
+    )
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def said(answer: httpx.Response) -> str:
+    content: str = answer.json()["choices"][0]["message"]["content"]
+    return content.strip()
+
+
+def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_stack: Stack) -> None:
+    made = sessions(torch_stack, "create", SESSION, "--pin", "g1")
+    assert (made["session_id"], made["pinned_group"], made["turns"]) == (SESSION, "g1", 0)
+    first = say(torch_stack, f"My name is {NAME}.")
+    assert NAME in said(first)
+    assert first.headers["x-ryz-group"] == "g1"
+    assert first.headers["x-ryz-route"]
+    assert said(say(torch_stack, "What is my name?")) == f"Your name is {NAME}."
+
+    shown = sessions(torch_stack, "show", SESSION, "--messages")
+    assert (shown["turns"], shown["num_messages"], shown["last_group"]) == (2, 4, "g1")
+    assert shown["tokens"] > 0
+    assert shown["home"] in {"g0", "g1"}
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant"] * 2
+    assert SESSION in [one["session_id"] for one in sessions(torch_stack, "list", "--all")["data"]]
+
+    file = other_stack.folder / "tea.json"
+    sessions(torch_stack, "export", SESSION, "--output", str(file))
+    brought = sessions(other_stack, "import", str(file))
+    assert (brought["turns"], brought["num_messages"], brought["tokens"]) == (2, 4, shown["tokens"])
+    assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
+    assert sessions(other_stack, "show", SESSION)["turns"] == 3
+
+    again = ryz("sessions", "import", str(file), cwd=other_stack.folder)
+    assert again.returncode == 4
+    assert "already" in again.stderr
+    sessions(other_stack, "import", str(file), "--replace")
+    assert sessions(other_stack, "show", SESSION)["turns"] == 2
+    sessions(other_stack, "delete", SESSION, "--yes")
+    assert ryz("sessions", "show", SESSION, cwd=other_stack.folder).returncode == 3
+    sessions(other_stack, "import", str(file))  # the deletion does not swallow it
+    assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
+
+
+def test_a_pin_to_nowhere_and_a_file_of_another_model(torch_stack: Stack, null_stack: Stack) -> None:
+    sessions(torch_stack, "create", "refused")
+    nowhere = ryz("sessions", "pin", "refused", "g9", cwd=torch_stack.folder)
+    assert nowhere.returncode == 1
+    assert "g0 (ready), g1 (ready)" in nowhere.stderr
+    assert sessions(torch_stack, "show", "refused")["pinned_group"] is None
+    file = null_stack.folder / "refused.json"
+    sessions(torch_stack, "export", "refused", "--output", str(file))
+    other = ryz("sessions", "import", str(file), cwd=null_stack.folder)
+    assert other.returncode == 4
+    assert "same weights" in other.stderr
+    file.write_bytes(file.read_bytes().replace(b'"demo"', b'"memo"'))
+    altered = ryz("sessions", "import", str(file), cwd=torch_stack.folder)
+    assert altered.returncode == 1
+    assert "altered" in altered.stderr
+    assert ryz("sessions", "show", "refused", cwd=null_stack.folder).returncode == 3
+
+
+def test_what_a_tenant_says_stays_with_it(keyed_stack: Stack) -> None:
+    ada, bob = (
+        httpx.Client(base_url=keyed_stack.state.url, headers={"Authorization": f"Bearer key-of-{name}"})
+        for name in ("ada", "bob")
+    )
+    with ada, bob:
+        path = f"/v1/sessions/{quote(SESSION, safe='')}"
+        body = {"session_id": SESSION, "messages": [{"role": "user", "content": "secret"}]}
+        assert ada.post("/v1/sessions", json=body).status_code == 201
+        assert bob.get("/v1/sessions").json()["data"] == []
+        for answer in (
+            bob.get(path),
+            bob.get(f"{path}/export"),
+            bob.post(f"{path}/pin", json={"group": "g0"}),
+            bob.post(f"{path}/move", json={"group": "g0"}),
+            bob.delete(path),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "session_not_found")
+        mine = bob.post("/v1/sessions", json=body | {"messages": []})
+        assert (mine.status_code, mine.json()["tenant"]) == (201, "bob")
+        assert bob.delete(path).status_code == 204
+        assert ada.get(path, params={"messages": "true"}).json()["messages"][0]["content"] == "secret"

@@ -1,0 +1,75 @@
+"""What other Python services use to look at sessions and change them; the gateway's tests have the rest."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from shared import subjects
+from shared.bus.memory import MemoryBus
+from shared.client.session_admin import SessionAdmin
+from shared.codec import pack_tokens
+from shared.errors import Conflict, InvalidRequest, SessionNotFound, Unavailable
+from shared.messages import SessionRecord
+from tests.session_services import SessionServices
+
+RECORD = SessionRecord(
+    session_id="s1", tenant="acme", model="demo", version=1, token_ids=pack_tokens(range(32))
+)
+
+
+async def test_leaders_are_waited_for_until_all_expected_have_answered(memory_bus: MemoryBus) -> None:
+    services = await SessionServices(memory_bus).start()
+    services.holdings = {"g1": 16}
+    admin = SessionAdmin(memory_bus, gather_s=30.0)
+    async with asyncio.timeout(5):
+        held = await admin.holders("acme", RECORD.token_ids, expected={"g0", "g1"})
+    assert [(one.group, one.cached_tokens, one.num_tokens) for one in held] == [("g0", 0, 32), ("g1", 16, 32)]
+    hasty = SessionAdmin(memory_bus, gather_s=0.05)
+    for expected in (set[str](), {"g0", "g1", "g2"}):
+        assert len(await hasty.holders("acme", b"", expected=expected)) == 2
+    await services.leave(subjects.KV_HOLDERS)
+    async with asyncio.timeout(5):
+        assert await admin.holders("acme", b"") == []
+
+
+async def test_a_view_joins_what_all_of_them_know(memory_bus: MemoryBus) -> None:
+    services = await SessionServices(memory_bus).start()
+    services.holdings = {"g1": 16}
+    admin = SessionAdmin(memory_bus)
+    assert (await admin.create(RECORD, pinned_group="g1")).pinned_group == "g1"
+    view = await admin.view("acme", "s1")
+    assert (view.summary.pinned_group, view.record) == ("g1", RECORD)
+    assert view.route is not None
+    assert view.route.home == "g0"
+    assert [one.group for one in view.holdings] == ["g1"]
+    with pytest.raises(SessionNotFound):
+        await admin.view("other", "s1")
+
+
+async def test_what_is_refused_has_changed_nothing(memory_bus: MemoryBus) -> None:
+    services = await SessionServices(memory_bus).start()
+    admin = SessionAdmin(memory_bus)
+    await admin.create(RECORD)
+    with pytest.raises(Conflict):
+        await admin.create(msgspec.structs.replace(RECORD, turns=9))
+    with pytest.raises(InvalidRequest, match=r"there are g0 \(ready\), g1 \(ready\)"):
+        await admin.pin("acme", "s1", "g9")
+    services.groups = {}
+    with pytest.raises(InvalidRequest, match="none does at the moment"):
+        await admin.move("acme", "s1", "g0")
+    assert services.records == {("acme", "s1"): RECORD}
+    assert (services.pins, services.warmed) == ({}, [])
+
+
+async def test_an_error_says_who_is_away_and_when_to_come_back(memory_bus: MemoryBus) -> None:
+    with pytest.raises(Unavailable, match="the router does not answer") as caught:
+        await SessionAdmin(memory_bus).route("acme", "s1", "demo")
+    assert caught.value.data == {"reason": "no_router", "retry_after_s": 1.0}
+    services = await SessionServices(memory_bus).start()
+    services.failing[subjects.SESSION_LIST] = Unavailable(
+        "Redis is away", reason="session_store", retry_after_s=7
+    )
+    with pytest.raises(Unavailable, match="Redis is away") as caught:
+        await SessionAdmin(memory_bus).page("acme")
+    assert caught.value.retry_after_s == 7
