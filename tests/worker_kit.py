@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from services.worker.adapters.model_dir import Model
@@ -14,17 +15,22 @@ from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.domain.plan import Engine
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.kv_holdings import BlockIndex
 from services.worker.leader.service import Leader, LeaderOptions
-from shared import codec, subjects
+from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
 from shared.errors import SessionNotFound, Unavailable
+from shared.kv_store import data_key
 from shared.messages import (
     AnyFrame,
+    BlocksCommitted,
+    BlocksFound,
     ChatMessage,
     Done,
     Failed,
     FrameBatch,
     GenerateRequest,
+    HeldBlocks,
     Route,
     SessionCommitted,
     SessionRecord,
@@ -79,6 +85,40 @@ def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048)
     )
 
 
+class RedisIndex:
+    """What ranks have written, as the KV state service would find it; may be told to be away or slow."""
+
+    def __init__(self, url: str) -> None:
+        self.redis = Redis.from_url(url)
+        self.held: dict[tuple[str, str], list[bytes]] = {}
+        self.away = False
+        self.delay_s = 0.0
+        self.finds = 0
+
+    async def find(self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float) -> BlocksFound:
+        self.finds += 1
+        await asyncio.sleep(min(self.delay_s, timeout_s))
+        if self.away or self.delay_s > timeout_s:
+            raise Unavailable("the index is away")
+        count = 0
+        for name in names:
+            if not await self.redis.exists(data_key(name)):
+                break
+            count += 1
+        return BlocksFound(count=count)
+
+    async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
+        if self.away:
+            raise Unavailable("the index is away")
+        stored = 0
+        for one in held:
+            names = kv_hash.split(one.names)
+            for name in names:
+                stored += await self.redis.hlen(data_key(name)) == one.parts
+            self.held[one.tenant, one.session_id] = names
+        return BlocksCommitted(stored=stored)
+
+
 class Kit:
     """Use as `async with Kit(bus) as kit`; at the end nothing may have crashed or logged an error."""
 
@@ -88,6 +128,7 @@ class Kit:
         engine: Engine | None = None,
         group: str = "g0",
         model: Model | None = None,
+        index: BlockIndex | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -103,6 +144,7 @@ class Kit:
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,
+            index=index,
             registry=self.registry,
         )
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)

@@ -249,6 +249,10 @@ class Leader:
             "ranks": self._engine.status(),
         }
 
+    def kv_names(self, tokens: list[int], tenant: str = "default") -> list[bytes]:
+        """The names of the blocks that a tenant's tokens fill; of no use while there is no store."""
+        return self._kv_tier.names.of_tokens(tokens, tenant)
+
     def _refusal(self) -> RyzError | None:
         """Why no work is taken now; None: it is."""
         if self._draining:
