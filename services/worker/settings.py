@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from services.worker.domain.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.domain.kv_costs import FetchMode
 from services.worker.domain.kv_messages import Compression
-from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVDtype, Quantize
+from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 from shared.settings import CommonSettings
 
@@ -109,6 +109,22 @@ class Settings(CommonSettings):
     kv_dtype: KVDtype = Field(
         default="auto",
         description="What the KV cache holds; `auto`: fp16 beside int8 weights, fp32 beside all others.",
+    )
+    kv_cold: KVCold = Field(
+        default="none",
+        description="`fp8` compresses what lies behind the hot zone of the KV cache, with a small loss.",
+    )
+    kv_hot_tokens: int = Field(
+        default=16,
+        ge=0,
+        le=4096,
+        description="With `fp8`: how many tokens before its own block a token sees in full precision; whole "
+        "blocks of 16 count.",
+    )
+    kv_cold_layers: str = Field(
+        default="all",
+        pattern=r"^(all|[0-9,\- ]{1,256})$",
+        description="With `fp8`: in which layers, such as `0-3,8`; the others stay in full precision.",
     )
     rank_start: RankStart = Field(
         default="auto",

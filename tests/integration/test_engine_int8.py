@@ -1,4 +1,4 @@
-"""What INT8 and a half-precision KV cache cost the model that ships: its perplexity on text it never saw.
+"""What INT8 and a smaller KV cache cost the model that ships: its perplexity on text it never saw.
 
 Every token is predicted the way it is served, through the runner over the paged cache, many texts in a
 batch. The figures stand in docs/decisions/0009-compiled-kernels.md.
@@ -19,6 +19,7 @@ from services.worker.domain.plan import BLOCK_SIZE, StepPlan
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, read_config
+from services.worker.engine.kv_cold import ColdZone
 from services.worker.engine.loader import open_source
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.compute import NativeCompute
@@ -47,7 +48,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def native(int8: bool, kv_dtype: torch.dtype, target: str | None = None) -> ComputeFactory:
+def native(
+    int8: bool, kv_dtype: torch.dtype, target: str | None = None, cold: ColdZone | None = None
+) -> ComputeFactory:
     """Compiled computing in a precision; a test is skipped where there is none."""
     try:
         compiled = kernels(target)
@@ -66,6 +69,7 @@ def native(int8: bool, kv_dtype: torch.dtype, target: str | None = None) -> Comp
             num_blocks=num_blocks,
             threads=1,
             kv_dtype=kv_dtype,
+            cold=cold,
             spin=False,
         )
 
@@ -143,3 +147,13 @@ def test_half_precision_keys_and_values_lose_next_to_nothing(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["answers", "prose"])
 def test_int8_loses_less_than_one_percent(kind: str, kv_dtype: torch.dtype, target: str) -> None:
     assert 0 < abs(loss(kind, native(True, kv_dtype, target))) < LIMIT
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, int8: bool, target: str) -> None:
+    """Beside the same weights with a cache in full precision: what the cold zone adds."""
+    zone = ColdZone(1, (True,) * read_config(DEMO).num_layers)
+    exact = loss(kind, native(int8, torch.float16, target))
+    assert 0 < abs(loss(kind, native(int8, torch.float16, target, zone)) - exact) < LIMIT / 2

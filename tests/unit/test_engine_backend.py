@@ -90,6 +90,8 @@ def logits_of(loaded: Backend) -> Tensor:
         ({"kv_dtype": "fp16"}, "native {}, float16 KV", 0.1),
         ({"quantize": "int8"}, "native {} int8, float16 KV", 1.0),
         ({"quantize": "int8", "kv_dtype": "fp32"}, "native {} int8, float32 KV", 1.0),
+        ({"kv_cold": "fp8", "kv_hot_tokens": 0}, "native {}, float32 KV, fp8 behind", 1.0),
+        ({"kv_cold": "fp8", "kv_dtype": "fp16"}, "native {}, float16 KV, fp8 behind", 1.0),
         ({"kernels": "plain"}, "plain", 0.0),
         ({"kernels": "plain", "kv_dtype": "fp32"}, "plain", 0.0),
     ],
@@ -99,7 +101,8 @@ def test_every_choice_computes_what_it_says(
 ) -> None:
     loaded = load(config(model, **changes), SingleRank())
     assert loaded.name == name.format(compiled)
-    assert loaded.kv_format == ("fp16" if "float16" in name else "fp32")
+    assert loaded.kv_format.partition("+")[0] == ("fp16" if "float16" in name else "fp32")
+    assert ("+fp8" in loaded.kv_format) == ("fp8" in name)
     wanted = plan_logits(model, 1, [plan()])[0]
     found = logits_of(loaded)
     torch.testing.assert_close(found, wanted, atol=near, rtol=0)
@@ -113,11 +116,33 @@ def test_half_the_cache_takes_half_the_memory(model: Path, compiled: str) -> Non
     assert half.block_bytes * 2 == whole.block_bytes
 
 
+def test_a_cold_zone_is_named_and_counted(model: Path, compiled: str) -> None:
+    half = load(config(model, kv_dtype="fp16"), SingleRank())
+    cold = load(config(model, kv_dtype="fp16", kv_cold="fp8", max_running=5), SingleRank())
+    assert cold.kv_format == "fp16+fp8:16:all"
+    scales = 2 * 4 * 3 * 4  # keys and values, fp32, layers, heads
+    assert cold.block_bytes == half.block_bytes // 2 + scales
+    # two blocks of each sequence, and those of the prompts that a pass computes
+    assert cold.hot_bytes == (2 * 5 + 64) * half.block_bytes
+    some = load(config(model, kv_cold="fp8", kv_hot_tokens=20, kv_cold_layers="0,2-2"), SingleRank())
+    assert some.kv_format == "fp32+fp8:32:0,2"
+    # a layer in fp32, and two in fp8
+    assert some.block_bytes == 2 * half.block_bytes // 3 + 2 * (half.block_bytes // 6 + scales // 3)
+
+
+def test_cold_layers_are_checked_before_weights_are_read(model: Path) -> None:
+    for rank in (0, 1):
+        asked = config(model, rank, kv_cold="fp8", kv_cold_layers="0-3")
+        with pytest.raises(ModelError, match=r"kv_cold_layers=0-3: '0-3' is no layer, nor a range"):
+            load(asked, SingleRank())
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"quantize": "int8"}, "quantize=int8"),
         ({"kv_dtype": "fp16"}, "kv_dtype=fp16"),
+        ({"kv_cold": "fp8"}, "kv_cold=fp8"),
         ({"quantize": "int8", "kv_dtype": "fp16"}, "quantize=int8"),
     ],
 )
@@ -137,6 +162,7 @@ def test_what_only_kernels_have_is_refused_beside_plain(
         ({"kernels": "native", "quantize": "int8"}, "kernels=native"),
         ({"quantize": "int8"}, "quantize=int8"),
         ({"kv_dtype": "fp16"}, "kv_dtype=fp16"),
+        ({"kv_cold": "fp8"}, "kv_cold=fp8"),
     ],
 )
 def test_a_wish_that_cannot_be_had_is_refused(model: Path, changes: dict[str, Any], named: str) -> None:

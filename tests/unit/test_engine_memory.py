@@ -11,6 +11,7 @@ from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine import memory
 from services.worker.engine.config import read_config
 from services.worker.engine.fields import ModelError
+from services.worker.engine.kv_cold import ColdZone
 from services.worker.engine.memory import MemoryShort, cache_bytes, require_room, weight_bytes
 from services.worker.engine.weights import stored_tensors
 from tests.engine_support import make_llama
@@ -54,6 +55,19 @@ def test_the_cache_is_counted_with_replicated_heads(model: Path) -> None:
     assert cache_bytes(shape, 8, 32) == 2 * 4 * 3 * 8 * 16 * 32
     assert cache_bytes(shape, 8, 32, "fp16") * 2 == cache_bytes(shape, 8, 32)
     assert cache_bytes(shape, 1, 1) == cache_bytes(shape, 1, 16)
+
+
+def test_a_cold_zone_saves_all_but_the_last_blocks(model: Path) -> None:
+    shape = read_config(model)
+    half, zone = cache_bytes(shape, 1, 65536, "fp16"), ColdZone(1, (True,) * 3)
+    place = cache_bytes(shape, 1, 16, "fp16")
+    scales = 4096 * 2 * 4 * 3 * 4
+    found = cache_bytes(shape, 1, 65536, "fp16", cold=zone, max_running=10)
+    assert found == half // 2 + scales + (2 * 10 + 64) * place
+    # a cache in which everything may be a last block
+    assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * place + 2 * 2 * 4 * 3 * 4
+    one_layer = ColdZone(1, (False, True, False))
+    assert found < cache_bytes(shape, 1, 65536, "fp16", cold=one_layer, max_running=10) < half
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from services.worker.domain.rank_messages import (
     Device,
     Dtype,
     Kernels,
+    KVCold,
     KVDtype,
     Quantize,
     RankConfig,
@@ -39,6 +40,8 @@ class RankEngineOptions:
     quantize: `int8` stores the weights of the linear layers in 8 bits.
     kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
     kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
+    kv_cold: `fp8` compresses blocks that lie kv_hot_tokens behind a token, in the layers kv_cold_layers.
+    max_running: how many sequences it computes at once; their last blocks are not compressed.
     device: `cuda` takes a GPU for each rank. dtype: what is computed in there; `auto`: bf16.
     remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
@@ -55,6 +58,10 @@ class RankEngineOptions:
     quantize: Quantize = "none"
     kernels: Kernels = "auto"
     kv_dtype: KVDtype = "auto"
+    kv_cold: KVCold = "none"
+    kv_hot_tokens: int = 16
+    kv_cold_layers: str = "all"
+    max_running: int = 128
     device: Device = "cpu"
     dtype: Dtype = "auto"
     kv_cache_tokens: int = 65536
@@ -96,6 +103,10 @@ def group_config(
         quantize=options.quantize,
         kernels=options.kernels,
         kv_dtype=options.kv_dtype,
+        kv_cold=options.kv_cold,
+        kv_hot_tokens=options.kv_hot_tokens,
+        kv_cold_layers=options.kv_cold_layers,
+        max_running=options.max_running,
         device=options.device,
         dtype=options.dtype,
         kv_cache_tokens=options.kv_cache_tokens,

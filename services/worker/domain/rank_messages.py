@@ -90,7 +90,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_cold: KVCold = "none"
     kv_hot_tokens: int = 16
     kv_cold_layers: str = "all"
-    max_running: int = 64
+    max_running: int = 128
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

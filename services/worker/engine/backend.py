@@ -19,6 +19,7 @@ from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, ModelError
 from services.worker.engine.cuda_graphs import CudaCapture
 from services.worker.engine.device import gpu_memory, require_gpu_room, take_device
+from services.worker.engine.kv_cold import cold_zone
 from services.worker.engine.loader import open_source
 from services.worker.engine.memory import require_room
 from services.worker.engine.model import Decoder
@@ -38,6 +39,7 @@ log = structlog.get_logger(__name__)
 class Backend:
     """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
 
+    hot_bytes: of the cache beside its blocks, whatever their number.
     start: makes the cache of so many blocks and what computes with it. kv_format: as in `EngineInfo`.
     placement: where the weights lie.
     """
@@ -47,6 +49,7 @@ class Backend:
     start: Callable[[int], Compute]
     kv_format: str = "fp32"
     placement: Placement = CPU
+    hot_bytes: int = 0
 
 
 def shared_kernels(config: RankConfig) -> Kernels | None:
@@ -119,6 +122,7 @@ def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
     """Raises `ModelError` for settings that were chosen by name and that a GPU does not have."""
     chosen = [f"quantize={config.quantize}"] * (config.quantize != "none")
     chosen += ["kernels=native"] * (config.kernels == "native")
+    chosen += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
     if chosen:
         raise ModelError(f"{chosen[0]} is for CPUs, and device=cuda was chosen; drop one of the two")
     if config.kv_dtype not in {"auto", placement.format}:
@@ -131,6 +135,7 @@ def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
 def _load_native(
     native: Kernels, config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
 ) -> Backend:
+    cold = cold_zone(config, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
     quantized = config.quantize == "int8"
     weights = NativeWeights.load(source, shape, native, quantized)
@@ -148,15 +153,19 @@ def _load_native(
             num_blocks=num_blocks,
             threads=config.threads,
             kv_dtype=kv_dtype,
+            cold=cold,
             spin=spin,
         )
 
     heads = heads_of(shape, collectives.rank, collectives.world)
+    weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
+    kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
     return Backend(
-        f"native {native.target}{' int8' if quantized else ''}, {str(kv_dtype).removeprefix('torch.')} KV",
-        native_cache.block_bytes(shape.num_layers, heads, kv_dtype),
+        f"native {native.target}{weights_name}, {kv_name} KV{', fp8 behind' if cold else ''}",
+        native_cache.block_bytes(shape.num_layers, heads, kv_dtype, cold),
         start,
-        "fp16" if kv_dtype == torch.float16 else "fp32",
+        f"{kv_format}+{cold.format}" if cold else kv_format,
+        hot_bytes=native_cache.hot_bytes(config.max_running, heads, kv_dtype, cold) if cold else 0,
     )
 
 
@@ -164,6 +173,7 @@ def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
     """The kernels, where they are wanted and can be had."""
     special = [f"quantize={config.quantize}"] * (config.quantize != "none")
     special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")
+    special += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
     if config.kernels == "plain":
         if special:
             raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")

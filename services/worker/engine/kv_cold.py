@@ -17,6 +17,7 @@ from services.worker.engine.fields import ModelError
 
 LARGEST = 448.0  # of e4m3 (Micikevicius et al., FP8 formats for deep learning, 2022)
 TINY = 1e-30  # a block with nothing larger is zeros
+PASS_TOKENS = 512  # what the kernels compute at once
 SCALE_BYTES = 4  # of the keys, and of the values, of a block and KV head
 
 
@@ -40,6 +41,10 @@ class ColdZone:
     def num_layers(self) -> int:
         """How many layers have a cold zone."""
         return sum(self.layers)
+
+    def places(self, max_running: int) -> int:
+        """How many blocks so many sequences read in full precision at a time, prefills included."""
+        return max_running * (self.hot_blocks + 1) + 2 * PASS_TOKENS // BLOCK_SIZE
 
 
 def cold_zone(config: RankConfig, num_layers: int) -> ColdZone | None:

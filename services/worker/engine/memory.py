@@ -9,6 +9,7 @@ from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine.config import ModelConfig
 from services.worker.engine.fields import ModelError
+from services.worker.engine.kv_cold import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.safetensors_file import TYPES, Stored
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -64,12 +65,29 @@ def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, 
     return total
 
 
-def cache_bytes(shape: ModelConfig, world: int, tokens: int, kv_dtype: str = "fp32") -> int:
-    """What keys and values of so many tokens take in all ranks together."""
+def cache_bytes(
+    shape: ModelConfig,
+    world: int,
+    tokens: int,
+    kv_dtype: str = "fp32",
+    *,
+    cold: ColdZone | None = None,
+    max_running: int = 0,
+) -> int:
+    """What keys and values of so many tokens take in all ranks together.
+
+    With a cold zone: compressed, but for the last blocks of `max_running` sequences.
+    """
     heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
     blocks = -(-tokens // BLOCK_SIZE)
     each = 2 if kv_dtype == "fp16" else 4
-    return 2 * each * shape.num_layers * heads * shape.head_dim * BLOCK_SIZE * blocks
+    # of a layer and head: keys and values of a block in full precision, and compressed
+    full, compressed = 2 * each * shape.head_dim * BLOCK_SIZE, 2 * (shape.head_dim * BLOCK_SIZE + SCALE_BYTES)
+    if cold is None:
+        return heads * shape.num_layers * full * blocks
+    places = min(blocks, cold.places(max_running))
+    exact = heads * (shape.num_layers - cold.num_layers) * full * blocks
+    return exact + heads * cold.num_layers * (compressed * blocks + full * places)
 
 
 def require_room(
@@ -83,7 +101,10 @@ def require_room(
     weights = weight_bytes(tensors, config.quantize, native=native, tied=shape.tied_embeddings)
     half = config.kv_dtype == "fp16" or (config.kv_dtype == "auto" and config.quantize != "none")
     tokens = config.kv_cache_tokens or BLOCK_SIZE
-    cache = cache_bytes(shape, config.world, tokens, "fp16" if half else "fp32")
+    cold = cold_zone(config, shape.num_layers)
+    cache = cache_bytes(
+        shape, config.world, tokens, "fp16" if half else "fp32", cold=cold, max_running=config.max_running
+    )
     here = config.world - config.remote
     weights, cache = weights * here // config.world, cache * here // config.world
     free, total = available_bytes(), total_bytes()

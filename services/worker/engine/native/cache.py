@@ -14,7 +14,7 @@ from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.engine.kv_cold import SCALE_BYTES, ColdZone
 from services.worker.engine.native.library import Cold
 from services.worker.engine.native.packed import buffer
-from services.worker.engine.native.program import MAX_ROWS, HeadShape
+from services.worker.engine.native.program import HeadShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class NativeCache:
     """All layers, zeros at the start.
 
     A place costs memory from its first use on (so does a block), and those in use are never more than blocks,
-    since each belongs to a block that one sequence fills. `hot_places` says how many there will be.
+    since each belongs to a block that one sequence fills; `ColdZone.places` says how many there will be.
     """
 
     def __init__(
@@ -82,11 +82,7 @@ def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, zone: Col
     return 2 * heads.kv_heads * (hot + cold * (numbers + SCALE_BYTES))
 
 
-def place_bytes(heads: HeadShape, dtype: torch.dtype, zone: ColdZone) -> int:
-    """Memory of one place on one rank."""
-    return 2 * heads.kv_heads * zone.num_layers * BLOCK_SIZE * heads.width * dtype.itemsize
-
-
-def hot_places(max_running: int, zone: ColdZone) -> int:
-    """How many places so many sequences use in one pass, prefills included."""
-    return max_running * (zone.hot_blocks + 1) + 2 * MAX_ROWS // BLOCK_SIZE
+def hot_bytes(max_running: int, heads: HeadShape, dtype: torch.dtype, zone: ColdZone) -> int:
+    """Memory of the places that so many sequences use, on one rank."""
+    place = 2 * heads.kv_heads * zone.num_layers * BLOCK_SIZE * heads.width * dtype.itemsize
+    return zone.places(max_running) * place

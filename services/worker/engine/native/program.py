@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from services.worker.engine.kv_cold import PASS_TOKENS
 from services.worker.engine.native.library import Cold, Flag, Kind, Op
 from services.worker.engine.native.packed import PackedLinear, buffer, padded
 
-MAX_ROWS = 512
+MAX_ROWS = PASS_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
