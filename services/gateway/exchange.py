@@ -32,12 +32,18 @@ class Outcome:
     first_text_s: float = 0.0  # on the loop's clock; 0: none came
 
     def headers(self) -> Headers:
-        """Which group served it, why that one, and where the prompt's KV came from, as far as it is known."""
+        """Which group served it, why that one, and where the prompt's KV came from, as far as it is known.
+
+        A group that fetches for long accepts before it has decided; then the usage tells, if it is there yet.
+        """
         headers = [(b"x-ryz-group", self.group.encode())]
         if self.accepted is not None and self.accepted.reason:
             headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
-        if self.accepted is not None and self.accepted.kv:
-            headers.append((b"x-ryz-kv", self.accepted.kv.encode()))
+        kv = self.accepted.kv if self.accepted is not None else ""
+        if not kv and any(usage.fetched_tokens for usage in self.usages):
+            kv = "fetch"
+        if kv:
+            headers.append((b"x-ryz-kv", kv.encode()))
         return headers
 
 

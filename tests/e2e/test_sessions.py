@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from services.worker.engine.training.words import HELD_OUT_NAMES
-from tests.e2e.kit import Stack, ryz
+from tests.e2e.kit import Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 NAME = HELD_OUT_NAMES[0]
@@ -95,6 +95,32 @@ def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_
     assert ryz("sessions", "show", SESSION, cwd=other_stack.folder).returncode == 3
     sessions(other_stack, "import", str(file))  # the deletion does not swallow it
     assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
+
+
+def test_a_moved_session_answers_from_its_new_group(torch_stack: Stack) -> None:
+    def of_store() -> int:
+        return int(sessions(torch_stack, "show", "moved")["blocks"])
+
+    sessions(torch_stack, "create", "moved", "--pin", "g0")
+    for text in (f"My name is {NAME}.", "Tell me about Python.", "Tell me about Python."):
+        say(torch_stack, text, "moved")
+    wait_for(lambda: of_store() > 0, "the session's KV is in the store")
+    held = {one["group"]: one["cached_tokens"] for one in sessions(torch_stack, "show", "moved")["groups"]}
+    assert held["g0"] > 0
+    stuck = ryz("sessions", "move", "moved", "g1", cwd=torch_stack.folder)
+    assert stuck.returncode == 4
+    assert "pinned to 'g0'" in stuck.stderr
+    sessions(torch_stack, "unpin", "moved")
+    moved = sessions(torch_stack, "move", "moved", "g1")
+    assert moved["fetched_tokens"] > 0
+    assert moved["cached_tokens"] >= moved["fetched_tokens"]
+    shown = sessions(torch_stack, "show", "moved")
+    assert shown["last_group"] == "g1"
+    assert {one["group"] for one in shown["groups"]} == {"g0", "g1"}
+    answer = say(torch_stack, "What is my name?", "moved")
+    assert said(answer) == f"Your name is {NAME}."
+    told = [answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv")]
+    assert told in (["g1", "last_group", "warm"], ["g1", "preferred", "warm"])
 
 
 def test_a_pin_to_nowhere_and_a_file_of_another_model(torch_stack: Stack, null_stack: Stack) -> None:
