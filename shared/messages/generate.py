@@ -94,6 +94,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
 
     reply_to: the subject for the frames; empty: the reply subject of the NATS message.
     delivery: `stream` sends a frame after each step, `whole` lets the leader gather tokens into few frames.
+    kv: what to do with KV that is in the store and not in the group's memory: `auto` takes the faster way,
+        `fetch` and `recompute` are for measuring.
     """
 
     request_id: RequestId
@@ -109,6 +111,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     reply_to: str = ""
     delivery: Literal["stream", "whole"] = "stream"
     resume: ResumePoint | None = None
+    kv: Literal["auto", "fetch", "recompute"] = "auto"
 
 
 class Route(Wire, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ SESSION = m.SessionRef(session_id="s1", given=False, mode="append")
 RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5)
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
-    priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME,
+    priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(

@@ -104,7 +104,7 @@ class Admission:
             return False
         first, last = sequence.computed // BLOCK_SIZE, (len(sequence.tokens) - 1) // BLOCK_SIZE
         stored = min(last, max(sequence.stored, self._write_behind.num_known_of(names)))
-        if stored <= first or not self._fetches(stored - first):
+        if stored <= first or not (sequence.always_fetch or self._fetches(stored - first)):
             return False
         self._queues.fetch(sequence, names[first:stored])
         return True

@@ -33,8 +33,9 @@ class Sequence:
     `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
     -1: there was none yet.
 
-    `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. While
-    blocks are on their way from there `fetching` is the fetch's number, else 0; `fetched_tokens` came so.
+    `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. With
+    `always_fetch` they are fetched whatever it costs. While blocks are on their way from there `fetching` is
+    the fetch's number, else 0; `fetched_tokens` came so.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class Sequence:
     block_names: list[bytes] = field(default_factory=list)
     cached_tokens: int = -1
     stored: int = 0
+    always_fetch: bool = False
     fetching: int = 0
     fetched_tokens: int = 0
     num_preemptions: int = 0

@@ -144,6 +144,9 @@ class KVTier:
         at_hand = self.at_hand(generation)
         if at_hand is not None:
             return at_hand
+        policy = generation.request.kv
+        if policy == "recompute":
+            return "recompute"
         assert self._scheduler is not None
         scheduler, names = self._scheduler, self.names_of(generation.choices[0].sequence)
         count = await self._ask(names)
@@ -155,7 +158,8 @@ class KVTier:
             choice.sequence.stored = count
         if count <= here:
             return "warm" if here else "new"
-        return "fetch" if self.costs.fetches(count - here, self._clock()) else "recompute"
+        fetches = policy == "fetch" or self.costs.fetches(count - here, self._clock())
+        return "fetch" if fetches else "recompute"
 
     async def warm(self, names: list[bytes]) -> int:
         """Gets a sequence's blocks into the cache; returns how many were fetched."""

@@ -143,6 +143,8 @@ class Preparer:
                 tenant=request.tenant,
                 priority=request.priority,
                 deadline=generation.deadline,
+                stored=-1 if request.kv == "recompute" else 0,
+                always_fetch=request.kv == "fetch",
             )
             tokenizer = self._model.tokenizer
             choice = Choice(
