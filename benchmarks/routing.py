@@ -2,14 +2,14 @@
 
 Time is virtual, so a run is the same each time and takes seconds; what it models stands in
 `routing_model.py`. Requests come at random (Poisson), each of a session drawn by Zipf's law, so one session
-has a quarter of them; those of one session may overlap. `decision_times` takes real time.
+has a quarter of them; those of one session may overlap.
 """
 
 import heapq
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from statistics import fmean, quantiles
 from typing import Any
@@ -19,7 +19,6 @@ from services.router.domain.balance import imbalance
 from services.router.domain.costs import Costs
 from services.router.domain.decision import Assignment, RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
-from services.router.domain.group import LoadLimits
 from services.router.domain.policies import HybridLimits, PolicyName, make_policy
 from services.router.domain.sessions import Asker, Session, Sessions
 
@@ -41,49 +40,49 @@ class Traffic:
     seed: int = 1
 
 
-@dataclass
 class World:
-    """One run: the groups, the router's knowledge, and what is to happen when."""
+    """One run: the groups, what the router knows, and what is to happen when.
 
-    traffic: Traffic
-    policy_name: PolicyName
-    shape: Shape = field(default_factory=Shape)
-    limits: HybridLimits = field(default_factory=HybridLimits)
-    costs: Costs = field(default_factory=Costs)
-    half_life_s: float = 60.0
-    done: list[Turn] = field(default_factory=list)
-    refused: int = 0
+    limits, costs: of `hybrid`.
+    """
 
-    def run(self) -> dict[str, Any]:
-        """Figures of the time after the warm-up."""
-        random_ = random.Random(self.traffic.seed)
-        traffic = self.traffic
-        groups = {f"g{index}": ModelGroup(f"g{index}", self.shape) for index in range(traffic.groups)}
-        self._groups = groups
-        self._fleet = Fleet(FleetLimits(load=LoadLimits(), half_life_s=self.half_life_s))
-        self._policy = make_policy(self.policy_name, self.limits, self.costs)
+    def __init__(
+        self,
+        traffic: Traffic,
+        policy: PolicyName,
+        shape: Shape,
+        limits: HybridLimits | None = None,
+        costs: Costs | None = None,
+    ) -> None:
+        self.traffic = traffic
+        self.costs = costs or Costs()
+        self._random = random.Random(traffic.seed)
+        self._groups = {f"g{index}": ModelGroup(f"g{index}", shape) for index in range(traffic.groups)}
+        self._fleet = Fleet(FleetLimits())
+        self._policy = make_policy(policy, limits, self.costs)
         self._known = Sessions(ttl_s=3600.0, max_entries=65_536)
-        self._tokens = [random_.randrange(traffic.most_tokens) for _ in range(traffic.sessions)]
         self._order = count()
         self._conversations = [next(self._order) for _ in range(traffic.sessions)]
+        self._tokens = [self._random.randrange(traffic.most_tokens) for _ in range(traffic.sessions)]
         self._events: list[tuple[float, int, str, Any]] = []
-        for turn in _arrivals(traffic, self.shape, random_):
+        self._done: list[Turn] = []
+        self._refused = 0
+        for turn in _arrivals(traffic, shape, self._random):
             self._at(turn.arrived_s, "arrive", turn)
-        beats = int(traffic.duration_s * 1000 / BEAT_MS)
-        for beat in range(beats):
+        for beat in range(int(traffic.duration_s * 1000 / BEAT_MS)):
             self._at(beat * BEAT_MS / 1000, "beat", None)
-        warm_s = WARMUP_SHARE * traffic.duration_s
+
+    def run(self) -> dict[str, Any]:
+        """Figures of the time after the warm-up; see `run` below."""
+        warm_s, ends_s = WARMUP_SHARE * self.traffic.duration_s, self.traffic.duration_s
         before: dict[str, tuple[float, int]] = {}
-        while self._events and self._events[0][0] < traffic.duration_s:
+        while self._events and self._events[0][0] < ends_s:
             now, _, kind, what = heapq.heappop(self._events)
             if not before and now >= warm_s:
-                before = {name: (group.busy_s, group.computed) for name, group in groups.items()}
+                before = {group.name: (group.busy_s, group.computed) for group in self._groups.values()}
             getattr(self, f"_on_{kind}")(what, now)
-        spent = {
-            name: (g.busy_s - before[name][0], g.computed - before[name][1]) for name, g in groups.items()
-        }
-        turns = [turn for turn in self.done if turn.arrived_s >= warm_s]
-        return self._figures(spent, turns, traffic.duration_s - warm_s)
+        turns = [turn for turn in self._done if turn.arrived_s >= warm_s]
+        return self._figures(before, turns, ends_s - warm_s)
 
     def _at(self, when: float, kind: str, what: Any) -> None:
         heapq.heappush(self._events, (when, next(self._order), kind, what))
@@ -105,7 +104,7 @@ class World:
         view = self._fleet.view(MODEL, now)
         decision = self._policy.choose(facts, view, now)
         if not isinstance(decision, Assignment):
-            self.refused += 1
+            self._refused += 1
             return
         turn.group, turn.reason = decision.group, decision.reason
         place, group = view.find(facts.last_group), view.find(decision.group)
@@ -136,30 +135,35 @@ class World:
                 self._tokens[turn.session] = max(self._tokens[turn.session], turn.tokens)
                 told = Session(group.name, turn.tokens)
                 self._known.turned("t", session_id, session_id, told, now)
-            self.done.append(turn)
+            self._done.append(turn)
         self._on_step(group, now)
 
     def _figures(
-        self, spent: dict[str, tuple[float, int]], turns: list[Turn], elapsed_s: float
+        self, before: dict[str, tuple[float, int]], turns: list[Turn], elapsed_s: float
     ) -> dict[str, Any]:
-        even = dict.fromkeys(spent, 1.0)
-        requests: Counter[str] = Counter(turn.group for turn in turns)
-        reasons: Counter[str] = Counter(turn.reason for turn in turns)
+        groups = self._groups.values()
+        even = dict.fromkeys(self._groups, 1.0)
+        busy_s = {group.name: group.busy_s - before[group.name][0] for group in groups}
+        computed = {group.name: float(group.computed - before[group.name][1]) for group in groups}
+        requests = Counter(turn.group for turn in turns)
         history = sum(turn.history for turn in turns) or 1
         ttft = quantiles([(turn.first_s - turn.arrived_s) * 1000 for turn in turns], n=100)
         return {
-            "policy": self.policy_name,
-            "imbalance_busy": round(imbalance({name: busy for name, (busy, _) in spent.items()}, even), 4),
-            "imbalance_tokens": round(imbalance({name: done for name, (_, done) in spent.items()}, even), 4),
+            "policy": self._policy.name,
+            "imbalance_tokens": round(imbalance(computed, even), 4),
+            "imbalance_busy": round(imbalance(busy_s, even), 4),
             "imbalance_requests": round(imbalance(requests, even), 4),
             "hit_rate": round(sum(turn.cached for turn in turns) / history, 4),
             "fetched_rate": round(sum(turn.fetched for turn in turns) / history, 4),
             "ttft_p50_ms": round(ttft[49], 1),
             "ttft_p99_ms": round(ttft[98], 1),
-            "use": round(fmean(busy for busy, _ in spent.values()) / elapsed_s, 3),
+            "use": round(fmean(busy_s.values()) / elapsed_s, 3),
             "turns": len(turns),
-            "refused": self.refused,
-            "reasons": {reason: round(number / len(turns), 4) for reason, number in reasons.most_common()},
+            "refused": self._refused,
+            "reasons": {
+                reason: round(number / len(turns), 4)
+                for reason, number in Counter(turn.reason for turn in turns).most_common()
+            },
         }
 
 
@@ -179,8 +183,11 @@ def _arrivals(traffic: Traffic, shape: Shape, random_: random.Random) -> Iterato
         yield Turn(session, 0, 0, prompt, answer, now)
 
 
-def compare(
-    traffic: Traffic, policies: Sequence[PolicyName], shape: Shape | None = None
-) -> list[dict[str, Any]]:
-    """One row for each policy, all with the same requests."""
-    return [World(traffic, policy, shape or Shape()).run() for policy in policies]
+def run(traffic: Traffic, policy: PolicyName, shape: Shape | None = None) -> dict[str, Any]:
+    """One policy's figures; the same traffic gives every policy the same requests.
+
+    imbalance_*: excess of the busiest group over its share, of tokens computed, of seconds busy, of requests.
+    hit_rate, fetched_rate: share of the sessions' tokens that were in the group's memory, that were fetched.
+    use: share of the time that groups were busy.
+    """
+    return World(traffic, policy, shape or Shape()).run()

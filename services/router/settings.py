@@ -18,7 +18,7 @@ class Settings(CommonSettings):
         default=2, ge=1, le=1_000_000, description="Waiting requests from which on `hybrid` looks elsewhere."
     )
     router_threshold_s: float = Field(
-        default=0.1,
+        default=0.02,
         ge=0,
         le=60,
         description="Seconds until a prompt is begun with, from which on `hybrid` looks elsewhere.",

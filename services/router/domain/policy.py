@@ -90,6 +90,8 @@ def least_loaded(
     Raises:
         ValueError: all groups are full, or there are none.
     """
-    loads = [((load_s(group), group.utilization), group) for group in groups if not group.full]
+    loads = [(load_s(group), group) for group in groups if not group.full]
     least = min(load for load, _ in loads)
-    return preferred(key, [group for load, group in loads if load == least])
+    tied = [group for load, group in loads if load == least]
+    use = min(group.utilization for group in tied)
+    return preferred(key, [group for group in tied if group.utilization == use])

@@ -21,15 +21,27 @@ def score(key: str, group: str, weight: float) -> float:
     Schindelhauer and Schomaker, "Weighted Distributed Hash Tables" (SPAA 2005), on top of Thaler and
     Ravishankar's highest random weight.
     """
-    digest = blake2b(f"{key}\0{group}".encode(), digest_size=8).digest()
-    uniform = ((int.from_bytes(digest, "big") >> 11) + 0.5) * _SCALE
-    return -weight / log(uniform)
+    return _score(blake2b(f"{key}\0{group}".encode(), digest_size=8).digest(), weight)
 
 
 def preferred(key: str, groups: Iterable[GroupView]) -> GroupView:
     """The group with the highest score; the name decides between equal ones.
 
+    Of groups with the same weight the one with the highest hash wins, so the logarithm is taken only once
+    for each weight: it would be a third of the time that a decision in a large fleet takes.
+
     Raises:
         ValueError: there are no groups.
     """
-    return max(groups, key=lambda group: (score(key, group.name, group.weight), group.name))
+    prefix, best = f"{key}\0".encode(), dict[float, tuple[bytes, str, GroupView]]()
+    for group in groups:
+        claim = blake2b(prefix + group.name.encode(), digest_size=8).digest(), group.name, group
+        known = best.get(group.weight)
+        if known is None or claim[:2] > known[:2]:
+            best[group.weight] = claim
+    return max(best.values(), key=lambda claim: (_score(claim[0], claim[2].weight), claim[1]))[2]
+
+
+def _score(digest: bytes, weight: float) -> float:
+    uniform = ((int.from_bytes(digest, "big") >> 11) + 0.5) * _SCALE
+    return -weight / log(uniform)

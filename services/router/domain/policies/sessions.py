@@ -46,7 +46,7 @@ class HybridLimits:
     """
 
     threshold: int = 2
-    threshold_s: float = 0.1
+    threshold_s: float = 0.02
     lead_s: float = 0.1
 
 
