@@ -119,7 +119,8 @@ def create_app(
     _add_index(app, version)
     _add_errors(app, context)
     _add_schemas(app)
-    return Front(app, direct, SessionPaths(app, context.metrics))
+    sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
+    return Front(app, direct, sessions_first)
 
 
 def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:

@@ -63,7 +63,7 @@ class RateLimiter:
 
 
 class Places:
-    """The generations that may run at the same time in this process."""
+    """The generations and calls about sessions that may run at the same time in this process."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -73,7 +73,8 @@ class Places:
         """Takes `count` places or raises `Overloaded` and takes none; give them back with `free`."""
         if self.taken + count > self.limit:
             raise Overloaded(
-                f"this gateway runs {self.taken} generations and may run {self.limit}; retry in a moment",
+                f"this gateway has {self.taken} requests under way and may have {self.limit}; "
+                "retry in a moment",
                 reason="gateway_concurrency",
                 retry_after_s=1.0,
             )

@@ -4,14 +4,15 @@ Checks who asks and what was sent; what it means for a session is `shared/client
 a file of one is, `session_file.py`'s.
 """
 
+import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from services.gateway import session_file
@@ -64,7 +65,9 @@ class SessionRoutes:
 
     def router(self, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
         """The routes; `errors` documents how they fail."""
-        router = APIRouter(prefix=PREFIX, tags=["sessions"], responses=errors)
+        router = APIRouter(
+            prefix=PREFIX, tags=["sessions"], responses=errors, dependencies=[Depends(self._place)]
+        )
         one = "/{session_id}"
         router.get("")(self.list_sessions)
         router.post("", status_code=201, openapi_extra=_body_of(NewSession))(self.create_session)
@@ -158,7 +161,8 @@ class SessionRoutes:
         record = await self._sessions.record(self._tenant(request), _session_id(session_id))
         cards = {card.name: card for card in await self._list_models()}
         card = cards.get(record.model)
-        raw = session_file.dump(record, card.fingerprint if card else "", _now_ms())
+        fingerprint = card.fingerprint if card else ""
+        raw = await asyncio.to_thread(session_file.dump, record, fingerprint, _now_ms())
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", record.session_id)[:100] or "_"
         disposition = f'attachment; filename="{name}.session.json"'
         return Response(raw, media_type="application/json", headers={"content-disposition": disposition})
@@ -173,12 +177,20 @@ class SessionRoutes:
         served with the same weights, changes nothing.
         """
         tenant = self._tenant(request)
-        content = session_file.read(await self._read(request))
+        content = await asyncio.to_thread(session_file.read, await self._read(request))
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
         record = session_file.imported(content, tenant, session_id or content.session_id, card.name, now_ms)
         store = self._sessions.replace if replace else self._sessions.create
         return session_object(await store(record), now_ms)
+
+    async def _place(self) -> AsyncIterator[None]:
+        """A place among all that this gateway does at once, until the answer is sent."""
+        self._context.places.take(1)
+        try:
+            yield
+        finally:
+            self._context.places.free(1)
 
     def _tenant(self, request: Request) -> str:
         """Who asks, if it may ask now."""

@@ -97,11 +97,7 @@ class SessionAdmin:
         if pinned_group:
             await self._check_group(tenant, session_id, record.model, pinned_group)
         if not await self._store(record):
-            raise Conflict(
-                f"there is a session {session_id!r} already: choose another id, delete it, or import over it "
-                "with `replace`",
-                session_id=session_id,
-            )
+            raise await self._taken(tenant, session_id)
         try:
             if pinned_group:
                 with _kvstate():
@@ -216,6 +212,16 @@ class SessionAdmin:
                 reason="session_size",
             )
         return not outcome.stale
+
+    async def _taken(self, tenant: str, session_id: str) -> Conflict:
+        """Why a new record was not stored."""
+        try:
+            await self.summary(tenant, session_id)
+        except SessionNotFound:  # deleted since `created_ms`, by the store's clock: it has to stay so
+            problem = "was deleted at this moment: try again in a second"
+        else:
+            problem = "exists already: choose another id, delete it, or import over it with `replace`"
+        return Conflict(f"session {session_id!r} {problem}", session_id=session_id)
 
     async def _check_group(self, tenant: str, session_id: str, model: str, group: str) -> None:
         groups = (await self.route(tenant, session_id, model)).groups

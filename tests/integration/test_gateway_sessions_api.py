@@ -13,7 +13,7 @@ import pytest_asyncio
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.errors import Unavailable
-from shared.messages import ChatMessage, ModelCard, SessionRecord
+from shared.messages import ChatMessage, ModelCard, SessionCommitted, SessionDeleted, SessionRecord
 from tests.gateway_kit import Gateway, running_gateway
 from tests.session_services import SessionServices, with_turn
 
@@ -433,6 +433,50 @@ async def test_limits_hold_here_too() -> None:
         counted = gateway.metric("ryz_gateway_requests_total", route="/v1/sessions", status="429")
         assert counted == 1
         assert gateway.metric("ryz_gateway_requests_total", route="other", status="429") == 0
+
+
+async def test_requests_are_named_and_take_a_place() -> None:
+    async with (
+        running_gateway(max_concurrent=1) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        answer = await http.get("/v1/sessions", headers={"x-request-id": "mine"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+        async with http.stream(
+            "POST", "/v1/chat/completions", json={"model": "slow", "messages": HELLO, "stream": True}
+        ):
+            full = await http.get("/v1/sessions")
+            assert error_of(full)[:2] == (503, "overloaded")
+            assert full.headers["x-request-id"]
+        await gateway.wait_idle()
+        assert (await http.get("/v1/sessions")).status_code == 200
+
+
+async def test_a_bug_is_500_without_its_text(
+    http: httpx.AsyncClient, services: SessionServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Any) -> Any:
+        return SessionDeleted(session_id="not what was asked for")
+
+    await services.leave(subjects.SESSION_LIST)
+    await services.listen(subjects.SESSION_LIST, broken)
+    answer = await http.get("/v1/sessions", headers={"x-request-id": "mine"})
+    assert error_of(answer)[:2] == (500, "internal")
+    assert "cannot be read" not in answer.text
+
+
+async def test_an_id_that_was_deleted_at_this_moment(
+    http: httpx.AsyncClient, services: SessionServices
+) -> None:
+    def stale(_: Any) -> Any:
+        return SessionCommitted(stale=[0])
+
+    await services.leave(subjects.SESSION_COMMIT)
+    await services.listen(subjects.SESSION_COMMIT, stale)
+    answer = await http.post("/v1/sessions", json={"session_id": "s1", "model": "demo"})
+    status, code, message = error_of(answer)
+    assert (status, code) == (409, "conflict")
+    assert "try again in a second" in message
 
 
 async def test_the_api_document_has_the_session_routes(http: httpx.AsyncClient) -> None:

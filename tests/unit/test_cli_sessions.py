@@ -127,7 +127,7 @@ async def test_a_session_goes_through_a_file(ryz: Ryz, services: SessionServices
     assert json.loads(ok(await ryz("export", "s1", "--force", "--json")))["bytes"] == file.stat().st_size
     piped = await ryz("export", "s1", "-o", "-")
     assert json.loads(piped.stdout)["format"] == "ryzanstein.session"
-    assert "exists" not in refused(await ryz("import", str(file)), 4)
+    assert "exists already" in refused(await ryz("import", str(file)), 4)
     assert ok(await ryz("import", str(file), "--session", "s2")) == "s2: 1 messages, 1,200 tokens.\n"
     assert ok(await ryz("import", str(file), "--replace")).startswith("s1: ")
     assert ok(await ryz("import", "-", "--session", "s3", stdin=piped.stdout_bytes)).startswith("s3: ")
