@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice, StepPlan
@@ -316,6 +317,29 @@ def test_places_come_back(models: dict[str, Path]) -> None:
     assert zones.num_used == 2 * len(texts)
     runner.forward(StepPlan(step_id=9, release=list(texts)))
     assert zones.num_used == 0
+
+
+def test_damage_stays_in_its_sequence(tmp_path: Path) -> None:
+    """A block with a number that is none is none as a whole; compression hides nothing."""
+    model = make_model(tmp_path, "llama")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][7] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    sound = [token if token != 7 else 8 for token in some_tokens(80, 2)]
+    damaged = [7, *sound[1:]]
+    blocks = Blocks(64)
+    plans = [
+        StepPlan(
+            step_id=1,
+            admit=[new_sequence(1, sound), new_sequence(2, damaged)],
+            slices=[blocks.slice(1, 0, sound[:79]), blocks.slice(2, 0, damaged[:79])],
+        ),
+        StepPlan(step_id=2, slices=[blocks.slice(1, 79, sound[79:]), blocks.slice(2, 79, damaged[79:])]),
+    ]
+    for target in TARGETS:
+        logits = plan_logits(model, 1, plans, compute=native(ColdZone(1, ALL), target))[-1]
+        assert torch.isfinite(logits[0]).all()
+        assert torch.isnan(logits[1]).all()
 
 
 def test_a_sequence_cannot_begin_within_a_block(models: dict[str, Path]) -> None:

@@ -34,7 +34,9 @@ class ColdLayer:
         keys, values = (buffer(*shape, BLOCK_SIZE * heads.width, dtype=torch.uint8) for _ in range(2))
         key_scales, value_scales = (buffer(*shape) for _ in range(2))
         sides = keys, values, key_scales, value_scales
-        return cls(*sides, Cold(*(side.data_ptr() for side in sides), hot_blocks))
+        pointers = Cold(*(side.data_ptr() for side in sides), hot_blocks)
+        pointers.owner = sides
+        return cls(*sides, pointers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,9 @@ class BatchPointers(ctypes.Structure):
 
 
 class Cold(ctypes.Structure):
-    """The compressed blocks of a layer; see `src/attention.h`."""
+    """The compressed blocks of a layer; see `src/attention.h`. owner: of the memory."""
 
+    owner: object = None
     _fields_ = [
         ("keys", ctypes.c_uint64),
         ("values", ctypes.c_uint64),
