@@ -16,6 +16,7 @@ from services.worker.domain.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, Eng
 from services.worker.domain.queues import Limits
 from services.worker.domain.scheduler import Scheduler
 from services.worker.domain.sequence import Sequence
+from services.worker.domain.write_behind import WriteBehind
 from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
@@ -60,16 +61,23 @@ def kv_tokens(batch: int, length: int) -> int:
 
 
 class Driver:
-    """Runs batches on a started engine, one at a time."""
+    """Runs batches on a started engine, one at a time.
+
+    write_behind: enable it to have full blocks copied for the store.
+    """
 
     def __init__(self, engine: Engine, info: EngineInfo, max_batch: int) -> None:
+        self.write_behind = WriteBehind()  # switched off
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, there is nobody whose pace they could spoil
         limits = Limits(
             token_budget=max(TOKEN_BUDGET, max_batch), max_running=max_batch, max_waiting=max_batch
         )
         self._scheduler = Scheduler(
-            BlockManager(info.num_blocks), limits, BlockNames(info.fingerprint, info.kv_format)
+            BlockManager(info.num_blocks),
+            limits,
+            BlockNames(info.fingerprint, info.kv_format),
+            write_behind=self.write_behind,
         )
         self._arrivals = 0
 
@@ -98,7 +106,7 @@ class Driver:
         while scheduler.has_work or outstanding:
             while scheduler.has_work and len(outstanding) < MAX_OUTSTANDING:
                 plan = scheduler.plan()
-                if not plan.slices and not plan.release:
+                if not plan.slices and not plan.release and not plan.store:
                     break
                 outstanding.append(self._engine.submit(plan))
             if not outstanding:

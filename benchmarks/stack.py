@@ -29,6 +29,7 @@ class RunningStack:
     url: str
     model: str
     pids: dict[str, int]
+    nats_url: str = ""
 
 
 @contextmanager
@@ -55,7 +56,8 @@ def started(
             )
         try:
             state = _await_ready(up, StateDir(folder), said, timeout_s)
-            yield RunningStack(state.url, state.model, {one.name: one.pid for one in state.services})
+            pids = {one.name: one.pid for one in state.services}
+            yield RunningStack(state.url, state.model, pids, state.nats_url)
         finally:
             _stop(up)
 

@@ -21,6 +21,7 @@ from cli.bench_compare import compare
 from cli.bench_engine import engine
 from cli.bench_model import make_model
 from cli.bench_options import numbers
+from cli.bench_overflow import overflow
 from cli.console import err, fail, out
 
 app = typer.Typer(
@@ -38,7 +39,7 @@ def bench() -> None:
     """Measure the serving path, the engine and its parts; compare results."""
 
 
-for command in (engine, collectives, make_model, compare):
+for command in (engine, overflow, collectives, make_model, compare):
     app.command(command.__name__.replace("_", "-"))(command)
 
 
