@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import msgspec
 import numpy as np
 import redis
-from numpy.typing import NDArray
 
+from benchmarks.kv_move import ArrayBlocks
 from services.worker.domain.kv_messages import FetchBlocks, Fetched, KVStoreConfig, Stored
 from services.worker.domain.plan import StoreBlock
 from services.worker.domain.rank_messages import Kind
@@ -20,16 +20,13 @@ from services.worker.engine.kv_mover import KVMover
 HEAD_BYTES = 4096
 
 
-class FakeBlocks:
-    """Implements `CacheBlocks` over an array, [blocks, heads of the rank, head_bytes]."""
+class FakeBlocks(ArrayBlocks):
+    """A small cache in memory."""
 
     def __init__(
         self, heads: range, *, writes: range | None = None, head_bytes: int = HEAD_BYTES, num_blocks: int = 64
     ) -> None:
-        self.heads = heads
-        self.writes = heads if writes is None else writes
-        self.head_bytes = head_bytes
-        self.data = np.zeros((num_blocks, len(heads), head_bytes), np.uint8)
+        super().__init__(heads, heads if writes is None else writes, head_bytes, num_blocks)
 
     def fill(self, seed: int) -> None:
         """Numbers like those of a cache in fp32; the same for a head and a block on every rank."""
@@ -37,14 +34,6 @@ class FakeBlocks:
             for at, head in enumerate(self.heads):
                 rng = np.random.default_rng((seed, block, head))
                 self.data[block, at] = rng.normal(size=self.head_bytes // 4).astype(np.float32).view(np.uint8)
-
-    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
-        first = self.writes.start - self.heads.start
-        out[:, : self.head_bytes] = self.data[block, first : first + len(self.writes)]
-
-    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
-        assert data.shape == (self.head_bytes,)
-        self.data[block, self.heads.index(head)] = data
 
 
 class Reports:

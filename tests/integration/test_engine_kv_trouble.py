@@ -99,10 +99,7 @@ def test_one_that_stalls_is_given_up_after_three_exchanges(redis: RedisServer) -
     with rank(_config(redis.url), FakeBlocks(range(2))) as one:
         one.store(stored)
         one.fetch(stored)
-        client(redis.url).execute_command("DEBUG", "SLEEP", 0)  # type: ignore[no-untyped-call]
-        asleep = threading.Thread(target=_sleep, args=(redis.url, 3.0))
-        asleep.start()
-        time.sleep(0.1)
+        client(redis.url).client_pause(3000)
         seconds = []
         for _ in range(6):
             began = time.monotonic()
@@ -112,12 +109,7 @@ def test_one_that_stalls_is_given_up_after_three_exchanges(redis: RedisServer) -
         assert sum(seconds[:3]) >= 3 * TIMEOUT_S
         assert sum(seconds[3:]) < TIMEOUT_S, "then nobody waits for it"
         assert _drops(one)
-        asleep.join()
         _works_again(one)
-
-
-def _sleep(url: str, seconds: float) -> None:
-    client(url).execute_command("DEBUG", "SLEEP", seconds)  # type: ignore[no-untyped-call]
 
 
 def test_one_that_is_full_refuses_writes_and_goes_on_reading(redis: RedisServer) -> None:

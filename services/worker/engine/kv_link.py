@@ -4,6 +4,8 @@ It decides when the store counts as away (`shared/circuit.py`) and knows nothing
 that owns a link talks through it; others may read `away` and call `close`.
 """
 
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,13 +13,15 @@ from typing import Any
 from redis import ConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import DefaultParser, PythonRespSerializer
-from redis.exceptions import RedisError, ResponseError, TimeoutError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from shared.circuit import Circuit, CircuitLimits
 
 Command = tuple[bytes | memoryview | str | int, ...]
 _READ_BYTES = 2**20  # of one read from the socket: a block in one or two
+_MAX_PARTS = 1000  # of one system call; Linux takes 1,024
 _COPIED_BELOW = 6000  # bytes: shorter arguments are joined, longer ones go out from where they lie
 
 
@@ -33,6 +37,14 @@ class _PunctualParser(DefaultParser):  # type: ignore[misc, valid-type]  # it is
     """Reads until a moment in time, where the library counts anew with every piece that arrives."""
 
     deadline = float("inf")  # monotonic seconds
+
+    @property
+    def sock(self) -> socket.socket:
+        """The connection's socket."""
+        found: socket.socket | None = self._sock
+        if found is None:
+            raise ConnectionError("closed meanwhile")
+        return found
 
     def read_from_socket(self, timeout: object = None, raise_on_timeout: bool = True) -> bool:
         left_s = min(max(0.001, self.deadline - time.monotonic()), 3600.0)
@@ -81,7 +93,7 @@ class Link:
         self._parser.deadline = time.monotonic() + self._timeout_s
         try:
             self._connection.connect()
-            self._connection.send_packed_command(parts, check_health=False)
+            self._send_all(parts)
         except Exception as error:  # a `close` by another thread shows as anything
             self._broken(error)
 
@@ -115,6 +127,23 @@ class Link:
         self._proven = False
         self._connection.disconnect()
 
+    def _send_all(self, parts: list[bytes | memoryview]) -> None:
+        """Sends with few system calls, where the library makes one for each part: a third of the time."""
+        sock = self._parser.sock
+        if isinstance(sock, ssl.SSLSocket):
+            self._connection.send_packed_command(parts, check_health=False)
+            return
+        at = 0
+        while at < len(parts):
+            if time.monotonic() > self._parser.deadline:
+                raise TimeoutError("while sending")
+            sent = sock.sendmsg(parts[at : at + _MAX_PARTS])
+            while at < len(parts) and sent >= len(parts[at]):
+                sent -= len(parts[at])
+                at += 1
+            if sent:
+                parts[at] = memoryview(parts[at])[sent:]
+
     def _make_parser(self, socket_read_size: int) -> _PunctualParser:
         self._parser = _PunctualParser(socket_read_size)
         return self._parser
@@ -123,7 +152,7 @@ class Link:
         self._connection.disconnect()
         text = str(error) if isinstance(error, RedisError) else f"{type(error).__name__}: {error}"
         proven, self._proven = self._proven, False
-        late = isinstance(error, TimeoutError)
+        late = isinstance(error, TimeoutError | RedisTimeoutError)
         if proven and not late:
             raise ConnectionLost(f"the KV store was lost: {text}") from error
         why = f"the KV store did not answer within {self._timeout_s:g} s" if late else "the KV store is away"
