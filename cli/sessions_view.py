@@ -13,8 +13,8 @@ def listing(sessions: list[dict[str, Any]]) -> RenderableType:
     """A row for each session."""
     if not sessions:
         return Text("No sessions.")
-    columns = ("session", "model", "turns", "tokens", "KV", "last group", "pinned to", "age", "expires in")
-    table = _table(*columns, right=("turns", "tokens", "KV", "age", "expires in"))
+    columns = ("session", "model", "turns", "tokens", "KV", "last at", "pinned to", "age", "expires")
+    table = _table(*columns, right=("turns", "tokens", "KV", "age", "expires"))
     for one in sessions:
         table.add_row(
             Text(one["session_id"]),

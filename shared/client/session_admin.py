@@ -4,31 +4,24 @@ Joins what three kinds of services know of a session: its record and stored KV (
 its turns would go (a router), and who has its KV in memory (the leaders). A refused call has changed nothing.
 """
 
-import asyncio
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import msgspec
 
-from shared import subjects
-from shared.bus import Bus, Message, NoResponders, RequestTimedOut
+from shared.bus import Bus
+from shared.client.session_fleet import SessionFleet, asking
 from shared.client.sessions import SessionsClient
-from shared.codec import decode, decode_reply, encode
-from shared.errors import Conflict, InvalidRequest, RequestTooLarge, RyzError, SessionNotFound, Unavailable
+from shared.errors import Conflict, InvalidRequest, RequestTooLarge, RyzError, SessionNotFound
 from shared.messages import (
-    HoldersQuery,
     Holding,
     SessionPage,
     SessionRecord,
     SessionRoute,
-    SessionRouteQuery,
     SessionSummary,
     Warmed,
-    WarmSession,
 )
-
-RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +42,12 @@ class SessionAdmin:
     `SessionNotFound` when the tenant has no such session.
 
     timeout_s: how long each service may take. gather_s: how long leaders may take to say what they hold.
+    `fleet` asks routers and leaders alone.
     """
 
     def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
-        self._bus = bus
-        self._timeout_s = timeout_s
-        self._gather_s = gather_s
         self._records = SessionsClient(bus, timeout_s=timeout_s)
+        self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s)
 
     async def page(self, tenant: str, *, limit: int = 100, cursor: str = "") -> SessionPage:
         """A page of summaries, newest first; an empty cursor marks the last one."""
@@ -78,11 +70,11 @@ class SessionAdmin:
         record = await self.record(tenant, session_id)
         route, ready = None, set[str]()
         with suppress(RyzError):
-            route = await self.route(tenant, session_id, summary.model)
+            route = await self.fleet.route(tenant, session_id, summary.model)
             ready = {name for name, state in route.groups.items() if state == "ready"}
         holdings = []
         with suppress(RyzError):
-            holdings = await self.holders(tenant, record.token_ids, expected=ready)
+            holdings = await self.fleet.holders(tenant, record.token_ids, expected=ready)
         return SessionView(summary, record, route, [one for one in holdings if one.cached_tokens])
 
     async def create(self, record: SessionRecord, *, pinned_group: str = "") -> SessionSummary:
@@ -154,63 +146,26 @@ class SessionAdmin:
                 group=summary.pinned_group,
             )
         await self._check_group(tenant, session_id, summary.model, group)
-        message = WarmSession(tenant=tenant, session_id=session_id)
-        with _asking(f"group {group!r}", "group_away"):
-            answer = await self._bus.request(subjects.warm(group), encode(message), timeout_s=self._timeout_s)
-            return decode_reply(answer.data, Warmed)
+        return await self.fleet.warm(tenant, session_id, group)
 
     async def delete(self, tenant: str, session_id: str) -> None:
         """Removes the session: text, tokens, pin, and the KV that no other session holds."""
         with _kvstate():
             await self._records.delete(tenant, session_id)
 
-    async def route(self, tenant: str, session_id: str, model: str) -> SessionRoute:
-        """Where a session of that model would go, and the model's groups with their states."""
-        message = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
-        with _asking("the router", "no_router"):
-            answer = await self._bus.request(
-                subjects.SESSION_ROUTE, encode(message), timeout_s=self._timeout_s
-            )
-            return decode_reply(answer.data, SessionRoute)
-
-    async def holders(
-        self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()
-    ) -> list[Holding]:
-        """What leaders have in memory of a sequence of packed token ids, in the order of their groups.
-
-        expected: groups after whose answers nobody else is waited for; empty: the whole time is waited out.
-        """
-        held: dict[str, Holding] = {}
-        complete = asyncio.Event()
-
-        async def collect(message: Message) -> None:
-            if not message.no_responders:
-                holding = decode(message.data, Holding)
-                held[holding.group] = holding
-            if message.no_responders or (expected and held.keys() >= set(expected)):
-                complete.set()
-
-        inbox = self._bus.new_inbox()
-        subscription = await self._bus.subscribe(inbox, collect)
-        try:
-            query = HoldersQuery(tenant=tenant, token_ids=token_ids)
-            await self._bus.publish(subjects.KV_HOLDERS, encode(query), reply=inbox)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._gather_s):
-                    await complete.wait()
-        finally:
-            await subscription.unsubscribe()
-        return [held[group] for group in sorted(held)]
-
     async def _store(self, record: SessionRecord) -> bool:
         """Commits a record; False: the store has a newer one, or one of that version."""
-        with _kvstate():
-            outcome = await self._records.commit([record])
+        too_large = RequestTooLarge(
+            f"session {record.session_id!r} is larger than the store takes (RYZ_SESSION_MAX_BYTES)",
+            reason="session_size",
+        )
+        try:
+            with _kvstate():
+                outcome = await self._records.commit([record])
+        except RequestTooLarge as error:  # it does not even fit into a message
+            raise too_large from error
         if outcome.too_large:
-            raise RequestTooLarge(
-                f"session {record.session_id!r} is larger than the store takes (RYZ_SESSION_MAX_BYTES)",
-                reason="session_size",
-            )
+            raise too_large
         return not outcome.stale
 
     async def _taken(self, tenant: str, session_id: str) -> Conflict:
@@ -224,7 +179,7 @@ class SessionAdmin:
         return Conflict(f"session {session_id!r} {problem}", session_id=session_id)
 
     async def _check_group(self, tenant: str, session_id: str, model: str, group: str) -> None:
-        groups = (await self.route(tenant, session_id, model)).groups
+        groups = (await self.fleet.route(tenant, session_id, model)).groups
         if group not in groups:
             raise InvalidRequest(
                 f"no group {group!r} serves the model {model!r}; {_named(groups)}",
@@ -239,20 +194,5 @@ def _named(groups: Mapping[str, str]) -> str:
     return "there are " + ", ".join(f"{name} ({groups[name]})" for name in sorted(groups))
 
 
-@contextmanager
-def _asking(whom: str, reason: str) -> Iterator[None]:
-    """Says who did not answer, and when to try again."""
-    try:
-        yield
-    except (NoResponders, RequestTimedOut) as error:
-        raise Unavailable(
-            f"{whom} does not answer; try again in a moment", reason=reason, retry_after_s=RETRY_S
-        ) from error
-    except Unavailable as error:
-        if error.retry_after_s is not None:
-            raise
-        raise Unavailable(error.message, **{**error.data, "retry_after_s": RETRY_S}) from error
-
-
 def _kvstate() -> AbstractContextManager[None]:
-    return _asking("the KV state service", "session_store")
+    return asking("the KV state service", "session_store")

@@ -479,6 +479,18 @@ async def test_an_id_that_was_deleted_at_this_moment(
     assert "try again in a second" in message
 
 
+async def test_a_session_that_fits_http_but_not_the_broker() -> None:
+    async with (
+        running_gateway(max_payload=4096) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        long = [{"role": "user", "content": "x" * 5000}]
+        answer = await http.post("/v1/sessions", json={"model": "demo", "messages": long})
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (413, "session_size")
+        assert "RYZ_SESSION_MAX_BYTES" in error_of(answer)[2]
+        assert gateway.fleet.sessions.records == {}
+
+
 async def test_the_api_document_has_the_session_routes(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     paths = {path for path in document["paths"] if path.startswith("/v1/sessions")}

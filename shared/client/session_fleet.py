@@ -1,0 +1,85 @@
+"""What routers and leaders know of a session: where its turns would go, and whose memory has its KV."""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+
+from shared import subjects
+from shared.bus import Bus, Message, NoResponders, RequestTimedOut
+from shared.codec import decode, decode_reply, encode
+from shared.errors import Unavailable
+from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQuery, Warmed, WarmSession
+
+RETRY_S = 1.0
+
+
+@contextmanager
+def asking(whom: str, reason: str) -> Iterator[None]:
+    """Makes an `Unavailable` inside the block say who did not answer, and when to try again."""
+    try:
+        yield
+    except (NoResponders, RequestTimedOut) as error:
+        raise Unavailable(
+            f"{whom} does not answer; try again in a moment", reason=reason, retry_after_s=RETRY_S
+        ) from error
+    except Unavailable as error:
+        if error.retry_after_s is not None:
+            raise
+        raise Unavailable(error.message, **{**error.data, "retry_after_s": RETRY_S}) from error
+
+
+class SessionFleet:
+    """Calls to routers and leaders; they raise `Unavailable` with a reason when nobody answers.
+
+    timeout_s: how long one answer may take. gather_s: how long all leaders may take to say what they hold.
+    """
+
+    def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
+        self._bus = bus
+        self._timeout_s = timeout_s
+        self._gather_s = gather_s
+
+    async def route(self, tenant: str, session_id: str, model: str) -> SessionRoute:
+        """Where a session of that model would go, and the model's groups with their states."""
+        message = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
+        with asking("the router", "no_router"):
+            answer = await self._bus.request(
+                subjects.SESSION_ROUTE, encode(message), timeout_s=self._timeout_s
+            )
+            return decode_reply(answer.data, SessionRoute)
+
+    async def holders(
+        self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()
+    ) -> list[Holding]:
+        """What leaders have in memory of a sequence of packed token ids, in the order of their groups.
+
+        expected: groups after whose answers nobody else is waited for; empty: the whole time is waited out.
+        """
+        held: dict[str, Holding] = {}
+        complete = asyncio.Event()
+
+        async def collect(message: Message) -> None:
+            if not message.no_responders:
+                holding = decode(message.data, Holding)
+                held[holding.group] = holding
+            if message.no_responders or (expected and held.keys() >= set(expected)):
+                complete.set()
+
+        inbox = self._bus.new_inbox()
+        subscription = await self._bus.subscribe(inbox, collect)
+        try:
+            query = HoldersQuery(tenant=tenant, token_ids=token_ids)
+            await self._bus.publish(subjects.KV_HOLDERS, encode(query), reply=inbox)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._gather_s):
+                    await complete.wait()
+        finally:
+            await subscription.unsubscribe()
+        return [held[group] for group in sorted(held)]
+
+    async def warm(self, tenant: str, session_id: str, group: str) -> Warmed:
+        """Has a group fetch what the store has of the session, and be where its next turn goes."""
+        message = WarmSession(tenant=tenant, session_id=session_id)
+        with asking(f"group {group!r}", "group_away"):
+            answer = await self._bus.request(subjects.warm(group), encode(message), timeout_s=self._timeout_s)
+            return decode_reply(answer.data, Warmed)
