@@ -150,7 +150,7 @@ class NativeCompute:
             sample_rows=sample_rows.ctypes.data,
         )
         if self._zones is not None:
-            zones = self._zones.enter((state, start, count) for state, start, count, _ in pieces)
+            zones = self._zones.enter([(state, start, count) for state, start, count, _ in pieces])
             zones.put(batch)
         for index, ops in enumerate(self._segments):
             if index:

@@ -5,7 +5,7 @@ as it goes on, and the rest when the rank forgets it. Results do not depend on w
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,27 +61,31 @@ class Zones:
         """Places that have a block."""
         return self._num_places - len(self._free)
 
-    def enter(self, spans: Iterable[tuple[SequenceState, int, int]]) -> ZoneArrays:
+    def enter(self, spans: Sequence[tuple[SequenceState, int, int]]) -> ZoneArrays:
         """Takes and gives back places for a pass over those tokens: state, first position, count.
 
         Raises:
             PlanError: a sequence begins in the middle of a block that it did not fill.
         """
+        slots = np.empty(sum(count for _, _, count in spans), np.int32)
         rows: list[tuple[int, int]] = []
         places: list[int] = []
-        slots: list[Ints] = []
         full: list[tuple[int, int]] = []
+        begin = 0
         for state, start, count in spans:
-            zone = self._move(state, start, count)
+            zone, end = self._move(state, start, count), start + count
             rows.append((zone.first, len(places)))
             places += zone.places
-            where = np.arange(start, start + count, dtype=np.int32)
-            own = np.array(zone.places, np.int32)
-            slots.append(own[where // BLOCK_SIZE - zone.first] * BLOCK_SIZE + where % BLOCK_SIZE)
-            for index in range(start // BLOCK_SIZE, (start + count) // BLOCK_SIZE):
-                full.append((int(state.table.view[index]), zone.places[index - zone.first]))
+            for index in range(start // BLOCK_SIZE, (end - 1) // BLOCK_SIZE + 1):
+                place, at = zone.places[index - zone.first], index * BLOCK_SIZE
+                first, last = max(start, at), min(end, at + BLOCK_SIZE)
+                slot = place * BLOCK_SIZE + first - at
+                slots[begin + first - start : begin + last - start] = range(slot, slot + last - first)
+                if last == at + BLOCK_SIZE:
+                    full.append((int(state.table.view[index]), place))
+            begin += count
         return ZoneArrays(
-            slots=np.concatenate(slots),
+            slots=slots,
             spans=np.array(rows, np.int32),
             places=np.array(places, np.int32),
             full=np.array(full, np.int32).reshape(-1, 2),
