@@ -100,6 +100,14 @@ class FleetCollector(Collector):
             "How much more than its share of requests a ready group got at most lately; 0.05 is 5 %.",
             value=imbalance(self._memory.balance.counts(now), weights),
         )
+        work = GaugeMetricFamily(
+            "ryz_router_group_tokens",
+            "Tokens that a group computed lately; older ones fade.",
+            labels=["group"],
+        )
+        for name, tokens in sorted(self._fleet.computed.counts(now).items()):
+            work.add_metric([name], tokens)
+        yield work
         yield self._work_imbalance(now)
         yield GaugeMetricFamily(
             "ryz_router_sessions",

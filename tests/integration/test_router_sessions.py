@@ -217,3 +217,9 @@ async def test_status_and_metrics_show_sessions_and_pins(
         assert (detail["sessions"], detail["pins"]) == (1, 1)
         assert service.registry.get_sample_value("ryz_router_sessions") == 1
         assert service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model}) == 0
+        for leader, rate in zip(leaders, (300.0, 100.0), strict=True):
+            leader.load = Load(max_running=64, tokens_per_s=rate)
+        await asyncio.sleep(10 * BEAT_MS / 1000)
+        uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model})
+        assert uneven is not None
+        assert 0.3 < uneven < 0.7  # three quarters of the work instead of a half

@@ -77,16 +77,16 @@ class Sessions:
             known = self._known.get((asker.tenant, key), now) or Session(group)
             self._known.put((asker.tenant, key), known._replace(group=group), now)
 
-    def turned(self, tenant: str, session_id: str, routing_key: str, now: Session, at: float) -> None:
-        """A leader's word of where the session is, `at` this time; its `turn_tokens` are found out here."""
-        before = self.find(tenant, session_id, routing_key, at)
-        added = now.tokens - before.tokens if before and before.tokens else now.tokens
-        turn_tokens = added if added > 0 else before.turn_tokens if before else 0
+    def turned(self, tenant: str, session_id: str, routing_key: str, told: Session, now: float) -> None:
+        """A leader's word of where the session is; how much the turn added is found out here."""
+        before = self.find(tenant, session_id, routing_key, now) or Session(told.group)
+        added = told.tokens - before.tokens
         if added > 0:
             self._mean_turn += (_SMOOTHING if self._mean_turn else 1.0) * (added - self._mean_turn)
-        tokens = now.tokens or (before.tokens if before else 0)
+        turn_tokens = added if added > 0 else before.turn_tokens
+        found = Session(told.group, told.tokens or before.tokens, turn_tokens)
         for key in {session_id, routing_key}:
-            self._known.put((tenant, key), Session(now.group, tokens, turn_tokens), at)
+            self._known.put((tenant, key), found, now)
 
     def forget(self, tenant: str, session_id: str, routing_key: str, now: float) -> None:
         """The session was deleted."""
