@@ -1,5 +1,7 @@
 """Blocks as bytes: what one way of computing wrote, any other reads, with any number of ranks."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.domain.plan import BLOCK_SIZE, Slice, StepPlan
+from services.worker.engine.cache import KVCache
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, read_config
+from services.worker.engine.kv_blocks import PlainBlocks
 from services.worker.engine.loader import open_source
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.placement import Placement
 from services.worker.engine.runner import Runner
 from services.worker.engine.weights import Checkpoint, open_checkpoint
 from tests.engine_support import ComputeFactory, make_model, new_sequence, plain_compute, run_threads
@@ -168,3 +173,61 @@ def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
             assert layer.values[rows, 0].tolist() == values.reshape(BLOCK_SIZE, -1).tolist()
 
     run_threads(1, work)
+
+
+@pytest.mark.parametrize("kind", ["plain", "native", "native fp16"])
+def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
+    """From another thread, into blocks that no step reads."""
+    stored, wanted = write(model, 1, factory(kind))
+    shape = read_config(model)
+
+    def work(collectives: Collectives) -> Tensor:
+        compute = compute_of(model, factory(kind), collectives)
+        stop = threading.Event()
+
+        def others() -> int:
+            rounds = 0
+            while not stop.is_set() or not rounds:
+                for (index, head), data in stored.items():
+                    compute.blocks.copy_in(12 + index, head, np.frombuffer(data, np.uint8))
+                rounds += 1
+            return rounds
+
+        with ThreadPoolExecutor(1) as pool:
+            busy = pool.submit(others)
+            plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, [5, 2, 11])])
+            runner = Runner(compute)
+            runner.forward(plan)
+            rest = slice_of(len(PAST), TEXT[len(PAST) :], [7])
+            logits = runner.forward(StepPlan(step_id=2, slices=[rest]))[1]
+            stop.set()
+            assert busy.result() > 0
+        rows: Bytes = np.zeros((shape.num_kv_heads, compute.blocks.head_bytes), np.uint8)
+        for index in range(FULL):
+            compute.blocks.copy_out(12 + index, rows)
+            assert {head: row.tobytes() for head, row in enumerate(rows)} == {
+                head: data for (at, head), data in stored.items() if at == index
+            }
+        assert logits is not None
+        return logits.clone()
+
+    assert torch.equal(run_threads(1, work)[0], wanted)
+
+
+def test_torch_s_blocks_may_be_bf16(model: Path) -> None:
+    """As on a GPU."""
+    shape = read_config(model)
+    placement = Placement(dtype=torch.bfloat16)
+    first, second = (KVCache(shape, NUM_BLOCKS, 1, placement) for _ in range(2))
+    for layer in first.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+    giver, taker = (PlainBlocks(cache, shape, 0, 1) for cache in (first, second))
+    rows: Bytes = np.zeros((shape.num_kv_heads, giver.head_bytes), np.uint8)
+    giver.copy_out(3, rows)
+    for head, row in enumerate(rows):
+        taker.copy_in(8, head, row)
+    for one, other in zip(first.layers, second.layers, strict=True):
+        assert torch.equal(one.keys[48:64], other.keys[128:144])
+        assert torch.equal(one.values[48:64], other.values[128:144])
+    assert giver.head_bytes == 2 * shape.num_layers * BLOCK_SIZE * shape.head_dim * 2
