@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,39 @@ def test_one_that_answers_by_drops_does_not_hold_a_fetch() -> None:
         began = time.monotonic()
         assert "did not answer" in one.fetch(names(2)).error
         assert time.monotonic() - began < 5 * TIMEOUT_S
+
+
+def test_a_fetch_from_a_slow_one_ends_with_what_it_has(redis: RedisServer) -> None:
+    """Each exchange is within its time; all of them together would be a request's wait of seconds."""
+    slow = server(lambda sock: _slowly(sock, redis.port))
+    with slow as url, rank(_config(url), FakeBlocks(range(2), num_blocks=300)) as one:
+        stored = names(300)
+        one.store(stored[:1])  # connected
+        one.store(stored[1:])
+        assert said(one.fetch(stored[:1])) == {"count": 1}
+        began = time.monotonic()
+        fetched = one.fetch(stored)
+        assert "the KV store is slow" in fetched.error
+        assert 8 <= fetched.count < 300
+        assert time.monotonic() - began < 8 * TIMEOUT_S
+        assert said(one.fetch(stored[:2])) == {"count": 2}, "that was no failure"
+
+
+def _slowly(sock: socket.socket, port: int) -> None:
+    """Passes everything on to Redis and back; requests for blocks wait 0.15 s."""
+    with sock, socket.create_connection(("127.0.0.1", port)) as behind:
+        pump = threading.Thread(target=_pump, args=(behind, sock), daemon=True)
+        pump.start()
+        while data := sock.recv(2**20):
+            if b"HMGET" in data:
+                time.sleep(TIMEOUT_S / 2)
+            behind.sendall(data)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(2**20):
+            target.sendall(data)
 
 
 def test_one_that_is_no_redis_is_told_apart() -> None:

@@ -93,6 +93,7 @@ class Link:
         self._parser.deadline = time.monotonic() + self._timeout_s
         try:
             self._connection.connect()
+            self._parser.deadline = time.monotonic() + self._timeout_s
             self._send_all(parts)
         except Exception as error:  # a `close` by another thread shows as anything
             self._broken(error)

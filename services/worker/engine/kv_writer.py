@@ -54,13 +54,14 @@ class Buffers:
         self._lendable.release()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Copy:
-    """A block's bytes, each row with a gap for its header; or why there are none."""
+    """A block's bytes, [heads, HEADER_BYTES + head_bytes]; or why there are none, or were not written."""
 
     name: bytes
     rows: NDArray[np.uint8] | None = None
     error: str = ""
+    num_bytes: int = 0  # of its values
 
 
 class KVWriter:
@@ -116,34 +117,41 @@ class KVWriter:
 
     def _write(self, batch: list[_Copy]) -> None:
         """Writes a batch, gives its buffers back and tells what became of every copy."""
-        began, num_bytes = time.perf_counter(), 0
-        errors = {id(copy): copy.error for copy in batch}
+        began = time.perf_counter()
         copies = [copy for copy in batch if copy.rows is not None]
         try:
-            commands = (
-                [command for copy in copies for command in self._commands(copy)] if self._fields else []
-            )
-            num_bytes = sum(
-                len(part) for command in commands for part in command if isinstance(part, memoryview)
-            )
-            for copy, error in zip(copies, self._exchange(commands, len(copies)), strict=True):
-                errors[id(copy)] = error
+            self._exchange(copies)
         except Exception as error:
-            text = str(error) if isinstance(error, StoreAway) else f"{type(error).__name__}: {error}"
-            errors.update((id(copy), text) for copy in copies)
-        finally:
             for copy in copies:
-                assert copy.rows is not None
-                self._buffers.give_back(copy.rows)
-        written = [copy.name for copy in batch if not errors[id(copy)]]
+                copy.error = (
+                    str(error) if isinstance(error, StoreAway) else f"{type(error).__name__}: {error}"
+                )
+        for copy in copies:
+            assert copy.rows is not None
+            self._buffers.give_back(copy.rows)
         stored = Stored(
-            names=b"".join(written),
-            dropped=b"".join(copy.name for copy in batch if errors[id(copy)]),
-            num_bytes=num_bytes if written else 0,
+            names=b"".join(copy.name for copy in batch if not copy.error),
+            dropped=b"".join(copy.name for copy in batch if copy.error),
+            num_bytes=sum(copy.num_bytes for copy in batch if not copy.error),
             seconds=time.perf_counter() - began,
-            error=next(filter(None, errors.values()), ""),
+            error=next((copy.error for copy in batch if copy.error), ""),
         )
         self._report(Kind.STORED, stored)
+
+    def _exchange(self, copies: list[_Copy]) -> None:
+        """Sends copies, and notes with each why it was not taken. Raises `StoreAway`."""
+        if not copies or not self._fields:
+            return  # where none of the heads is this rank's to write, nothing is to be done
+        link = self._lane.link
+        if away := link.away:
+            raise StoreAway(away)
+        commands = [command for copy in copies for command in self._commands(copy)]
+        try:
+            replies = self._replies(commands)
+        except ConnectionLost:
+            replies = self._replies(commands)  # writing twice is writing once
+        for copy, at in zip(copies, range(0, len(replies), _REPLIES), strict=True):
+            copy.error = self._error(replies[at : at + _REPLIES])
 
     def _commands(self, copy: _Copy) -> list[Command]:
         """What writes a block. A transaction: a key without a time to live would never go away."""
@@ -151,35 +159,23 @@ class KVWriter:
         key = data_key(copy.name)
         values: list[bytes | memoryview] = []
         for row, (head, field) in zip(copy.rows, self._fields, strict=True):
-            values += (field, self._encoder.encode(row, copy.name, head))
+            value = self._encoder.encode(row, copy.name, head)
+            values += (field, value)
+            copy.num_bytes += len(value)
         return [("MULTI",), ("HSET", key, *values), ("EXPIRE", key, self._ttl_s), ("EXEC",)]
-
-    def _exchange(self, commands: list[Command], count: int) -> list[str]:
-        """Sends the commands of `count` blocks; of each why it was not written. Raises `StoreAway`."""
-        if not commands:
-            return [""] * count  # none of the heads is this rank's to write
-        link = self._lane.link
-        if away := link.away:
-            raise StoreAway(away)
-        try:
-            replies = self._replies(commands)
-        except ConnectionLost:
-            replies = self._replies(commands)  # writing twice is writing once
-        executed = replies[_REPLIES - 1 :: _REPLIES]
-        refusals = [str(reply) for reply in replies if isinstance(reply, ResponseError)]
-        if any(isinstance(reply, ResponseError) for reply in executed):
-            # all that was right in itself was not queued: no memory, read-only and the like
-            link.refuse(f"the KV store refuses writes: {refusals[0]}")
-        return [_error(reply, refusals) for reply in executed]
 
     def _replies(self, commands: list[Command]) -> list[object]:
         self._lane.link.send(commands)
         return [self._lane.link.receive() for _ in commands]
 
-
-def _error(executed: object, refusals: list[str]) -> str:
-    """Why a block was not written, by the reply to its EXEC; empty: it was."""
-    if isinstance(executed, list):
-        bad = [str(reply) for reply in executed if isinstance(reply, ResponseError)]
-        return f"the KV store did not take a block: {bad[0]}" if bad else ""
-    return f"the KV store refuses writes: {refusals[0] if refusals else executed}"
+    def _error(self, replies: list[object]) -> str:
+        """Why a block was not written, by the replies to its commands; empty: it was."""
+        *queued, executed = replies
+        if isinstance(executed, list):
+            bad = [str(reply) for reply in executed if isinstance(reply, ResponseError)]
+            return f"the KV store did not take a block: {bad[0]}" if bad else ""
+        # the commands are right, so the store takes none at all: no memory, read-only and the like
+        refusals = [str(reply) for reply in queued if isinstance(reply, ResponseError)]
+        why = f"the KV store refuses writes: {refusals[0] if refusals else executed}"
+        self._lane.link.refuse(why)
+        return why
