@@ -64,8 +64,9 @@ class GuardedStore:
         await self._store.close()
 
     async def watch(self, every_s: float, open_every_s: float) -> None:
-        """Counts for ever, more often while the circuit is open. Run it as a task; cancel it to end it."""
-        while True:
+        """Counts until it is cancelled, more often while the circuit is open. Run it as a task."""
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):  # a cancellation may get lost in a call that just ended
             await self.probe()
             await asyncio.sleep(open_every_s if self.circuit.open else every_s)
 

@@ -73,7 +73,7 @@ class Settings(CommonSettings):
     )
     kv_grace_s: float = Field(
         default=900.0,
-        ge=0,
+        ge=1,
         le=86_400,
         description="Seconds that a session may hold KV blocks before its first record, and that bytes live "
         "of which nobody told.",

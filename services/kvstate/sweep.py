@@ -46,8 +46,9 @@ class Sweeper:
         self._cursor = (0, 0)
 
     async def run(self) -> None:
-        """Sweeps for ever."""
-        while True:
+        """Sweeps until it is cancelled, also when the cancellation gets lost in a call that just ended."""
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):
             there = await self.tick()
             await asyncio.sleep(self._rules.every_s if there else self._rules.away_every_s)
 

@@ -6,16 +6,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 import pytest
 
-from services.kvstate.__main__ import setup
 from services.kvstate.session_calls import found_reply
-from services.kvstate.settings import Settings
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.nats import NatsBus
@@ -23,7 +19,6 @@ from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, SessionNotFound, Unavailable
 from shared.lifecycle import Service
 from shared.messages import (
-    ChatMessage,
     ServiceStatus,
     SessionCommit,
     SessionCommitted,
@@ -33,10 +28,10 @@ from shared.messages import (
     SessionGet,
     SessionList,
     SessionPage,
-    SessionRecord,
     StatusQuery,
     Wire,
 )
+from tests.kvstate_kit import new_tenant, record, running
 from tests.servers import RedisServer
 from tests.waiting import until
 
@@ -46,26 +41,6 @@ ALL_SUBJECTS = (
     subjects.SESSION_LIST,
     subjects.SESSION_DELETE,
 )
-
-
-@asynccontextmanager
-async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterator[Service]:
-    settings = Settings.model_validate(
-        {
-            "nats_url": nats_url,
-            "redis_url": redis_url,
-            "redis_timeout_s": 2.0,  # a busy machine is no outage; tests of outages set their own
-            "redis_probe_s": 0.05,
-            "redis_check_s": 0.05,
-            **more,
-        }
-    )
-    service = Service(settings, "kvstate")
-    async with AsyncExitStack() as stack:
-        await setup(service, stack)
-        yield service
-        await service.drain()
-        await service.finish()
 
 
 @pytest.fixture
@@ -88,22 +63,6 @@ R = TypeVar("R", bound=Wire)
 async def ask(bus: Bus, subject: str, message: Wire, kind: type[R]) -> R:
     reply = await bus.request(subject, encode(message), timeout_s=5.0)
     return decode_reply(reply.data, kind)
-
-
-def record(tenant: str, session_id: str = "s", version: int = 1, text: str = "hello") -> SessionRecord:
-    return SessionRecord(
-        session_id=session_id,
-        tenant=tenant,
-        model="m",
-        version=version,
-        messages=[ChatMessage(role="user", content=text)],
-        turns=version,
-        last_group="g1",
-    )
-
-
-def new_tenant() -> str:
-    return f"t{uuid4().hex[:12]}"
 
 
 def ready(service: Service) -> bool:

@@ -1,0 +1,79 @@
+"""The KV state service for tests: beside a real broker and a real Redis, with ranks that write bytes."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import redis.asyncio as aioredis
+
+from services.kvstate.__main__ import setup
+from services.kvstate.settings import Settings
+from shared.kv_store import data_key, head_field
+from shared.lifecycle import Service
+from shared.messages import ChatMessage, HeldBlocks, SessionRecord
+
+PARTS = 2
+
+
+@asynccontextmanager
+async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterator[Service]:
+    """A replica of the service; `more` are settings."""
+    settings = Settings.model_validate(
+        {
+            "nats_url": nats_url,
+            "redis_url": redis_url,
+            "redis_timeout_s": 2.0,  # a busy machine is no outage; tests of outages set their own
+            "kv_timeout_s": 2.0,
+            "redis_probe_s": 0.05,
+            "redis_check_s": 0.05,
+            "kv_sweep_s": 0.05,
+            **more,
+        }
+    )
+    service = Service(settings, "kvstate")
+    async with AsyncExitStack() as stack:
+        await setup(service, stack)
+        try:
+            yield service
+            await service.drain()
+        finally:
+            await service.finish()
+
+
+def chain(length: int) -> list[bytes]:
+    """Names of blocks that no other test has."""
+    return [uuid4().bytes for _ in range(length)]
+
+
+async def write(redis: aioredis.Redis, names: Sequence[bytes], part_bytes: int = 1000) -> None:
+    """Writes blocks as all ranks of a group would, to expire soon."""
+    pipe = redis.pipeline(transaction=False)
+    for name in names:
+        values: dict[Any, Any] = {head_field(head): bytes(part_bytes) for head in range(PARTS)}
+        pipe.hset(data_key(name), mapping=values)
+        pipe.expire(data_key(name), 60)
+    await pipe.execute()
+
+
+def held(tenant: str, session_id: str, names: Sequence[bytes]) -> HeldBlocks:
+    """What a leader commits."""
+    return HeldBlocks(tenant=tenant, session_id=session_id, names=b"".join(names), parts=PARTS)
+
+
+def record(tenant: str, session_id: str = "s", version: int = 1, text: str = "hello") -> SessionRecord:
+    """A session after a turn."""
+    return SessionRecord(
+        session_id=session_id,
+        tenant=tenant,
+        model="m",
+        version=version,
+        messages=[ChatMessage(role="user", content=text)],
+        turns=version,
+        last_group="g1",
+    )
+
+
+def new_tenant() -> str:
+    """A tenant that no other test has."""
+    return f"t{uuid4().hex[:12]}"
