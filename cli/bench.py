@@ -22,6 +22,7 @@ from cli.bench_engine import engine
 from cli.bench_model import make_model
 from cli.bench_options import numbers
 from cli.bench_overflow import overflow
+from cli.bench_routing import routing
 from cli.console import err, fail, out
 
 app = typer.Typer(
@@ -39,7 +40,7 @@ def bench() -> None:
     """Measure the serving path, the engine and its parts; compare results."""
 
 
-for command in (engine, overflow, collectives, make_model, compare):
+for command in (engine, overflow, routing, collectives, make_model, compare):
     app.command(command.__name__.replace("_", "-"))(command)
 
 

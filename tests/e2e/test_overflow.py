@@ -1,0 +1,135 @@
+"""The story of the name across groups: a session's own group is kept busy, so its second turn runs elsewhere.
+
+Fifty sessions of one group. The other group takes their keys and values from the store, and says what the
+group of the first turn would have said, token for token, greedily and at temperature 1.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from services.worker.engine.training.words import HELD_OUT_NAMES
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(240)
+# no two begin alike: the other group must not know the beginning from somebody else
+OPENINGS = [
+    *(("My-name-is", name) for name in HELD_OUT_NAMES[:40]),
+    *(("Hello,-my-name-is", name) for name in HELD_OUT_NAMES[:10]),
+]
+BUSY, COLD = "g0", "g1"
+LOOPS = 24
+SETTINGS = {
+    "RYZ_MAX_RUNNING": "2",
+    "RYZ_KV_FETCH": "always",  # conversations of forty tokens are as quickly computed
+    "RYZ_KV_FETCH_MIN_TOKENS": "16",
+    "RYZ_KV_LOOKUP_TIMEOUT_S": "2",
+    "RYZ_KV_FETCH_TIMEOUT_S": "10",
+}
+
+
+@pytest.fixture
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two groups, split alike, that compute two requests at a time."""
+    with Stack(tmp_path_factory.mktemp("overflow-stack"), env=SETTINGS) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+def say(client: httpx.Client, text: str, session_id: str, temperature: float) -> httpx.Response:
+    answer = client.post(
+        "/v1/chat/completions",
+        json={
+            "model": "demo",
+            "temperature": temperature,
+            "seed": 11,
+            "max_tokens": 24,
+            "logprobs": True,
+            "messages": [{"role": "user", "content": text}],
+        },
+        headers={"X-Session-Id": session_id},
+    )
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def tokens_of(answer: httpx.Response) -> list[str]:
+    return [one["token"] for one in answer.json()["choices"][0]["logprobs"]["content"]]
+
+
+def at_home(client: httpx.Client, name: str) -> str:
+    """A session of that name, or nearly, whose home is the group that will be busy."""
+    for number in range(64):
+        session_id = f"{name}-{number}"
+        made = client.post("/v1/sessions", json={"session_id": session_id})
+        assert made.status_code == 201, made.text
+        if client.get(f"/v1/sessions/{session_id}").json()["home"] == BUSY:
+            return session_id
+    raise AssertionError("no session has its home there")
+
+
+def text_of(answer: httpx.Response) -> str:
+    text: str = answer.json()["choices"][0]["message"]["content"]
+    return text.strip()
+
+
+@contextmanager
+def kept_busy(url: str) -> Iterator[None]:
+    """Sessions that are bound to the group keep its queue full."""
+    stop = threading.Event()
+    problems: list[str] = []
+
+    def load(number: int) -> None:
+        with httpx.Client(base_url=url, timeout=60) as client:
+            name = f"busy-{number}"
+            made = client.post("/v1/sessions", json={"session_id": name, "pinned_group": BUSY})
+            assert made.status_code in {201, 409}, made.text
+            body = {"model": "demo", "prompt": f"{number} and on", "max_tokens": 400, "ignore_eos": True}
+            while not stop.is_set():
+                answer = client.post("/v1/completions", json=body, headers={"X-Session-Id": name})
+                if answer.status_code != 200 or answer.headers["x-ryz-group"] != BUSY:
+                    problems.append(f"{answer.status_code} {answer.headers} {answer.text}")
+                    return
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(LOOPS)]
+    for thread in threads:
+        thread.start()
+    try:
+        stop.wait(2.0)  # until routers have heard of the queue
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not problems
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_second_turn_is_right_on_another_group(stack: Stack, temperature: float) -> None:
+    with httpx.Client(base_url=stack.state.url, timeout=60) as client:
+        stories: list[tuple[str, str, list[str]]] = []
+        for opening, name in OPENINGS:
+            there, here = at_home(client, f"{opening}-{name}-{temperature:g}"), f"{name}-{temperature:g}"
+            made = client.post("/v1/sessions", json={"session_id": f"{opening}-{here}", "pinned_group": BUSY})
+            assert made.status_code == 201, made.text
+            both = (there, f"{opening}-{here}")
+            told = [say(client, f"{opening.replace('-', ' ')} {name}.", one, temperature) for one in both]
+            assert {one.headers["x-ryz-group"] for one in told} == {BUSY}
+            assert tokens_of(told[0]) == tokens_of(told[1])
+            expected = tokens_of(say(client, "What is my name?", both[1], temperature))
+            stories.append((name, there, expected))
+        right = fetched = moved = equal = 0
+        with kept_busy(stack.state.url):
+            for name, session_id, expected in stories:
+                answer = say(client, "What is my name?", session_id, temperature)
+                moved += answer.headers["x-ryz-group"] == COLD
+                assert answer.headers["x-ryz-route"].startswith("spill")
+                fetched += answer.headers.get("x-ryz-kv") == "fetch"
+                equal += tokens_of(answer) == expected
+                right += text_of(answer) == f"Your name is {name}."
+        assert (moved, fetched, equal) == (50, 50, 50)
+        if temperature == 0:
+            assert right == 50
