@@ -221,6 +221,29 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
     eventually(lambda: not _threads())
 
 
+def test_a_leader_that_left_is_not_missed(redis_url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    leader, own = socket.socketpair()
+    mover = kv_channel.start(own.detach(), _config(redis_url), FakeBlocks(range(2)))
+    leader.close()
+    mover.take([StoreBlock(at, name) for at, name in enumerate(names(40))])
+    eventually(lambda: not _threads())
+    mover.take([StoreBlock(1, names(1)[0])])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_frame_ends_the_channel_and_is_told(
+    redis_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    leader, own = socket.socketpair()
+    with leader:
+        kv_channel.start(own.detach(), _config(redis_url), FakeBlocks(range(2)))
+        leader.sendall(b"\xff" * 64)
+        leader.settimeout(5)
+        assert leader.recv(1) == b""
+    eventually(lambda: not _threads())
+    assert "a frame of 4294967295 bytes" in capfd.readouterr().err
+
+
 def _frames(sock: socket.socket) -> Iterator[tuple[Kind, bytes]]:
     reader = FrameReader()
     while data := sock.recv(1 << 16):
