@@ -88,8 +88,13 @@ class Tier:
         )
 
     async def make_room(self) -> int:
-        """Redis has no memory left: frees a tenth of what is stored. Returns blocks that went."""
-        return await self._evict("memory", int(_ROOM_SHARE * self.totals.total.num_bytes) + 1)
+        """Redis has no memory left: frees a tenth of what is stored, or what it is above its low mark.
+
+        Returns blocks that went.
+        """
+        totals = await self.refresh()
+        over = WaterMarks(totals.maxmemory).excess(totals.used_memory)
+        return await self._evict("memory", max(over, int(_ROOM_SHARE * totals.total.num_bytes) + 1))
 
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
         """A session was deleted; see `BlockStore.release`."""
