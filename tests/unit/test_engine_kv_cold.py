@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,24 @@ from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.compute import Compute
 from services.worker.engine.config import ModelConfig, ModelError, read_config
-from services.worker.engine.kv_cold import ColdZone, cold_zone, dequantize, parse_layers, quantize
+from services.worker.engine.kv_cold import (
+    PASS_TOKENS,
+    ColdZone,
+    cold_zone,
+    dequantize,
+    parse_layers,
+    quantize,
+)
 from services.worker.engine.kv_cold_reference import ColdReference
 from services.worker.engine.loader import open_source
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.weights import NativeWeights
+from services.worker.engine.native.zones import Zones
 from services.worker.engine.reference import ReferenceDecoder
 from services.worker.engine.runner import Runner
-from services.worker.engine.sequences import PlanError
+from services.worker.engine.sequences import PlanError, SequenceState
 from services.worker.engine.weights import Checkpoint, open_checkpoint
 from tests.engine_support import (
     Blocks,
@@ -301,6 +310,11 @@ def test_a_block_is_compressed_once(models: dict[str, Path]) -> None:
     assert len(set(copies)) == 1
 
 
+def blocks_near(tokens: int) -> int:
+    """Blocks of so many tokens that the next one reads in full precision, with one hot block."""
+    return -(-tokens // BLOCK_SIZE) - (tokens // BLOCK_SIZE - 1)
+
+
 def test_places_come_back(models: dict[str, Path]) -> None:
     model = models["grouped heads"]
     compute = _loaded(model, native(ColdZone(1, ALL)), SingleRank())
@@ -311,11 +325,36 @@ def test_places_come_back(models: dict[str, Path]) -> None:
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}
     for i, text in texts.items():
         runner.forward(StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[blocks.slice(i, 0, text)]))
-    assert zones.num_used == sum(-(-len(text) // BLOCK_SIZE) for text in texts.values())
+        assert zones.num_used == sum(blocks_near(len(texts[other])) for other in range(1, i + 1))
     for i, text in texts.items():
         runner.forward(StepPlan(step_id=i, slices=[blocks.slice(i, len(text), [1])]))
-    assert zones.num_used == 2 * len(texts)
+    assert zones.num_used == sum(blocks_near(len(text) + 1) for text in texts.values())
     runner.forward(StepPlan(step_id=9, release=list(texts)))
+    assert zones.num_used == 0
+
+
+@pytest.mark.parametrize("hot_blocks", [0, 1, 4])
+def test_places_are_never_more_than_was_said(hot_blocks: int) -> None:
+    """Sequences that come and go, in passes that are as large as they may be."""
+    rng, max_running = Random(hot_blocks), 12
+    zones = Zones(ColdZone(hot_blocks, ALL).places(max_running), hot_blocks)
+    running: dict[SequenceState, int] = {}
+    for seq_id in range(600):
+        if len(running) == max_running:
+            del running[rng.choice(list(running))]
+        state = SequenceState(new_sequence(seq_id, [1]))
+        state.table.extend(list(range(200)))
+        running[state] = BLOCK_SIZE * rng.randint(0, 5)  # it found so many tokens
+        room, spans = PASS_TOKENS, []
+        for each in rng.sample(list(running), rng.randint(1, len(running))):
+            count = min(room, rng.choice((1, 1, 17, 60, 300)), 3200 - running[each])
+            if count:
+                spans.append((each, running[each], count))
+                running[each], room = running[each] + count, room - count
+        if spans:
+            zones.enter(spans)
+        del state, each, spans
+    running.clear()
     assert zones.num_used == 0
 
 

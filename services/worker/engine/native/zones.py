@@ -1,7 +1,8 @@
 """Which blocks of which sequence lie uncompressed beside the compressed ones, and in which places.
 
-A sequence has places for the blocks that it fills, from `hot_blocks` before the one it is at. It loses them
-as it goes on, and the rest when the rank forgets it. Results do not depend on which place a block has.
+A sequence has places for the blocks that it fills, from `hot_blocks` before the one that its next token is
+in. It loses the others with each pass, and all when the rank forgets it. Results do not depend on which place
+a block has.
 """
 
 import weakref
@@ -24,6 +25,14 @@ class _Zone:
 
     first: int
     places: list[int] = field(default_factory=list)
+
+    def move(self, first: int) -> list[int]:
+        """Lets it begin at block `first` if that is further on; the places of those before."""
+        count = min(max(0, first - self.first), len(self.places))
+        behind = self.places[:count]
+        del self.places[:count]
+        self.first += count
+        return behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +80,10 @@ class Zones:
         rows: list[tuple[int, int]] = []
         places: list[int] = []
         full: list[tuple[int, int]] = []
+        behind: list[int] = []  # for the next pass
         begin = 0
         for state, start, count in spans:
-            zone, end = self._move(state, start, count), start + count
+            zone, end = self._take(state, start, count), start + count
             rows.append((zone.first, len(places)))
             places += zone.places
             for index in range(start // BLOCK_SIZE, (end - 1) // BLOCK_SIZE + 1):
@@ -84,6 +94,8 @@ class Zones:
                 if last == at + BLOCK_SIZE:
                     full.append((int(state.table.view[index]), place))
             begin += count
+            behind += zone.move(end // BLOCK_SIZE - self._hot_blocks)
+        self._free += behind
         return ZoneArrays(
             slots=slots,
             spans=np.array(rows, np.int32),
@@ -91,7 +103,7 @@ class Zones:
             full=np.array(full, np.int32).reshape(-1, 2),
         )
 
-    def _move(self, state: SequenceState, start: int, count: int) -> _Zone:
+    def _take(self, state: SequenceState, start: int, count: int) -> _Zone:
         zone = self._zones.get(state)
         first, last = start // BLOCK_SIZE, (start + count - 1) // BLOCK_SIZE
         if zone is None:
@@ -105,10 +117,6 @@ class Zones:
                 f"sequence {state.seq_id} begins at token {start}, in a block that it did not fill; with "
                 f"kv_cold=fp8 it has to begin with a block"
             )
-        behind = min(max(0, first - self._hot_blocks - zone.first), len(zone.places))
-        self._free += zone.places[:behind]
-        del zone.places[:behind]
-        zone.first += behind
         missing = last + 1 - zone.first - len(zone.places)
         if missing > len(self._free):
             raise PlanError(f"sequence {state.seq_id}: more blocks are being filled than the cache has")
