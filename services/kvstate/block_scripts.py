@@ -125,25 +125,19 @@ local function touch(names, last, lift, tenants)
 end
 """
 
-# ARGV: names, milliseconds of the lease, of depth for each block, and blocks before the first.
-# Answer: leading names that are stored, their bytes.
+# ARGV: names, milliseconds of the lease. Answer: leading names that are stored, their bytes.
 FIND = (
     PRELUDE
     + """
-local names, lease, depth, before = split(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local found, bytes, tenants = 0, 0, {}
+local names, lease, found, bytes = split(ARGV[3]), tonumber(ARGV[4]), 0, 0
 for place, raw in ipairs(redis.call('HMGET', META, unpack(names))) do
   if not raw or redis.call('EXISTS', DATA .. names[place]) == 0 then break end
-  local size, _, tenant = facts(raw)
-  found, bytes, tenants[place] = place, bytes + size, tenant
+  found, bytes = place, bytes + string.match(raw, '^%d+')
 end
 if lease > 0 and found > 0 then
-  local leases = {}
-  for place = 1, found do
-    leases[2 * place - 1], leases[2 * place] = now + lease, names[place]
-  end
+  local leases, over = {}, string.format('%.0f', now + lease)
+  for place = 1, found do leases[2 * place - 1], leases[2 * place] = over, names[place] end
   redis.call('ZADD', LEASES, 'GT', unpack(leases))
-  touch(names, found, function(place) return -depth * (before + place - 1) end, tenants)
 end
 return {found, bytes}
 """

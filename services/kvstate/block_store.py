@@ -82,7 +82,10 @@ class BlockStore(Protocol):
     """
 
     async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
-        """How many leading blocks are there. With a lease they count as used, and stay that long at least."""
+        """How many leading blocks are there. With a lease they stay that long at least.
+
+        That does not count as use: whoever uses blocks commits them again after the turn.
+        """
         ...
 
     async def register(self, written: Sequence[Written]) -> list[Registered]:

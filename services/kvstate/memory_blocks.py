@@ -59,10 +59,8 @@ class MemoryBlockStore:
                 break
             count, num_bytes = count + 1, num_bytes + self._blocks[name].num_bytes
         if lease_ms:
-            for depth, name in enumerate(names[:count]):
-                block = self._blocks[name]
+            for block in (self._blocks[name] for name in names[:count]):
                 block.lease_until_ms = max(block.lease_until_ms, self._now_ms + lease_ms)
-                self._touch(name, 0, depth)
         return Found(count, num_bytes)
 
     async def register(self, written: Sequence[Written]) -> list[Registered]:

@@ -29,8 +29,7 @@ class RedisBlockStore:
         count = num_bytes = 0
         for first in range(0, len(names), NAMES_PER_SCRIPT):
             chunk = names[first : first + NAMES_PER_SCRIPT]
-            values = [b"".join(chunk), lease_ms, eviction.DEPTH_MS, first]
-            found, size = await self._one(scripts.FIND, values)
+            found, size = await self._one(scripts.FIND, [b"".join(chunk), lease_ms])
             count, num_bytes = count + found, num_bytes + size
             if found < len(chunk):
                 break

@@ -214,7 +214,7 @@ async def test_use_and_priority_keep_blocks_longer(kit: Kit) -> None:
     await asyncio.sleep(0.01)
     await kit.commit("", plain)
     await asyncio.sleep(0.01)
-    await kit.store.find(used, 1)
+    await kit.register("", used)
     await asyncio.sleep(0.01)
     for gone in (plain, used, dear):
         assert await kit.alive(gone) == [True]

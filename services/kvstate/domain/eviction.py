@@ -1,7 +1,7 @@
 """Which KV blocks go first, how many, and when: scores, water marks, quotas. Pure.
 
-A block is of no use without those before it in its sequence. Whoever uses a block uses all before it at the
-same time, so the last use never grows along a sequence; with a penalty for depth, scores fall strictly
+A block is of no use without those before it in its sequence. Whoever commits a block commits all before it at
+the same time, so the last use never grows along a sequence; with a penalty for depth, scores fall strictly
 along it, and taking the lowest score first eats sequences from their tails.
 """
 
@@ -20,7 +20,7 @@ def score(used_ms: float, priority: int, depth: int) -> float:
     """The block with the lowest goes first; a block keeps the highest that it ever had.
 
     Args:
-        used_ms: When it was written or leased.
+        used_ms: When it was committed.
         priority: Of the sequence, -10 to 10.
         depth: Blocks before it.
     """
