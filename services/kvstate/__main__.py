@@ -116,7 +116,7 @@ def tier_limits(settings: Settings) -> TierLimits:
     """What the settings say of room."""
     return TierLimits(
         max_bytes=settings.kv_max_bytes,
-        share=settings.kv_memory_share,
+        share=settings.kv_redis_share,
         quotas=Quotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
         pause_ms=int(settings.kv_pause_s * 1000),
     )

@@ -54,9 +54,9 @@ class Settings(CommonSettings):
         default=0,
         ge=0,
         description="Bytes that KV blocks may take in Redis; 0: a share of its `maxmemory` "
-        "(`RYZ_KV_MEMORY_SHARE`), or a quarter of its machine's memory if it has no such limit.",
+        "(`RYZ_KV_REDIS_SHARE`), or a quarter of its machine's memory if it has no such limit.",
     )
-    kv_memory_share: float = Field(
+    kv_redis_share: float = Field(
         default=0.8, gt=0, le=1, description="Share of Redis's `maxmemory` that KV blocks may take."
     )
     kv_tenant_bytes: int = Field(

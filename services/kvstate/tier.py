@@ -3,12 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
 from services.kvstate.block_store import Account, BlockStore, Found, Registered, Totals, Written
 from services.kvstate.domain.eviction import Quotas, WaterMarks, cut, fitting, limit_bytes
 from services.kvstate.store import StoreFull
+from shared.errors import Unavailable
 from shared.kv_hash import split
 from shared.messages import BlocksCommitted, HeldBlocks
 
+log = structlog.get_logger(__name__)
 _STEPS = 64  # of eviction in one call; the sweep goes on
 _ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
 
@@ -90,11 +94,15 @@ class Tier:
     async def make_room(self) -> int:
         """Redis has no memory left: frees a tenth of what is stored, or what it is above its low mark.
 
-        Returns blocks that went.
+        Returns blocks that went; none as well while the store is away.
         """
-        totals = await self.refresh()
-        over = WaterMarks(totals.maxmemory).excess(totals.used_memory)
-        return await self._evict("memory", max(over, int(_ROOM_SHARE * totals.total.num_bytes) + 1))
+        try:
+            totals = await self.refresh()
+            over = WaterMarks(totals.maxmemory).excess(totals.used_memory)
+            return await self._evict("memory", max(over, int(_ROOM_SHARE * totals.total.num_bytes) + 1))
+        except Unavailable as error:
+            log.warning("no room was made", error=error.message)
+            return 0
 
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
         """A session was deleted; see `BlockStore.release`."""
@@ -135,10 +143,11 @@ class Tier:
         await self._fit_sessions(commit)
         await self._fit_tenants(commit, registered)
         await self._fit_all(commit, max((one.total_bytes for one in registered), default=0))
-        for entry, names in zip(entries, commit.names, strict=True):
+        for place, (entry, names) in enumerate(zip(entries, commit.names, strict=True)):
             if entry.session_id:
                 left = [name for name in names if name not in commit.gone]
-                await self._store.hold(entry.tenant, entry.session_id, left)
+                if not await self._store.hold(entry.tenant, entry.session_id, left):  # deleted meanwhile
+                    await self._drop(commit, place, range(len(names)), "session_deleted")
         return commit
 
     async def _fit_sessions(self, commit: _Commit) -> None:

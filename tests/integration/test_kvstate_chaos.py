@@ -160,7 +160,7 @@ async def test_blocks_are_evicted_before_redis_is_full(
     blocks = BlocksClient(nats_bus, timeout_s=5.0)
     async with own_redis(tmp_path) as (server, redis):
         await redis.config_set("maxmemory", 12 * MIB)
-        async with running(nats_url, server.url, kv_memory_share=0.5) as service:
+        async with running(nats_url, server.url, kv_redis_share=0.5) as service:
             assert value(service, "tier_bytes_limit") == 6 * MIB
             for number in range(80):  # 8 MB of blocks
                 names = chain(5)

@@ -24,6 +24,11 @@ class FullStore(MemoryBlockStore):
 
     refusals = 0
     no_leases = False
+    deleted_at_hold: set[tuple[str, str]] = set()  # noqa: RUF012 (replaced, never changed)
+
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
+        self.deleted |= self.deleted_at_hold
+        return await super().hold(tenant, session_id, names)
 
     async def register(self, written: Sequence[Written]) -> list[Registered]:
         if self.refusals:
@@ -156,6 +161,17 @@ async def test_a_full_redis_makes_room_once_and_then_asks_for_a_pause() -> None:
     kit.store.refusals = 2
     assert (await kit.commit(("b", "t", kit.chain(1)))).pause_ms == 1000
     assert kit.tier.full
+
+
+async def test_a_session_deleted_in_the_middle_of_a_commit_leaves_nothing() -> None:
+    kit = Kit()
+    shared, names = kit.chain(1), kit.chain(2)
+    await kit.commit(("a", "other", shared))
+    kit.store.deleted_at_hold = {("a", "s")}
+    assert await kit.commit(("a", "s", shared + names)) == BlocksCommitted()
+    assert await kit.alive(names) == 0
+    assert await kit.alive(shared) == 1
+    assert not set(names) & set(kit.store.data)
 
 
 async def test_a_full_redis_still_finds() -> None:
