@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -56,7 +57,7 @@ class Kit:
 
     async def lose(self, name: bytes) -> None:
         if self.redis is None:
-            del self.memory.data[name]
+            self.memory.data.pop(name, None)
         else:
             await self.redis.delete(data_key(name))
 
@@ -333,3 +334,38 @@ async def test_bytes_that_nobody_knows_of_expire(redis_url: str) -> None:
 
 def test_names_have_the_length_that_scripts_split_at() -> None:
     assert NAME_BYTES == 16
+
+
+async def test_after_a_storm_of_calls_the_accounts_agree_with_the_blocks(kit: Kit) -> None:
+    random = Random(7)
+    base = chain(3)
+    sequences = [base + chain(random.randrange(1, 6)) for _ in range(12)]
+
+    async def one(number: int) -> None:
+        names, session = random.choice(sequences), f"s{number % 5}"
+        match number % 6:
+            case 0 | 1 | 2:
+                await kit.commit(session, names[: random.randrange(1, len(names) + 1)])
+            case 3:
+                await kit.store.evict(random.randrange(400))
+            case 4:
+                await kit.store.release(kit.tenant, session)
+            case _:
+                await kit.lose(random.choice(names)) if number % 4 else None
+                await kit.store.reconcile((0, 0), orphan_ms=60_000)
+
+    for first in range(0, 300, 20):
+        await asyncio.gather(*(one(first + at) for at in range(20)))
+    await kit.store.reconcile((0, 0), orphan_ms=60_000)
+    everything = {name for names in sequences for name in names}
+    alive = sum(await kit.alive(sorted(everything)))
+    totals = await kit.store.totals()
+    assert (totals.total.blocks, totals.total.num_bytes) == (alive, alive * BLOCK_BYTES)
+    assert totals.accounts[kit.tenant][:2] == totals.total[:2]
+    for session in range(5):
+        await kit.store.release(kit.tenant, f"s{session}")
+    await kit.store.evict(10**9)
+    assert (await kit.store.totals()).total[:2] == (0, 0)
+    if kit.redis is not None:
+        left = {bytes(key) async for key in kit.redis.scan_iter("ryz:kv:*")}
+        assert left <= {keys.ACCOUNTS.encode()}  # no references, orders, leases or bytes
