@@ -79,7 +79,7 @@ class BatchPointers(ctypes.Structure):
 
 
 class Cold(ctypes.Structure):
-    """The compressed blocks of a layer; see `src/attention.h`. owner: of the memory."""
+    """The compressed blocks of a layer; see `src/cache.h`. owner: of the memory."""
 
     owner: object = None
     _fields_ = [

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attention.h"
+#include "cache.h"
 
 namespace ryz {
 

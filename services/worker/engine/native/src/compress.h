@@ -1,7 +1,7 @@
 // Compresses a block of the cache to fp8 e4m3 codes with one scale for its keys and one for its values, per head.
 // The largest magnitude becomes the largest code; rounding is to nearest, ties to even.
 #pragma once
-#include "attention.h"
+#include "cache.h"
 
 namespace ryz {
 
