@@ -56,7 +56,11 @@ class Account(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """The store as a whole. accounts: by tenant. Memory in bytes; 0: no limit, or not known."""
+    """The store as a whole.
+
+    accounts: by tenant. Memory in bytes; 0: no limit, or not known. policy: what Redis itself deletes when it
+    is full.
+    """
 
     total: Account
     accounts: Mapping[str, Account]
@@ -65,6 +69,7 @@ class Totals(NamedTuple):
     used_memory: int = 0
     maxmemory: int = 0
     machine_memory: int = 0
+    policy: str = "noeviction"
 
 
 class Reconciled(NamedTuple):

@@ -109,6 +109,7 @@ class RedisBlockStore:
             used_memory=int(memory.get("used_memory", 0)),
             maxmemory=int(memory.get("maxmemory", 0)),
             machine_memory=int(memory.get("total_system_memory", 0)),
+            policy=str(memory.get("maxmemory_policy", "noeviction")),
         )
 
     async def become_sweeper(self, owner: str, for_ms: int) -> bool:

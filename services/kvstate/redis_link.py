@@ -17,7 +17,7 @@ from services.kvstate.store import StoreAway, StoreFull
 from shared.errors import Unavailable
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
-_NO_MEMORY = "OOM command not allowed"  # scripts wrap Redis's error into one of their own
+_NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
 
 class RedisLink:

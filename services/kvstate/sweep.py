@@ -16,6 +16,7 @@ from shared.errors import Unavailable
 _HOLDERS_PER_STEP = 16  # the script counts all their blocks
 _HOLDER_STEPS = 32
 _SCAN_STEPS = 4
+_SAFE_POLICY = "noeviction"  # any other takes session records as well, which expire and are seldom read
 log = structlog.get_logger(__name__)
 
 
@@ -44,6 +45,7 @@ class Sweeper:
         self._rules = rules
         self._on_evicted = on_evicted
         self._cursor = (0, 0)
+        self._policy = _SAFE_POLICY
 
     async def run(self) -> None:
         """Sweeps until it is cancelled, also when the cancellation gets lost in a call that just ended."""
@@ -55,7 +57,7 @@ class Sweeper:
     async def tick(self) -> bool:
         """Sweeps once, unless another replica did lately; False: the store is away."""
         try:
-            await self._tier.refresh()
+            self._check_policy((await self._tier.refresh()).policy)
             if await self._store.become_sweeper(self._rules.owner, int(self._rules.every_s * 900)):
                 await self._tier.keep_below()
                 await self._check_holders()
@@ -65,6 +67,14 @@ class Sweeper:
             log.debug("KV store away", error=error.message)  # the guard told of the change
             return False
         return True
+
+    def _check_policy(self, policy: str) -> None:
+        if policy not in {self._policy, _SAFE_POLICY}:
+            log.warning(
+                "a full Redis would delete sessions by itself; set its maxmemory-policy to noeviction",
+                policy=policy,
+            )
+        self._policy = policy
 
     async def _check_holders(self) -> None:
         recheck_ms, grace_ms = int(self._rules.recheck_s * 1000), int(self._rules.grace_s * 1000)

@@ -12,6 +12,8 @@ import pytest
 import redis.asyncio as aioredis
 from redis.exceptions import OutOfMemoryError
 
+from services.kvstate.redis_link import RedisLink
+from services.kvstate.store import StoreFull
 from shared import subjects
 from shared.bus.nats import NatsBus
 from shared.client import SessionsClient
@@ -144,6 +146,10 @@ async def test_a_full_redis_loses_blocks_and_no_session(
         await redis.config_set("maxmemory", used - 100_000)  # as if others had taken the rest
         with pytest.raises(OutOfMemoryError):
             await redis.set("one more", b"x")
+        link = RedisLink(server.url, timeout_s=2.0, max_connections=1, name="store", reason="r")
+        with pytest.raises(StoreFull, match="maxmemory"):
+            await link.pipeline([("SET", "one more", b"x")])
+        await link.close()
         answer = await sessions.commit([record(tenant, "important", text="x" * 50_000)])
         assert answer.stale == []
         assert (await sessions.get(tenant, "important")).version == 1
@@ -210,3 +216,14 @@ async def test_a_second_replica_knows_all_and_goes_on_when_the_first_is_killed(
             first.kill()
             await first.wait()
         await redis.aclose()
+
+
+async def test_a_redis_that_would_delete_sessions_is_told_of(
+    nats_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with own_redis(tmp_path) as (server, redis):
+        await redis.config_set("maxmemory-policy", "allkeys-lru")
+        async with running(nats_url, server.url):
+            assert capsys.readouterr().out.count("maxmemory-policy to noeviction") == 1
+            await asyncio.sleep(0.15)  # a few sweeps later
+            assert "noeviction" not in capsys.readouterr().out
