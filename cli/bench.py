@@ -19,10 +19,12 @@ from rich.table import Table
 from cli.bench_collectives import collectives
 from cli.bench_compare import compare
 from cli.bench_engine import engine
+from cli.bench_kv import kv
 from cli.bench_model import make_model
 from cli.bench_options import numbers
 from cli.bench_overflow import overflow
 from cli.bench_routing import routing
+from cli.bench_sessions import sessions
 from cli.console import err, fail, out
 
 app = typer.Typer(
@@ -40,7 +42,7 @@ def bench() -> None:
     """Measure the serving path, the engine and its parts; compare results."""
 
 
-for command in (engine, overflow, routing, collectives, make_model, compare):
+for command in (engine, overflow, routing, kv, collectives, make_model, compare):
     app.command(command.__name__.replace("_", "-"))(command)
 
 

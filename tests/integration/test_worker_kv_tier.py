@@ -51,7 +51,9 @@ async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
 
 def engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> RankEngine:
     store = KVStoreConfig(url=url, compression=options.pop("compression", "none"))
-    defaults = {"threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store}
+    defaults: dict[str, Any] = {
+        "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
+    }  # fmt: skip
     return RankEngine(RankEngineOptions(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
 
 
@@ -124,7 +126,7 @@ async def test_many_at_once_fetch_what_they_share(
         ]
         await settled(kit, index, 20)
     small = engine(path, redis_url, kv_cache_tokens=18 * 16)
-    options = {"kv": ALWAYS, "steps": Limits(32, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(32, 8, 16)}
     async with Kit(memory_bus, small, "g1", model=model, index=index, **options) as kit:
         for n, prompt in enumerate(prompts):
             await kit.ask(ask(f"b{n}", prompt, temperature=n % 2))
@@ -142,9 +144,10 @@ async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
         await settled(kit, index, 12)
         names = kit.leader.kv_names(PROMPT)
     key = b"ryz:kv:data:" + names[4]
-    value = bytearray(await index.redis.hget(key, b"2"))
+    stored: Any = await index.redis.hget(key, "2")
+    value = bytearray(stored)
     value[len(value) // 2] ^= 1
-    await index.redis.hset(key, b"2", bytes(value))
+    await index.redis.hset(key, "2", bytes(value))
     async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, kv=ALWAYS) as kit:
         frames = await kit.run(ask("b", PROMPT))
         assert tokens_of(frames) == expected
@@ -158,7 +161,7 @@ async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
 async def test_an_index_that_is_away_or_slow_costs_time_only(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
-    options = {"kv": KVOptions(fetch="always", probe_s=0.05)}
+    options: dict[str, Any] = {"kv": KVOptions(fetch="always", probe_s=0.05)}
     async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
         expected = tokens_of(await kit.run(ask("a", PROMPT)))
         await settled(kit, index, 12)
@@ -183,7 +186,7 @@ async def test_a_low_priority_sequence_moves_out_and_comes_back(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     small = engine(path, redis_url, kv_cache_tokens=20 * 16)
-    options = {"kv": ALWAYS, "steps": Limits(64, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(64, 8, 16)}
     async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
         fill = tokens_of(await kit.run(ask("fill", [4] * 260, max_tokens=30)))

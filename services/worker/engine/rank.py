@@ -190,7 +190,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         context_length=shape.context_length,
         fingerprint=own_fingerprint,
         kv_format=backend.kv_format,
-        kv_cache_bytes=num_blocks * backend.block_bytes,
+        kv_cache_bytes=num_blocks * backend.block_bytes + backend.hot_bytes,
         kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
         if config.kv_store is not None
         else None,
@@ -225,7 +225,8 @@ def _num_blocks(config: RankConfig, backend: Backend) -> int:
     if backend.placement.on_gpu:
         each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
     else:
-        each, free = backend.block_bytes * (config.world - config.remote), available_bytes()
+        here = config.world - config.remote
+        each, free = backend.block_bytes * here, available_bytes() - backend.hot_bytes * here
     if config.kv_cache_tokens == 0:
         return max(1, int(free * config.kv_memory_share) // each)
     count = -(-config.kv_cache_tokens // BLOCK_SIZE)
