@@ -1,0 +1,1 @@
+"""Whole stacks in trouble: what may be lost there is time."""

@@ -1,0 +1,30 @@
+"""One stack for all of them: trouble that is over leaves nothing behind."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.kit import KEYS, Chaos, ThreadedProxy
+from tests.e2e.kit import Stack
+from tests.servers import RedisServer
+
+SETTINGS = {
+    "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
+    "RYZ_KV_FETCH": "always",  # conversations of a hundred tokens are as quickly computed
+    "RYZ_KV_FETCH_MIN_TOKENS": "16",
+}
+
+
+@pytest.fixture(scope="package")
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
+    """Two groups of two ranks that take turns; their Redis can be killed, slowed and filled."""
+    redis = RedisServer(tmp_path_factory.mktemp("chaos-redis"))
+    redis.start()
+    try:
+        with ThreadedProxy(redis.port) as proxy:
+            options = ("--redis-url", proxy.url, "--policy", "round_robin")
+            with Stack(tmp_path_factory.mktemp("chaos-stack"), *options, env=SETTINGS) as stack:
+                yield Chaos(stack.await_ready(), redis, proxy)
+                assert stack.end() == 0
+    finally:
+        redis.stop(kill=True)

@@ -1,0 +1,165 @@
+"""Redis killed, restarted empty, slow, stalled, full; kvstate killed; bytes damaged: it only costs time.
+
+In each kind of trouble sessions go on, every turn on the group that did not have the one before, and say what
+they say without it, token for token.
+"""
+
+import os
+import signal
+
+import pytest
+
+from services.worker.engine.training.words import HELD_OUT_NAMES
+from shared.kv_store import PREFIX_PATTERN
+from tests.chaos.kit import Chaos, Metrics, Story
+from tests.e2e.kit import wait_for
+
+pytestmark = pytest.mark.timeout(90)
+LEADERS_UP, TIER_UP, SESSIONS_UP = "ryz_worker_kv_store_up", "ryz_kvstate_tier_up", "ryz_kvstate_store_up"
+
+
+class Lights:
+    """Who says that the store is there: both leaders, and kvstate of its two parts."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        kvstate = chaos.metrics("kvstate")
+        self._all: list[tuple[Metrics, str]] = [
+            (chaos.metrics("g0"), LEADERS_UP),
+            (chaos.metrics("g1"), LEADERS_UP),
+            (kvstate, TIER_UP),
+            (kvstate, SESSIONS_UP),
+        ]
+
+    def read(self) -> list[float]:
+        return [metrics.value(name) for metrics, name in self._all]
+
+    def wait(self, value: float) -> None:
+        wait_for(lambda: self.read() == [value] * 4, f"{value:g} everywhere instead of {self.read()}")
+
+
+@pytest.fixture
+def lights(chaos: Chaos) -> Lights:
+    lights = Lights(chaos)
+    lights.wait(1)
+    return lights
+
+
+def stored(chaos: Chaos, story: Story) -> None:
+    """The store has all that was said, and KV of each session."""
+    for talk in story.talks:
+        wait_for(
+            lambda talk=talk: chaos.session(talk.session_id)["turns"] == talk.turns, "the turn is stored"
+        )
+        wait_for(lambda talk=talk: chaos.session(talk.session_id)["blocks"] > 0, "the session's KV is stored")
+
+
+def test_without_trouble_kv_is_fetched(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "calm", HELD_OUT_NAMES[:3])
+    for _ in range(4):
+        story.turn()
+        stored(chaos, story)
+    assert "fetch" in story.sources()
+
+
+def test_redis_killed_and_empty_again(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "killed", HELD_OUT_NAMES[3:8])
+    story.turn(2)
+    chaos.redis.stop(kill=True)
+    story.turn(3)
+    lights.wait(0)
+    chaos.redis.start()
+    lights.wait(1)
+    story.turn(2)
+    stored(chaos, story)
+
+
+def test_redis_restarted_empty_between_two_turns(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "restarted", HELD_OUT_NAMES[8:11])
+    story.turn(2)
+    stored(chaos, story)
+    chaos.redis.stop(kill=True)
+    chaos.redis.start()
+    story.turn(3)
+    lights.wait(1)
+    stored(chaos, story)
+
+
+@pytest.mark.parametrize("delay_s", [0.25, 0.5])
+def test_a_slow_redis(chaos: Chaos, lights: Lights, delay_s: float) -> None:
+    story = Story(chaos, f"slow-{delay_s}", HELD_OUT_NAMES[11:14])
+    story.turn(2)
+    chaos.proxy.slow(delay_s)
+    try:
+        story.turn(3)
+        lights.wait(0)
+    finally:
+        chaos.proxy.slow(0)
+    lights.wait(1)
+    story.turn(2)
+    stored(chaos, story)
+
+
+def test_a_redis_that_stalls(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "stalled", HELD_OUT_NAMES[14:17])
+    story.turn(2)
+    chaos.proxy.stall()
+    try:
+        story.turn(3)
+        lights.wait(0)
+    finally:
+        chaos.proxy.resume()
+    lights.wait(1)
+    story.turn(2)
+    stored(chaos, story)
+
+
+def test_a_full_redis(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "full", HELD_OUT_NAMES[17:20])
+    story.turn(1)
+    stored(chaos, story)
+    with chaos.keyspace() as keyspace:
+        keyspace.config_set("maxmemory", 1)  # whatever goes, it is not enough
+        try:
+            story.turn(4)
+            wait_for(lambda: chaos.metrics("kvstate").value("ryz_kvstate_tier_full") == 1, "kvstate sees it")
+            assert chaos.metrics("kvstate").value("ryz_kvstate_blocks_evicted_total", reason="memory") > 0
+        finally:
+            keyspace.config_set("maxmemory", 0)
+    lights.wait(1)
+    story.turn(2)
+    stored(chaos, story)
+
+
+def test_kvstate_killed(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "orphaned", HELD_OUT_NAMES[20:23])
+    story.turn(2)
+    for _ in range(3):
+        pid = chaos.stack.pid_of("kvstate")
+        os.kill(pid, signal.SIGKILL)
+        story.turn(1)
+        wait_for(lambda pid=pid: chaos.stack.pid_of("kvstate") != pid, "the supervisor started it again")
+    lights.wait(1)
+    story.turn(2)
+    stored(chaos, story)
+
+
+def test_damaged_bytes(chaos: Chaos, lights: Lights) -> None:
+    story = Story(chaos, "damaged", HELD_OUT_NAMES[23:26])
+    story.turn(2)
+    stored(chaos, story)
+    groups = [chaos.metrics(name) for name in ("g0", "g1")]
+    before = sum(one.value("ryz_worker_kv_corrupt_blocks_total") for one in groups)
+    with chaos.keyspace() as keyspace:
+        sound = {key: keyspace.hgetall(key) for key in keyspace.scan_iter(PREFIX_PATTERN)}
+        for key, fields in sound.items():
+            for name, value in fields.items():
+                middle = len(value) // 2
+                keyspace.hset(key, name, value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :])
+        story.turn(4)
+        found = sum(one.value("ryz_worker_kv_corrupt_blocks_total") for one in groups) - before
+        assert found > 0
+        wait_for(
+            lambda: sum(keyspace.hgetall(key) == sound[key] for key in sound) >= found,
+            "what was damaged is written anew",
+        )
+    lights.wait(1)
