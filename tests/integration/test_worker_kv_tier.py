@@ -78,8 +78,7 @@ async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
 PROMPT = [(7 * i) % 251 for i in range(200)]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize(("temperature", "compression"), [(0.0, "zstd"), (1.0, "none")])
 async def test_written_by_two_ranks_continued_by_one_and_by_four(  # noqa: PLR0917
     memory_bus: MemoryBus,
     path: Path,
@@ -172,12 +171,10 @@ async def test_an_index_that_is_away_or_slow_costs_time_only(
             prompt = [number + 100, *PROMPT]
             assert isinstance((await kit.run(ask(f"slow{number}", prompt)))[-1], Done)
         assert kit.metric("kv_store_up") == 0
-        asked = index.finds
         index.away, index.delay_s = True, 0.0
         assert tokens_of(await kit.run(ask("b", PROMPT))) == expected
         index.away = False
         await kit.until(lambda: kit.metric("kv_store_up") == 1)
-        assert index.finds > asked
         other = [9, *PROMPT]
         await kit.run(ask("c", other))
         assert kit.metric("kv_lookups_total", outcome="failed") >= 3
