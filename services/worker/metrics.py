@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.messages import Load
+from shared.messages import KVRates, Load
 
 PREFIX = "ryz_worker_"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -120,5 +120,30 @@ class LoadCollector(Collector):
                 "Share of the KV blocks in use, 0 to 1.",
                 used / max(1, load.total_blocks),
             ),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+class HasRates(Protocol):
+    """What can tell how fast KV is computed and fetched."""
+
+    def rates(self) -> KVRates:
+        """The rates as measured."""
+        ...
+
+
+class RatesCollector(Collector):
+    """What the rule compares, as heartbeats tell it; 0: not measured yet."""
+
+    def __init__(self, tier: HasRates) -> None:
+        self._tier = tier
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        rates = self._tier.rates()
+        for name, text, value in (
+            ("kv_recompute_tokens_per_s", "Tokens of a prompt computed.", rates.recompute_tokens_per_s),
+            ("kv_fetch_tokens_per_s", "Tokens whose KV is fetched.", rates.fetch_tokens_per_s),
+            ("kv_fetch_fixed_seconds", "What a fetch takes besides.", rates.fetch_s),
         ):
             yield GaugeMetricFamily(PREFIX + name, text, value=value)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -136,6 +137,24 @@ async def test_many_at_once_fetch_what_they_share(
         await kit.all_free()
 
 
+@pytest.mark.parametrize("sharing", ["tenant", "all"])
+async def test_tenants_share_blocks_only_where_that_is_switched_on(  # noqa: PLR0917
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, sharing: Any
+) -> None:
+    options: dict[str, Any] = {"kv": ALWAYS, "prefix_sharing": sharing}
+    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
+        expected = tokens_of(await kit.run(ask("a", PROMPT)))
+        await settled(kit, index, 13)
+        other = msgspec.structs.replace(ask("b", PROMPT), tenant="other")
+        assert usage_of(await kit.run(other)).cached_tokens == (192 if sharing == "all" else 0)
+    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
+        third = msgspec.structs.replace(ask("c", PROMPT), tenant="third")
+        frames = await kit.run(third)
+        assert tokens_of(frames) == expected
+        assert usage_of(frames).fetched_tokens == (192 if sharing == "all" else 0)
+        assert kit.metric("kv_fetch_tokens_per_s") > 0 or sharing == "tenant"
+
+
 async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
@@ -192,7 +211,7 @@ async def test_a_low_priority_sequence_moves_out_and_comes_back(
         await kit.ask(low)
         await kit.until(lambda: len(tokens_of(kit.frames["low"])) > 60)
         high = ask("high", [5] * 260, max_tokens=30)
-        high = type(high)(**{f: getattr(high, f) for f in high.__struct_fields__} | {"priority": 5})
+        high = msgspec.structs.replace(high, priority=5)
         await kit.ask(high)
         assert len(tokens_of(await kit.end_of("high", 10))) == len(fill)
         assert tokens_of(await kit.end_of("low", 10)) == alone

@@ -34,7 +34,7 @@ from services.worker.leader.prepare import Preparer
 from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import SessionLimits, Sessions, SessionStore
-from services.worker.metrics import LoadCollector, Metrics
+from services.worker.metrics import LoadCollector, Metrics, RatesCollector
 from shared import subjects
 from shared.bus.api import Bus, Subscription
 from shared.client.blocks import BlocksClient
@@ -109,6 +109,7 @@ class Leader:
             token_budget=options.steps.token_budget,
             work=self._generations.work.set,
         )
+        registry.register(RatesCollector(self._kv_tier))
         self._generations.on_end = self._kv_tier.end
         self._loop = EngineLoop(
             engine,
