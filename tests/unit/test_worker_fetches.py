@@ -209,7 +209,7 @@ def test_gets_blocks_for_nobody() -> None:
     names = NAMES.of(sequence("x", prompt, 1))
     fetches = run.scheduler.queues.fetches
     fetch_id = fetches.begin_alone(names)
-    (fetch,) = fetches.take()
+    (fetch,) = fetches.take(0)
     assert (fetch.fetch_id, fetch.first, len(fetch.blocks)) == (fetch_id, 0, 4)
     engine.store = {name: [1] * BLOCK_SIZE for name in names}
     deliver(run, engine, fetch)

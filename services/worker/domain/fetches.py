@@ -15,7 +15,7 @@ from services.worker.domain.sequence import Sequence
 class Fetch:
     """`names[i]` comes into `blocks[i]`, block `first + i` of the table `table`.
 
-    sequence: waits for it; None: nobody, or nobody any more.
+    sequence: waits for it; None: nobody, or nobody any more. after_step: see `FetchBlocks`.
     """
 
     fetch_id: int
@@ -24,6 +24,7 @@ class Fetch:
     names: list[bytes]
     blocks: list[int]
     sequence: Sequence | None
+    after_step: int = 0
 
 
 class Fetches:
@@ -60,9 +61,16 @@ class Fetches:
         """The fetch of that number, while it is under way."""
         return self._under_way.get(fetch_id)
 
-    def take(self) -> list[Fetch]:
-        """What has to be ordered now."""
+    @property
+    def has_new(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._new)
+
+    def take(self, after_step: int) -> list[Fetch]:
+        """What has to be ordered now; ranks are to wait until they have begun with that step."""
         new, self._new = self._new, []
+        for fetch in new:
+            fetch.after_step = after_step
         return new
 
     def abandon(self, sequence: Sequence) -> None:

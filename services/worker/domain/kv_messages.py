@@ -30,12 +30,15 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Leader: read these blocks of a sequence into these places; nobody else uses them until `Fetched`.
 
-    names: packed, one for each of `blocks`, in the sequence's order.
+    names: packed, one for each of `blocks`, in the sequence's order. after_step: nothing is written before
+    this rank has begun with that step or a later one, which means that the steps before it are done and the
+    plan's copies are made: until then the places may be those of other content.
     """
 
     fetch_id: int
     blocks: list[int]
     names: bytes
+    after_step: int = 0
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

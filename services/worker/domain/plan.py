@@ -180,7 +180,8 @@ class Engine(Protocol):
         ...
 
     def fetch(self, order: FetchBlocks) -> Awaitable[Fetched]:
-        """Reads blocks from the store into places that no step reads or writes until the answer is there.
+        """Reads blocks from the store into places that no step reads or writes until the answer is there,
+        but for steps up to `after_step`, which the ranks wait for.
 
         Any number may be under way, beside steps; the future ends also when the store does not answer, with a
         count that says how many leading blocks are usable. Raises `EngineFailed` when a rank is gone.

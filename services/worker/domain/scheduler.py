@@ -91,6 +91,7 @@ class Scheduler:
         self._pace = Pace(limits.step_target_s)
         self._in_flight: deque[tuple[int, list[_Part]]] = deque()  # step_id and slices, oldest first
         self._step_id = 0
+        self._planned = False  # the last plan was one to compute
 
     @property
     def num_preemptions(self) -> int:
@@ -105,7 +106,9 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to plan, now or when the steps in flight are done."""
-        return bool(self.running or self.waiting or self.queues.release or self.write_behind.has_work)
+        queues = self.queues
+        some = self.running or self.waiting or queues.release or self.write_behind.has_work
+        return bool(some or queues.fetches.has_new)
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
@@ -135,7 +138,8 @@ class Scheduler:
         for sequence, count in share_budget(prefilling, rest):
             self._plan_slice(draft, sequence, count)
         release, self.queues.release = self.queues.release, []
-        if draft.slices or release or store:
+        self._planned = bool(draft.slices or release or store)
+        if self._planned:
             self._step_id += 1
             self._in_flight.append((self._step_id, draft.parts))
         return StepPlan(
@@ -143,8 +147,15 @@ class Scheduler:
         )
 
     def take_fetches(self) -> list[Fetch]:
-        """What has to be fetched from the store now, into blocks that no plan names until it is done."""
-        return self.queues.fetches.take()
+        """What has to be fetched from the store now, into blocks that no later plan names until it is done.
+
+        Earlier ones may: steps in flight still write to blocks whose sequences left, and copies of the last
+        plan are of blocks that were free for others at once. So ranks wait for the last plan, which they
+        begin when all steps before it are done; where it was none to compute, the steps in flight come first.
+        """
+        if self._in_flight and not self._planned:
+            return []
+        return self.queues.fetches.take(self._step_id)
 
     def fetched(self, fetch_id: int, count: int) -> None:
         """A fetch is done: its first `count` blocks are there. Who waits for it computes the rest."""

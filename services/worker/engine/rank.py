@@ -119,8 +119,10 @@ def _serve(
     for _, body in frames:
         wait_s = time.perf_counter() - idle_since
         plan = decoder.decode(body)
-        if mover is not None and plan.store:
-            mover.take(plan.store)
+        if mover is not None:
+            if plan.store:
+                mover.take(plan.store)
+            mover.begin(plan.step_id)
         result = runner.step(plan)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)

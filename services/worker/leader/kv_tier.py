@@ -173,11 +173,10 @@ class KVTier:
         if not fetch_id:
             return 0
         arrived = self._arrived[fetch_id] = asyncio.get_running_loop().create_future()
-        self.order(scheduler)
+        self._work()  # it is ordered with the next plan
         try:
             async with asyncio.timeout(self._options.fetch_timeout_s):
-                count: int = await arrived
-                return count
+                return await arrived
         except TimeoutError:
             return 0
         finally:
@@ -186,7 +185,12 @@ class KVTier:
     def order(self, scheduler: Scheduler) -> None:
         """Gives the engine the fetches that a plan made necessary."""
         for fetch in scheduler.take_fetches():
-            order = FetchBlocks(fetch_id=fetch.fetch_id, blocks=fetch.blocks, names=b"".join(fetch.names))
+            order = FetchBlocks(
+                fetch_id=fetch.fetch_id,
+                blocks=fetch.blocks,
+                names=b"".join(fetch.names),
+                after_step=fetch.after_step,
+            )
             try:
                 future = asyncio.ensure_future(self._engine.fetch(order))
             except EngineFailed:
