@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cli.status_query import Report
 
-GOOD, BAD = {"ready", "up"}, {"failed", "lost", "away"}
+GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away"}
 
 
 def render(report: Report) -> RenderableType:
@@ -48,8 +48,8 @@ def _services(report: Report) -> Table:
 
 def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
     table = _table(
-        "Groups", "group", "state", "model", "running", "waiting", "free blocks", "sent by routers",
-        right=(3, 4, 5, 6),
+        "Groups", "group", "state", "model", "running", "waiting", "free blocks", "cached", "sent by routers",
+        "KV store", right=(3, 4, 5, 6, 7),
     )  # fmt: skip
     sent: dict[str, int] = {}
     for router in report.of_kind("router"):
@@ -63,9 +63,11 @@ def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
             str(group.get("running", "?")),
             str(group.get("waiting", "?")),
             blocks,
+            str(group.get("cached_blocks", "?")),
             str(sent.get(name, 0)),
         )
-        table.add_row(name, _state(str(group["state"])), str(group.get("model", "")), *counts)
+        store = _state(str(group.get("kv_store", {}).get("state", "?")))
+        table.add_row(name, _state(str(group["state"])), str(group.get("model", "")), *counts, store)
         if group.get("failure"):
             table.add_row("", Text(str(group["failure"]), style="red"))
     return table
