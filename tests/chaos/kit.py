@@ -3,9 +3,10 @@
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx
 import redis
@@ -67,13 +68,23 @@ class Metrics:
     url: str
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of one series; 0 when there is none yet."""
-        text = httpx.get(f"{self.url}/metrics", timeout=5).text
+        """The value of one series; 0 when there is none yet, or nobody answers."""
+        try:
+            text = httpx.get(f"{self.url}/metrics", timeout=5).text
+        except httpx.TransportError:
+            return 0.0
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
                     return sample.value
         return 0.0
+
+
+class Said(NamedTuple):
+    """What must be the same with trouble and without: how long the history was, and the answer."""
+
+    prompt_tokens: int
+    tokens: list[str]
 
 
 @dataclass(slots=True)
@@ -88,8 +99,8 @@ class Talk:
     groups: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
 
-    def next(self) -> list[str]:
-        """One more turn; its tokens."""
+    def next(self) -> Said:
+        """One more turn."""
         text = TURNS[self.turns].format(name=self.name)
         self.turns += 1
         answer = self.client.post(
@@ -108,7 +119,9 @@ class Talk:
         assert answer.elapsed.total_seconds() < PATIENCE_S, self
         self.groups.append(answer.headers["x-ryz-group"])
         self.sources.append(answer.headers.get("x-ryz-kv", ""))
-        return [one["token"] for one in answer.json()["choices"][0]["logprobs"]["content"]]
+        told = answer.json()
+        tokens = [one["token"] for one in told["choices"][0]["logprobs"]["content"]]
+        return Said(told["usage"]["prompt_tokens"], tokens)
 
 
 class Chaos:
@@ -134,9 +147,10 @@ class Chaos:
         return Metrics(details[name]["admin_url"])
 
     def session(self, session_id: str) -> dict[str, Any]:
-        """As `/v1/sessions` shows it."""
+        """As `/v1/sessions` shows it; empty while it is not stored, or nobody knows."""
         answer = self.client_of("rough").get(f"/v1/sessions/{session_id}")
-        assert answer.status_code == 200, answer.text
+        if answer.status_code in {404, 503}:
+            return {}
         found: dict[str, Any] = answer.json()
         return found
 
@@ -151,10 +165,10 @@ class Story:
     An odd number of them, one after another, and a router that takes turns: so each alternates.
     """
 
-    def __init__(self, chaos: Chaos, label: str, names: list[str]) -> None:
+    def __init__(self, chaos: Chaos, label: str, names: Sequence[str]) -> None:
         assert len(names) % 2
         self.talks: list[Talk] = []
-        self._expected: list[list[list[str]]] = []
+        self._expected: list[list[Said]] = []
         for number, name in enumerate(names):
             session_id, temperature = f"{label}-{name}", number % 2
             calm = Talk(chaos.client_of("calm"), session_id, name, temperature)

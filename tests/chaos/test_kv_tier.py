@@ -34,7 +34,10 @@ class Lights:
         return [metrics.value(name) for metrics, name in self._all]
 
     def wait(self, value: float) -> None:
-        wait_for(lambda: self.read() == [value] * 4, f"{value:g} everywhere instead of {self.read()}")
+        try:
+            wait_for(lambda: self.read() == [value] * 4, f"all show {value:g}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.read()}") from None
 
 
 @pytest.fixture
@@ -48,9 +51,12 @@ def stored(chaos: Chaos, story: Story) -> None:
     """The store has all that was said, and KV of each session."""
     for talk in story.talks:
         wait_for(
-            lambda talk=talk: chaos.session(talk.session_id)["turns"] == talk.turns, "the turn is stored"
+            lambda talk=talk: chaos.session(talk.session_id).get("turns") == talk.turns, "the turn is stored"
         )
-        wait_for(lambda talk=talk: chaos.session(talk.session_id)["blocks"] > 0, "the session's KV is stored")
+        wait_for(
+            lambda talk=talk: chaos.session(talk.session_id).get("blocks", 0) > 0,
+            "the session's KV is stored",
+        )
 
 
 def test_without_trouble_kv_is_fetched(chaos: Chaos, lights: Lights) -> None:

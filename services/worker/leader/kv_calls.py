@@ -9,7 +9,7 @@ from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import Sessions
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
-from shared.errors import InvalidRequest, RyzError, SessionNotFound
+from shared.errors import InvalidRequest, RyzError, SessionNotFound, Unavailable
 from shared.messages import (
     ErrorReply,
     HoldersQuery,
@@ -123,7 +123,7 @@ class KVCalls:
         self._sessions.forget(gone.tenant, gone.session_id)
 
     async def tell_turns(self, records: list[SessionRecord]) -> None:
-        """Turns ended here and are stored: routers hear where these sessions are."""
+        """Turns ended here: routers hear where these sessions are."""
         turns = [
             SessionTurn(
                 tenant=record.tenant,
@@ -136,6 +136,11 @@ class KVCalls:
         await self._bus.publish(subjects.SESSION_TURNS, codec.encode(SessionTurns(turns=turns)))
 
     async def _warm(self, asked: WarmSession) -> Warmed:
+        if self._generations.scheduler is None:
+            raise Unavailable(
+                f"the engine of group {self._group} is not ready; try again, or choose another group",
+                reason="engine_not_ready",
+            )
         record = await self._sessions.lookup(asked.tenant, asked.session_id)
         if record is None:
             raise SessionNotFound(f"no session {asked.session_id!r}; it may have expired")

@@ -5,13 +5,18 @@ from shared.bus.api import Bus
 from shared.codec import decode_reply, encode
 from shared.messages import SessionFound, SessionGet, SessionRecord
 
+_PATIENCE = 3  # times the store's limit: nobody else can be asked, and one that is gone shows at once
+
 
 class PeerSessions:
-    """Asks one group's leader. Raises `SessionNotFound`, or `Unavailable` when it is not there or silent."""
+    """Asks one group's leader. Raises `SessionNotFound`, or `Unavailable` when it is not there or silent.
+
+    timeout_s: how long the store may take for the same.
+    """
 
     def __init__(self, bus: Bus, timeout_s: float) -> None:
         self._bus = bus
-        self._timeout_s = timeout_s
+        self._timeout_s = _PATIENCE * timeout_s
 
     async def __call__(self, group: str, tenant: str, session_id: str) -> SessionRecord:
         """The record as that leader knows it."""

@@ -139,7 +139,7 @@ class Leader:
             sessions=self._sessions,
             replies=replies,
         )
-        self._sessions.on_stored = self._kv_calls.tell_turns
+        self._sessions.on_turns = self._kv_calls.tell_turns
         finisher = Finisher(
             options.group, model.name, self._generations, self._sessions, options.commit_wait_s
         )

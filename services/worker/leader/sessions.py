@@ -57,8 +57,8 @@ Peers = Callable[[str, str, str], Awaitable[SessionRecord]]  # group, tenant, se
 class Sessions:
     """Look up before a turn, commit after it. Run `run` as a task.
 
-    peers: asks another group's leader; raises `RyzError` if it does not know. on_stored: told of the records
-    of each batch that the store has taken.
+    peers: asks another group's leader; raises `RyzError` if it does not know. on_turns: told of turns
+    as they end, in their order: news when a turn is stored at last would hide where the session went since.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Sessions:
         max_payload: Callable[[], int],
         peers: Peers | None = None,
     ) -> None:
-        self.on_stored: Callable[[list[SessionRecord]], Awaitable[None]] | None = None
+        self.on_turns: Callable[[list[SessionRecord]], Awaitable[None]] | None = None
         self._peers = peers
         self._store = store
         self._limits = limits
@@ -80,6 +80,8 @@ class Sessions:
         self._pending: OrderedDict[Key, _Pending] = OrderedDict()
         self._in_flight: dict[Key, _Pending] = {}
         self._wake = asyncio.Event()
+        self._untold: list[SessionRecord] = []
+        self._telling: asyncio.Task[None] | None = None
 
     @property
     def num_cached(self) -> int:
@@ -104,39 +106,40 @@ class Sessions:
             self._settle(pending, "deleted", False)
 
     async def lookup(self, tenant: str, session_id: str, last_group: str = "") -> SessionRecord | None:
-        """The newest record that is known here, in the store, or to the group of the last turn.
+        """The newest record that is known here, in the store, or to another group that had the last turn.
 
-        That one is asked when the store does not help. None: the session does not exist.
+        The store may lag behind that one, or have lost the session. None: the session does not exist.
 
         Raises:
-            Unavailable: the store does not answer and nobody else knows.
+            Unavailable: the store does not answer, and neither does who had the last turn.
         """
         key = (tenant, session_id)
-        try:
-            stored = await self._store.get(tenant, session_id, timeout_s=self._limits.lookup_timeout_s)
-        except SessionNotFound as unknown:
-            self._metrics.session_lookups.labels("unknown").inc()
-            if unknown.data.get("deleted"):
-                self.forget(tenant, session_id)
-            # else the store may have lost it
-            return self._newest(key) or await self._ask_peer(key, last_group)
-        except RyzError as error:  # no answer, or none that helps
-            newest = self._newest(key) or await self._ask_peer(key, last_group)
-            self._metrics.session_lookups.labels("unavailable" if newest is None else "cached").inc()
-            if newest is not None:
-                return newest
+        (stored, problem), told = await asyncio.gather(self._ask_store(key), self._ask_peer(key, last_group))
+        if isinstance(problem, SessionNotFound) and problem.data.get("deleted"):
+            deleted_ms = problem.data.get("deleted_ms")
+            self._forget_until(key, deleted_ms)
+            if told is not None and (deleted_ms is None or told.created_ms <= deleted_ms):
+                told = None  # it has not heard of it yet, and must not bring it back
+        if stored is not None:
+            cached = self._cache.get(key)
+            if cached is not None and cached.created_ms != stored.created_ms:
+                self._evict(key)  # deleted and begun anew elsewhere: what was said before is gone
+        elsewhere = _newer(stored, told)
+        newest = _newer(elsewhere, self._newest(key))
+        away = problem is not None and not isinstance(problem, SessionNotFound)
+        unsure = away and (newest is None or (last_group != "" and told is None))
+        outcome = "unavailable" if unsure else "cached" if away else "unknown" if problem else "found"
+        self._metrics.session_lookups.labels(outcome).inc()
+        if unsure:
             raise Unavailable(
                 f"the session store does not answer, so the history of session {session_id} is not known "
                 "now; try again, or send the whole conversation",
                 reason="session_store",
                 retry_after_s=1,
-            ) from error
-        self._metrics.session_lookups.labels("found").inc()
-        cached = self._cache.get(key)
-        if cached is not None and cached.created_ms != stored.created_ms:
-            self._evict(key)  # deleted and begun anew elsewhere: what was said before is gone
-        newest = self._newest(key)
-        return newest if newest is not None and newest.version > stored.version else stored
+            ) from problem
+        if newest is not None and newest is elsewhere:
+            self._remember(key, newest)  # who comes here for it gets at least this
+        return newest
 
     def commit(self, record: SessionRecord) -> asyncio.Future[bool]:
         """Queues a record; the result says whether the store has taken it. It is known here at once.
@@ -160,6 +163,10 @@ class Sessions:
             if len(self._pending) > self._limits.max_pending:
                 self._settle(self._pending.popitem(last=False)[1], "dropped", False)
         self._wake.set()
+        if self.on_turns is not None:
+            self._untold.append(record)
+            if self._telling is None or self._telling.done():
+                self._telling = asyncio.create_task(self._tell())
         return future
 
     async def run(self) -> None:
@@ -186,6 +193,19 @@ class Sessions:
             return False
         return True
 
+    def _forget_until(self, key: Key, deleted_ms: int | None) -> None:
+        """Forgets what was begun before that time, in milliseconds; None: everything."""
+        newest = self._newest(key)
+        if newest is not None and (deleted_ms is None or newest.created_ms <= deleted_ms):
+            self.forget(*key)
+
+    async def _ask_store(self, key: Key) -> tuple[SessionRecord | None, RyzError | None]:
+        """The record, or why there is none."""
+        try:
+            return await self._store.get(*key, timeout_s=self._limits.lookup_timeout_s), None
+        except RyzError as error:
+            return None, error
+
     async def _ask_peer(self, key: Key, group: str) -> SessionRecord | None:
         if not group or self._peers is None:
             return None
@@ -195,6 +215,13 @@ class Sessions:
             return None
         self._metrics.session_lookups.labels("peer").inc()
         return record
+
+    async def _tell(self) -> None:
+        assert self.on_turns is not None
+        while self._untold:
+            turns, self._untold = self._untold[:MAX_BATCH], self._untold[MAX_BATCH:]
+            with suppress(Unavailable):  # the broker is away; the next turn tells
+                await self.on_turns(turns)
 
     async def _write_batch(self) -> bool:
         size, limit = 0, self._max_payload() // 2
@@ -221,12 +248,6 @@ class Sessions:
             return True
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
         self._finish(batch, not_stored)
-        if self.on_stored is not None:
-            stored = [
-                pending.record for place, pending in enumerate(batch.values()) if place not in not_stored
-            ]
-            with suppress(Unavailable):  # the broker is away; the next turn tells
-                await self.on_stored(stored)
         return True
 
     def _finish(self, batch: dict[Key, _Pending], not_stored: dict[int, str]) -> None:
@@ -274,6 +295,14 @@ class Sessions:
         record = self._cache.pop(key, None)
         if record is not None:
             self._cache_bytes -= record_bytes(record)
+
+
+def _newer(first: SessionRecord | None, second: SessionRecord | None) -> SessionRecord | None:
+    """The later turn of both; of two sessions that had the same id, the first."""
+    if first is None or second is None:
+        return first or second
+    later = second.created_ms == first.created_ms and second.version > first.version
+    return second if later else first
 
 
 def record_bytes(record: SessionRecord) -> int:
