@@ -30,7 +30,7 @@ class Settings(CommonSettings):
         description="Seconds of work beyond its share, from which on `hybrid` looks beyond a busy group.",
     )
     router_lead_price: float = Field(
-        default=0.1,
+        default=0.2,
         ge=0,
         le=100,
         description="What a second of such work counts beside a second of waiting; 0: work need not be even.",

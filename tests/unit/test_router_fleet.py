@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.router.domain.fleet import Fleet, FleetLimits
 from shared.messages import Heartbeat, Load, ModelCard, State
@@ -134,6 +135,19 @@ def test_a_wait_is_estimated_from_the_queue_and_the_measured_rate() -> None:
     fleet.observe(beat(1, running=8, waiting=4, accepted=12), 0.0)
     fleet.observe(beat(2, running=8, waiting=4, accepted=13), 0.1)  # one done in 0.1 s: ten a second
     assert abs(fleet.view("m", 0.1).ready[0].wait_s - 0.4) < 1e-6
+
+
+def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
+    """Two of eight places are taken; nobody ended lately, so the measured rate is next to nothing."""
+    fleet = new_fleet()
+    for seq, free_blocks in ((1, 100), (2, 100), (3, 4)):
+        beating = beat(seq, running=2, waiting=2, accepted=4)
+        load = replace(beating.load, total_blocks=128, free_blocks=free_blocks)
+        fleet.observe(replace(beating, load=load), seq / 10)
+        if seq < 3:
+            assert fleet.view("m", seq / 10).ready[0].wait_s < 0.2
+    fleet.observe(replace(beating, seq=4, load=replace(load, running=1)), 0.4)  # one ended in 0.1 s
+    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # memory is short: ten a second
 
 
 def test_prompts_before_it_count_as_wait() -> None:

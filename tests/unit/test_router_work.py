@@ -18,6 +18,7 @@ from services.router.domain.decision import Assignment, FleetView, GroupView, Re
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.incoming import read
 from services.router.metrics import Metrics
+from services.worker.domain.rate import TokenRate
 from shared import subjects
 from shared.bus import Message
 from shared.codec import encode
@@ -52,7 +53,23 @@ def test_a_group_is_ahead_by_what_it_was_given_beyond_its_share() -> None:
     fleet.sent("g0", 600, 0.0, 200)
     fleet.sent("g1", 200, 0.0)
     assert leads(fleet, 0.0) == [0.3, -0.3]
-    assert leads(fleet, 60.0) == [0.15, -0.15]
+    assert leads(fleet, 2.0) == [0.15, -0.15]
+
+
+def test_what_a_group_computed_takes_the_place_of_what_was_guessed() -> None:
+    """A request is taken for 1,000 tokens and turns out to be one of 600, in the first tenth of a second."""
+    fleet, rates = two_groups(), TokenRate()
+    fleet.sent("g0", 1000, 0.0)
+    assert leads(fleet, 0.0) == [0.5, -0.5]
+    rates.update(0, 0.0)
+    for number in range(1, 201):
+        now = number / 10
+        fleet.observe(beat("g0", number + 1, tokens_per_s=rates.update(600, now)), now)
+        fleet.observe(beat("g1", number + 1), now)
+        if number == 20:
+            assert 0.25 < leads(fleet, now)[0] < 0.5
+    left = 0.3 * 0.5 ** (20 / 60)
+    assert leads(fleet, 20.0) == [pytest.approx(left, rel=0.05), pytest.approx(-left, rel=0.05)]
 
 
 def test_a_group_that_measured_nothing_is_neither_ahead_nor_behind() -> None:

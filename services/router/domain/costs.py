@@ -36,7 +36,7 @@ class Costs:
     assumed_tokens_per_s: float = 500.0
     assumed_fetch_tokens_per_s: float = 20_000.0
     assumed_fetch_s: float = 0.01
-    lead_price: float = 0.1
+    lead_price: float = 0.2
 
     def move(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> Move:
         """To have the session's KV on `group`, when it is on `place` now; None: on no group any more."""

@@ -15,6 +15,7 @@ from shared.messages import Heartbeat, ModelCard
 Change = Literal["joined", "restarted", "returned", "changed", "same", "ignored"]
 _REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
+RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Fleet:
     def __init__(self, limits: FleetLimits) -> None:
         self.computed = DecayingCounts(limits.half_life_s)
         self._limits = limits
-        # tokens of the requests that this router sent, known at once; if each router shares out its own work
-        # evenly, all of it is
-        self._given = DecayingCounts(limits.half_life_s)
+        # tokens of the requests that this router sent, as guessed. What groups report is right, but late by
+        # the smoothing of their rate: guesses that fade as fast make up for it, and no error of theirs stays
+        self._given = DecayingCounts(RATE_HALF_LIFE_S)
         self._groups: dict[str, Group] = {}
         # instances that were replaced: their late heartbeats count for nothing
         self._former: dict[str, list[str]] = {}
@@ -123,9 +124,10 @@ class Fleet:
                 away[name] = str(standing)
         ready.sort(key=lambda group: group.name)
         models = () if ready or away else tuple(card.name for card in self.models(now))
-        given = self._given.counts(now)
-        fair = fair_shares(given, {group.name: group.heartbeat.weight for group in ready})
-        views = tuple(group.view(now, given.get(group.name, 0.0) - fair[group.name]) for group in ready)
+        work, given = self.computed.counts(now), self._given.counts(now)
+        work = {name: work.get(name, 0.0) + given.get(name, 0.0) for name in self._groups}
+        fair = fair_shares(work, {group.name: group.heartbeat.weight for group in ready})
+        views = tuple(group.view(now, work[group.name] - fair[group.name]) for group in ready)
         return FleetView(model, views, away, models)
 
     def is_ready(self, name: str, now: float) -> bool:

@@ -11,12 +11,13 @@ from typing import Literal
 
 from services.router.domain.breaker import Breaker
 from services.router.domain.decision import GroupView
-from shared.messages import Heartbeat
+from shared.messages import Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "failed", "stopped", "lost", "tripped"]
 _BENEFIT_OF_DOUBT = (
     4  # a group with places left may be sent so many times what it holds, until it beats again
 )
+_SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _SMOOTHING = 0.5  # weight of the newest interval in the measured rate
 
 
@@ -107,7 +108,7 @@ class Group:
         waiting = min(held, max(0, held - load.max_running, ceil(load.waiting - finished)))
         max_running = max(1, load.max_running)
         capacity = load.max_running + load.max_waiting or self._limits.max_inflight
-        at_its_limit = load.waiting > 0 or load.running >= load.max_running > 0
+        at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and _short_of_blocks(load))
         if not at_its_limit:  # how fast it is did not show yet: what was sent since may be done long ago
             capacity *= _BENEFIT_OF_DOUBT
         queued_tokens = max(0.0, load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed)
@@ -132,3 +133,8 @@ class Group:
             store=kv.store,
             lead_s=lead_tokens / kv.recompute_tokens_per_s if kv.recompute_tokens_per_s else 0.0,
         )
+
+
+def _short_of_blocks(load: Load) -> bool:
+    """Whether requests wait because memory is short. Else, with places left, they are only being prepared."""
+    return load.free_blocks <= load.total_blocks * _SCARCE
