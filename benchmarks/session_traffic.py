@@ -23,7 +23,7 @@ class Traffic:
     zipf: float = 1.1
     prompt_tokens: int = 60
     answer_tokens: int = 40
-    most_tokens: int = 1600
+    most_tokens: int = 1500
     seed: int = 1
 
 
@@ -85,12 +85,14 @@ class Conversations:
     _known: dict[int, _Conversation] = field(default_factory=dict)
 
     def begin(self, session: int) -> tuple[int, bool]:
-        """A turn begins: the number of its conversation, and whether it is the first of a new one."""
+        """A turn begins: the number of its conversation, and whether it has to say all of it.
+
+        Until a new conversation has its first answer, the store still has the old one.
+        """
         known = self._known.setdefault(session, _Conversation())
-        anew = known.tokens >= self.most_tokens
-        if anew:
+        if known.tokens >= self.most_tokens:
             known.number, known.tokens = known.number + 1, 0
-        return known.number, anew
+        return known.number, known.tokens == 0
 
     def ended(self, session: int, number: int, tokens: int) -> None:
         """A turn of that conversation ended, with so many tokens in all."""

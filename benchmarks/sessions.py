@@ -96,7 +96,7 @@ class _Load:
         async def say(session: int, said: list[Message]) -> None:
             draw = Draw(session, "Go on.", self.plan.traffic.answer_tokens)
             async with places:
-                await self._turn(draw, said, anew=True)
+                await self._turn(draw, said)
 
         told = openings(self.plan.traffic)
         await asyncio.gather(*(say(session, said) for session, said in enumerate(told)))
@@ -106,11 +106,11 @@ class _Load:
         while not self.stopping:
             await self._turn(next(self._draws), [])
 
-    async def _turn(self, draw: Draw, said: list[Message], *, anew: bool = False) -> None:
-        measured, (conversation, over) = self.measured, self._conversations.begin(draw.session)
+    async def _turn(self, draw: Draw, said: list[Message]) -> None:
+        measured, (conversation, anew) = self.measured, self._conversations.begin(draw.session)
         messages = [*said, {"role": "user", "content": draw.question}]
         try:
-            answer = await self.client.turn(draw.session, messages, draw.answer_tokens, anew=anew or over)
+            answer = await self.client.turn(draw.session, messages, draw.answer_tokens, anew=anew)
         except TurnFailed as problem:
             measured.problems[str(problem)] += 1
             return

@@ -42,7 +42,7 @@ def bench() -> None:
     """Measure the serving path, the engine and its parts; compare results."""
 
 
-for command in (engine, overflow, routing, kv, collectives, make_model, compare):
+for command in (engine, overflow, routing, sessions, kv, collectives, make_model, compare):
     app.command(command.__name__.replace("_", "-"))(command)
 
 
