@@ -38,6 +38,10 @@ class GuardedStore:
         """See `SessionStore.page`."""
         return await self._guard.call(lambda: self._store.page(tenant, limit, after))
 
+    async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
+        """See `SessionStore.deleted_ms`."""
+        return await self._guard.call(lambda: self._store.deleted_ms(tenant, session_id))
+
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""
         return await self._guard.call(lambda: self._store.describe(tenant, session_id))

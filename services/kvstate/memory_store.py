@@ -75,6 +75,10 @@ class MemoryStore:
         self._deleted_ms[tenant, session_id] = time.time_ns() // 1_000_000
         return True
 
+    async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
+        """See `SessionStore.deleted_ms`."""
+        return self._deleted_ms.get((tenant, session_id))
+
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""
         kept = self._alive(tenant, session_id)

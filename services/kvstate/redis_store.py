@@ -72,6 +72,11 @@ class RedisStore:
         last = found[limit - 1][0] if len(found) > limit else None
         return Page([summary for _, summary in found[:limit]], last)
 
+    async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
+        """See `SessionStore.deleted_ms`."""
+        (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
+        return int(told) if told is not None else None
+
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""
         found = await self._read(tenant, [Cursor(0, session_id)])

@@ -85,7 +85,8 @@ class SessionCalls:
         query = decode(data, SessionGet)
         record = await self._store.get(query.tenant, query.session_id)
         if record is None:
-            raise _not_found(query.session_id)
+            deleted_ms = await self._store.deleted_ms(query.tenant, query.session_id)
+            raise _not_found(query.session_id, deleted_ms)
         return found_reply(record)
 
     async def _commit(self, data: bytes) -> bytes:
@@ -179,5 +180,10 @@ class SessionCalls:
             log.warning("not told to others", subject=subject, error=error.message)
 
 
-def _not_found(session_id: str) -> SessionNotFound:
-    return SessionNotFound(f"no session {session_id!r}; it may have expired", session_id=session_id)
+def _not_found(session_id: str, deleted_ms: int | None = None) -> SessionNotFound:
+    """deleted_ms: when it was deleted; without it the store may have lost what others still know."""
+    if deleted_ms is None:
+        return SessionNotFound(f"no session {session_id!r}; it may have expired", session_id=session_id)
+    return SessionNotFound(
+        f"session {session_id!r} was deleted", session_id=session_id, deleted=True, deleted_ms=deleted_ms
+    )

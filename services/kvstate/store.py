@@ -73,6 +73,13 @@ class SessionStore(Protocol):
         """
         ...
 
+    async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
+        """When it was deleted, in milliseconds of Unix time, for as long as the store remembers.
+
+        None: it was not, or has begun anew since; then a record that is missing has expired or was lost.
+        """
+        ...
+
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """The summary with its pin, as in `page`; None: there is no such session."""
         ...

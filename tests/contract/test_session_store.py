@@ -180,8 +180,13 @@ async def test_a_commit_moves_the_session_to_the_front(store: SessionStore, tena
 
 async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, tenant: str) -> None:
     await store.put([entry(tenant, "s", 5)])
+    assert await store.deleted_ms(tenant, "s") is None
+    before = now_ms()
     assert await store.delete(tenant, "s")
     assert not await store.delete(tenant, "s")
+    deleted = await store.deleted_ms(tenant, "s")
+    assert deleted is not None
+    assert before <= deleted <= now_ms()
     assert await store.get(tenant, "s") is None
     assert (await store.page(tenant, 10, None)).sessions == []
     late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that ran meanwhile
@@ -190,6 +195,7 @@ async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, 
     later = now_ms() + 1000
     again = [entry(tenant, "s", 1, created_ms=later), entry(tenant, "s", 2, created_ms=later)]
     assert await store.put(again) == [True, True]
+    assert await store.deleted_ms(tenant, "s") is None
 
 
 async def test_a_pin_stands_beside_the_record_and_goes_with_it(store: SessionStore, tenant: str) -> None:

@@ -90,8 +90,10 @@ async def test_a_session_is_committed_found_listed_and_deleted(kvstate: Service,
     assert sorted(seen) == ["s0", "s1", "s2"]
     removal = SessionDelete(tenant=tenant, session_id="s1")
     assert (await ask(nats_bus, subjects.SESSION_DELETE, removal, SessionDeleted)).session_id == "s1"
-    with pytest.raises(SessionNotFound, match="s1"):
+    with pytest.raises(SessionNotFound, match="s1") as caught:
         await ask(nats_bus, subjects.SESSION_GET, query, SessionFound)
+    assert caught.value.data["deleted"] is True
+    assert caught.value.data["deleted_ms"] > 0
     with pytest.raises(SessionNotFound):
         await ask(nats_bus, subjects.SESSION_DELETE, removal, SessionDeleted)
 

@@ -251,11 +251,11 @@ class Sessions:
         return True
 
     def _finish(self, batch: dict[Key, _Pending], not_stored: dict[int, str]) -> None:
-        """Settles a batch. not_stored: places in it to why; what the store has is the truth then."""
+        """Settles a batch. not_stored: places in it to why."""
         self._in_flight = {}
         for place, (key, pending) in enumerate(batch.items()):
             outcome = not_stored.get(place)
-            if outcome is not None:
+            if outcome == "stale":  # another turn counts; what was refused otherwise is known here at least
                 self._evict(key)
             self._settle(pending, outcome or "stored", outcome is None)
 
