@@ -277,12 +277,10 @@ class Sessions:
 
     def _newest(self, key: Key) -> SessionRecord | None:
         waiting = self._pending.get(key) or self._in_flight.get(key)
-        if waiting is not None:
-            return waiting.record
-        record = self._cache.get(key)
-        if record is not None:
+        cached = self._cache.get(key)
+        if cached is not None:
             self._cache.move_to_end(key)
-        return record
+        return _newer(waiting.record if waiting is not None else None, cached)
 
     def _remember(self, key: Key, record: SessionRecord) -> None:
         self._evict(key)
