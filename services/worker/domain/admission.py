@@ -93,6 +93,8 @@ class Admission:
             if not queues.enter(index, names, self._spare()):
                 break
             self._count(sequence)
+            # what is here and was never written, or is lost there, gets another chance
+            self._write_behind.add(names[: sequence.computed // BLOCK_SIZE])
             if self._fetch(sequence, names):
                 continue
             insort(prefilling, sequence, key=ORDER)
@@ -104,6 +106,7 @@ class Admission:
             return False
         first, last = sequence.computed // BLOCK_SIZE, (len(sequence.tokens) - 1) // BLOCK_SIZE
         stored = min(last, max(sequence.stored, self._write_behind.num_known_of(names)))
+        stored = self._write_behind.num_trusted_of(names[:stored])
         if stored <= first or not (sequence.always_fetch or self._fetches(stored - first)):
             return False
         self._queues.fetch(sequence, names[first:stored])

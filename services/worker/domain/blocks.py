@@ -88,34 +88,18 @@ class BlockManager:
             How many of its first tokens have their KV there; None, with nothing changed, when there are not
             enough blocks.
         """
-        if seq_id in self._tables:
-            raise ValueError(f"sequence {seq_id} has a block table already")
         shared = self._find(num_tokens, names)
-        missing = blocks_for(num_tokens) - len(shared)
-        if missing + self._num_unused(shared) + spare > self.num_free:
-            return None
-        for block in shared:
-            if not self._readers[block]:
-                del self._cached[block]
-            self._readers[block] += 1
-        self._tables[seq_id] = shared
-        cached_tokens = len(shared) * BLOCK_SIZE
-        shared += self._take(missing)
-        return cached_tokens
+        found = self._open(seq_id, shared, blocks_for(num_tokens), spare)
+        return None if found is None else found * BLOCK_SIZE
 
     def hold(self, seq_id: int, names: Sequence[bytes]) -> int | None:
         """Opens a table for blocks of these names, from a sequence's first on, which are to be filled.
 
         Returns how many of them are there already; None, with nothing changed, when there are not enough.
         """
-        # a token more than they hold: all of them may be shared, and none is for that token
-        cached = self.allocate(seq_id, len(names) * BLOCK_SIZE + 1, names)
-        if cached is None:
-            return None
-        last = self._tables[seq_id].pop()
-        self._readers[last] = 0
-        self._empty.append(last)
-        return cached // BLOCK_SIZE
+        # a token more than they hold, so that all of them may be shared
+        shared = self._find(len(names) * BLOCK_SIZE + 1, names)
+        return self._open(seq_id, shared, len(names))
 
     def hand_over(self, seq_id: int, to: int) -> None:
         """A table goes on under another number."""
@@ -205,6 +189,21 @@ class BlockManager:
             raise AssertionError("blocks and names do not agree")
         if any(self._names[b] is None for b in self._cached) or any(self._names[b] for b in self._empty):
             raise AssertionError("a cached block has no name, or an empty one has")
+
+    def _open(self, seq_id: int, shared: list[int], num_blocks: int, spare: int = 0) -> int | None:
+        """Opens a table of so many blocks, the first of which are shared; returns how many those are."""
+        if seq_id in self._tables:
+            raise ValueError(f"sequence {seq_id} has a block table already")
+        found = len(shared)
+        if num_blocks - found + self._num_unused(shared) + spare > self.num_free:
+            return None
+        for block in shared:
+            if not self._readers[block]:
+                del self._cached[block]
+            self._readers[block] += 1
+        self._tables[seq_id] = shared
+        shared += self._take(num_blocks - found)
+        return found
 
     def _find(self, num_tokens: int, names: Sequence[bytes]) -> list[int]:
         """The blocks that are there, from the first on without a gap; never that of the last token."""

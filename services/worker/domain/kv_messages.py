@@ -30,7 +30,8 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Leader: read these blocks of a sequence into these places; nobody else uses them until `Fetched`.
 
-    names: packed, one for each of `blocks`, in the sequence's order. after_step: nothing is written before
+    names: packed, one for each of `blocks`, in the sequence's order; none: the ranks only ask the store
+    whether it is there. after_step: nothing is written before
     this rank has begun with that step or a later one, which means that the steps before it are done and the
     plan's copies are made: until then the places may be those of other content.
     """
@@ -61,7 +62,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rank: what became of copies that plans told it to store, in any order, each copy once.
 
-    names: written, packed. dropped: not written, since the store failed or too much was waiting.
+    names: written, packed. dropped: not written, since the store failed or too much was waiting; crowded:
+    only the latter, which says nothing about the store.
     """
 
     names: bytes = b""
@@ -69,3 +71,4 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_bytes: int = 0
     seconds: float = 0.0
     error: str = ""
+    crowded: bool = False

@@ -154,6 +154,11 @@ class Generation:
     def __post_init__(self) -> None:
         self.next_seq = self.request.resume.next_seq if self.request.resume else 0
 
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the first frame was made."""
+        return self.next_seq > (self.request.resume.next_seq if self.request.resume else 0)
+
     def accepted(self, group: str, reason: str, session_turns: int, kv: KVSource = "") -> Accepted:
         """The first frame."""
         request = self.request

@@ -198,6 +198,7 @@ class Scheduler:
             sequence.pending -= 1
             reason: FinishReason | None = None
             if one.error:
+                self.write_behind.distrust(self._names.of(sequence))
                 self.queues.end(sequence, forget=True)
             else:
                 reason = sequence.take(one.token_id)

@@ -27,6 +27,7 @@ class WriteBehind:
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._writing: set[bytes] = set()
         self._known: OrderedDict[bytes, None] = OrderedDict()  # the one not seen for longest comes first
+        self._doubtful: OrderedDict[bytes, None] = OrderedDict()
 
     @property
     def has_work(self) -> bool:
@@ -70,18 +71,34 @@ class WriteBehind:
                 self._learn(name)
 
     def found(self, names: Iterable[bytes]) -> None:
-        """The store has these, whoever wrote them."""
+        """The store has these, whoever wrote them; of those in doubt that says nothing."""
         for name in names:
+            if name in self._doubtful:
+                continue
             self._waiting.pop(name, None)
             if name not in self._writing:
                 self._learn(name)
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """The store does not have these, or not as they should be: who computes them writes them anew."""
+        """The store does not have these: who computes them writes them anew."""
         for name in names:
             self._known.pop(name, None)
             self._waiting.pop(name, None)
             self._writing.discard(name)
+
+    def distrust(self, names: Sequence[bytes]) -> None:
+        """The store does not have these as they should be, whoever finds them there, until they are written
+        anew.
+        """
+        self.forget(names)
+        self._doubtful.update(dict.fromkeys(names))
+        while len(self._doubtful) > self._max_waiting:
+            self._doubtful.popitem(last=False)
+
+    def unlearn(self, names: Iterable[bytes]) -> None:
+        """The store no longer has these; what is on its way there still comes."""
+        for name in names:
+            self._known.pop(name, None)
 
     def forget_all(self) -> None:
         """The store may have lost everything, or is away."""
@@ -103,7 +120,16 @@ class WriteBehind:
                 return count
         return len(names)
 
+    def num_trusted_of(self, names: Sequence[bytes]) -> int:
+        """How many of a sequence's blocks are not in doubt, from the first on without a gap."""
+        if self._doubtful:
+            for count, name in enumerate(names):
+                if name in self._doubtful:
+                    return count
+        return len(names)
+
     def _learn(self, name: bytes) -> None:
+        self._doubtful.pop(name, None)
         self._known[name] = None
         self._known.move_to_end(name)
         if len(self._known) > self._max_known:

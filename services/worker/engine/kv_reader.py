@@ -93,6 +93,10 @@ class KVReader:
         todo = list(zip(request.blocks, split(request.names), strict=True))
         if away := self._lane.link.away:
             raise StoreAway(away)
+        if not todo:
+            self._lane.link.send([("PING",)])
+            self._lane.link.receive()
+            return
         try:
             self._pipeline(todo, progress, deadline)
         except ConnectionLost:

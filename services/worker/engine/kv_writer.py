@@ -61,6 +61,7 @@ class _Copy:
     name: bytes
     rows: NDArray[np.uint8] | None = None
     error: str = ""
+    crowded: bool = False  # there was no buffer for it
     num_bytes: int = 0  # of its values
 
 
@@ -96,7 +97,8 @@ class KVWriter:
             return _Copy(order.name, error=away)
         rows = self._buffers.lend()
         if rows is None:
-            return _Copy(order.name, error=f"{self._queue_bytes} bytes are waiting to be written already")
+            waiting = f"{self._queue_bytes} bytes are waiting to be written already"
+            return _Copy(order.name, error=waiting, crowded=True)
         try:
             self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:])
         except Exception as error:  # a step does not fail for want of a copy
@@ -129,12 +131,14 @@ class KVWriter:
         for copy in copies:
             assert copy.rows is not None
             self._buffers.give_back(copy.rows)
+        failed = [copy for copy in batch if copy.error]
         stored = Stored(
             names=b"".join(copy.name for copy in batch if not copy.error),
-            dropped=b"".join(copy.name for copy in batch if copy.error),
+            dropped=b"".join(copy.name for copy in failed),
             num_bytes=sum(copy.num_bytes for copy in batch if not copy.error),
             seconds=time.perf_counter() - began,
-            error=next((copy.error for copy in batch if copy.error), ""),
+            error=next((copy.error for copy in failed), ""),
+            crowded=bool(failed) and all(copy.crowded for copy in failed),
         )
         self._report(Kind.STORED, stored)
 

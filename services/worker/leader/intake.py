@@ -131,14 +131,13 @@ class Intake:
             turn = self._preparer.new_turn(request)
             self._preparer.build(generation, self._preparer.tokenize(request, turn), turn)
             kv = self._kv_tier.at_hand(generation)
+            if kv is None:
+                self._in_background(generation, self._kv_tier.find(generation), work.route)
+            else:
+                self._start(generation, work.route, kv)
         except Exception as error:  # whatever it is, the caller gets an answer
-            self._accept(generation, work.route, 0)
+            self._accept(generation, work.route)
             self._fail(generation, error)
-            return
-        if kv is None:
-            self._in_background(generation, self._kv_tier.find(generation), work.route)
-        else:
-            self._start(generation, work.route, kv)
 
     def _check_admission(self, request: GenerateRequest, timeout_s: float) -> None:
         refusal = self._refuse()
@@ -167,18 +166,15 @@ class Intake:
         self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
     ) -> None:
         """Starts the generation when it is prepared; the caller hears soon that it was accepted."""
-        accepted = False
         prepared = asyncio.create_task(preparing)
         try:
             await asyncio.wait({prepared}, timeout=self._limits.accept_whole_s)
             if not prepared.done():
                 self._accept(generation, route, generation.session_turns)
-                accepted = True
             kv = await prepared
-            self._start(generation, route, kv, accepted=accepted)
+            self._start(generation, route, kv)
         except Exception as error:  # whatever it is, the caller gets an answer
-            if not accepted and not generation.ended:
-                self._accept(generation, route, 0)
+            self._accept(generation, route)
             self._fail(generation, error)
         finally:
             prepared.cancel()
@@ -201,15 +197,19 @@ class Intake:
         preparer.build(generation, tokens, turn)
         return await self._kv_tier.find(generation)
 
-    def _start(self, generation: Generation, route: Route, kv: KVSource, *, accepted: bool = False) -> None:
+    def _start(self, generation: Generation, route: Route, kv: KVSource) -> None:
         self._metrics.kv_sources.labels(kv or "unknown").inc()
-        if not accepted:
-            self._accept(generation, route, generation.session_turns, kv)
+        self._accept(generation, route, generation.session_turns, kv)
         log.debug("prompt taken", request_id=generation.request.request_id, route=route.reason, kv=kv)
+        self._kv_tier.begin(generation)  # first: it may be over at once
         self._generations.start(generation)
-        self._kv_tier.begin(generation)
 
-    def _accept(self, generation: Generation, route: Route, session_turns: int, kv: KVSource = "") -> None:
+    def _accept(
+        self, generation: Generation, route: Route, session_turns: int = 0, kv: KVSource = ""
+    ) -> None:
+        """Sends the first frame, unless it was sent before or the request is over."""
+        if generation.was_accepted or generation.ended:
+            return
         whole = generation.request.delivery == "whole"
         within_s = self._limits.accept_whole_s if whole else self._limits.accept_stream_s
         frame = generation.accepted(self._group, route.reason, session_turns, kv)

@@ -1,13 +1,14 @@
-"""The leader's side of the KV store: what of a prompt is there, fetching it, writing behind, and its circuit.
+"""The leader's side of the KV store: what of a prompt is there, fetching it, and writing behind.
 
 The store is an optimisation. Whatever it does, a request waits for it within a bound and is then computed;
-after a few failures nobody asks it any more until a probe got through. Which blocks go where is decided in
-`domain/`, bytes are moved by the ranks.
+after a few failures nobody asks it any more until a probe got through (`kv_health.py`). Which blocks go where
+is decided in `domain/`, bytes are moved by the ranks.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -21,12 +22,14 @@ from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Scheduler
 from services.worker.domain.sequence import Sequence
 from services.worker.domain.write_behind import WriteBehind
+from services.worker.leader.kv_health import StoreHealth
 from services.worker.leader.kv_holdings import BlockIndex, Holdings
 from services.worker.metrics import Metrics
 from shared import kv_hash
-from shared.circuit import Circuit, CircuitLimits
+from shared.circuit import CircuitLimits
 from shared.errors import RyzError
-from shared.messages import KVRates, KVSource
+from shared.messages import BlocksFound, KVRates, KVSource
+from shared.messages.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,16 @@ class KVOptions:
     commit_timeout_s: float = 2.0
     failures: int = 3
     probe_s: float = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A fetch that the ranks were given. late: it was given up, and what comes of it is only put away."""
+
+    scheduler: Scheduler
+    fetch: Fetch
+    began: float
+    late: bool = False
 
 
 class KVTier:
@@ -75,14 +88,16 @@ class KVTier:
         self._metrics = metrics
         self._clock = clock
         self._work = work
-        self._circuit = Circuit(CircuitLimits(options.failures, options.probe_s))
         self._scheduler: Scheduler | None = None
         self.names = BlockNames("", sharing="off")
         self._arrived: dict[int, asyncio.Future[int]] = {}
-        self._paused_until = 0.0
+        self._last_probe = 0
+        self._health = StoreHealth(
+            CircuitLimits(options.failures, options.probe_s), metrics, clock, writes=options.write
+        )
         self.costs = KVCosts(token_budget, options.fetch)
         self.holdings = Holdings(
-            group, index, metrics, clock, timeout_s=options.commit_timeout_s, pause=self._pause
+            group, index, metrics, clock, timeout_s=options.commit_timeout_s, pause=self._health.pause
         )
         engine.watch_store(self._on_stored)
 
@@ -102,20 +117,27 @@ class KVTier:
         if info.kv_parts is not None and names.sharing != "off":
             self._scheduler = scheduler
             self.holdings.parts = info.kv_parts.heads
-            self._switch()
+            self._health.serve(scheduler.write_behind)
 
     def close(self) -> None:
         """The engine is gone."""
         self._scheduler = None
+        self._health.serve(None)
         self.holdings.clear()
         for arrived in self._arrived.values():
-            arrived.cancel()
+            if not arrived.done():
+                arrived.set_result(0)
         self._arrived.clear()
 
     def begin(self, generation: Generation) -> None:
-        """A generation is with the scheduler: what it writes is held for its session."""
+        """A generation is with the scheduler: what it writes is held for its session.
+
+        What it shares is written, too, if the store is not known to have it, or may have lost it.
+        """
         if self._scheduler is not None:
             self.holdings.begin(generation)
+            names = self.names_of(generation.choices[0].sequence)
+            self._scheduler.write_behind.add(names[: self._scheduler.blocks.num_found(names)])
 
     def end(self, generation: Generation) -> None:
         """A generation ended, however."""
@@ -153,7 +175,10 @@ class KVTier:
         here = scheduler.blocks.num_found(names)
         if scheduler is not self._scheduler:
             return ""
-        scheduler.write_behind.found(names[:count])
+        behind = scheduler.write_behind
+        behind.found(names[:count])
+        count = behind.num_trusted_of(names[:count])
+        behind.unlearn(names[max(count, here) :])
         for choice in generation.choices:
             choice.sequence.stored = count
         if count <= here:
@@ -164,15 +189,17 @@ class KVTier:
     async def warm(self, names: list[bytes]) -> int:
         """Gets a sequence's blocks into the cache; returns how many were fetched."""
         scheduler = self._scheduler
-        if scheduler is None or not scheduler.write_behind.enabled:
+        if scheduler is None or not scheduler.write_behind.enabled or not names:
             return 0
         count = await self._ask(names)
+        count = scheduler.write_behind.num_trusted_of(names[:count])
         if scheduler is not self._scheduler or scheduler.blocks.num_found(names) >= count:
             return 0
         fetch_id = scheduler.queues.fetches.begin_alone(names[:count])
         if not fetch_id:
             return 0
-        arrived = self._arrived[fetch_id] = asyncio.get_running_loop().create_future()
+        arrived: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._arrived[fetch_id] = arrived
         self._work()  # it is ordered with the next plan
         try:
             async with asyncio.timeout(self._options.fetch_timeout_s):
@@ -195,22 +222,7 @@ class KVTier:
                 future = asyncio.ensure_future(self._engine.fetch(order))
             except EngineFailed:
                 return  # the next step says so, too
-            began = self._clock()
-            timer = asyncio.get_running_loop().call_later(
-                self._options.fetch_timeout_s, self._give_up, scheduler, fetch
-            )
-
-            def done(
-                answer: asyncio.Future[Fetched],
-                fetch: Fetch = fetch,
-                timer: asyncio.TimerHandle = timer,
-                began: float = began,
-            ) -> None:
-                timer.cancel()
-                if not answer.cancelled() and answer.exception() is None and scheduler is self._scheduler:
-                    self._take(scheduler, fetch, answer.result(), self._clock() - began)
-
-            future.add_done_callback(done)
+            self._follow(_Order(scheduler, fetch, self._clock()), future)
 
     def describe(self) -> dict[str, object]:
         """What `ryz status` shows."""
@@ -219,10 +231,10 @@ class KVTier:
             return {"state": "off"}
         recompute, fetch, fixed = self.costs.rates()
         return {
-            "state": "away" if self._circuit.open else "used",
+            "state": "away" if self._health.away else "used",
             "writes": behind.writes,
             "known_blocks": behind.num_known,
-            "losses": self._circuit.opened_total,
+            "losses": self._health.losses,
             "recompute_tokens_per_s": round(recompute),
             "fetch_tokens_per_s": round(fetch),
             "fetch_ms": round(1000 * fixed, 3),
@@ -245,50 +257,74 @@ class KVTier:
         )
 
     async def _ask(self, names: list[bytes]) -> int:
-        options = self._options
-        lease_ms = round(2000 * options.fetch_timeout_s)
         try:
-            found = await self._index.find(names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s)
+            found = await self._find(names[:MAX_NAMES])
         except RyzError as error:
             self._metrics.kv_lookups.labels("failed").inc()
-            self._failed(error.message)
+            self._health.failed(self._health.lookups, error.message)
             return 0
         count = min(found.count, len(names))
         self._metrics.kv_lookups.labels("found" if count else "unknown").inc()
-        self._succeeded()
+        self._health.worked(self._health.lookups)
         return count
 
-    def _take(self, scheduler: Scheduler, fetch: Fetch, answer: Fetched, seconds: float) -> None:
-        scheduler.fetched(fetch.fetch_id, answer.count)
-        metrics, wanted = self._metrics, len(fetch.names)
+    async def _find(self, names: list[bytes]) -> BlocksFound:
+        options = self._options
+        lease_ms = round(2000 * options.fetch_timeout_s)
+        return await self._index.find(names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s)
+
+    def _follow(self, order: _Order, future: asyncio.Future[Fetched]) -> None:
+        """Sees to the end of a fetch, in time or not."""
+        timer = asyncio.get_running_loop().call_later(self._options.fetch_timeout_s, self._give_up, order)
+
+        def done(answer: asyncio.Future[Fetched]) -> None:
+            timer.cancel()
+            lost = answer.cancelled() or answer.exception() is not None  # and with it the engine
+            if not lost and order.scheduler is self._scheduler:
+                self._take(order, answer.result())
+
+        future.add_done_callback(done)
+
+    def _take(self, order: _Order, answer: Fetched) -> None:
+        fetch, metrics = order.fetch, self._metrics
+        order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
         metrics.kv_fetched_bytes.inc(answer.num_bytes)
-        metrics.kv_fetch_seconds.observe(seconds)
-        if answer.corrupt:
-            names = kv_hash.split(answer.corrupt)
-            metrics.kv_corrupt_blocks.inc(len(names))
-            log.warning("stored blocks are damaged; they are computed again", number=len(names))
-        outcome = "whole" if answer.count == wanted else "part" if answer.count else "nothing"
-        metrics.kv_fetches.labels(outcome).inc()
-        if answer.error:
-            self._failed(answer.error)
-        else:
-            self._succeeded()
-            if answer.count == wanted:
-                self.costs.fetched(wanted, seconds, self._clock())
+        if corrupt := kv_hash.split(answer.corrupt):
+            metrics.kv_corrupt_blocks.inc(len(corrupt))
+            log.warning("stored blocks are damaged; they are computed again", number=len(corrupt))
+        missing = fetch.names[answer.count : answer.count + 1] if answer.missing else []
+        order.scheduler.write_behind.distrust(corrupt + missing)
+        if not order.late:
+            self._account(order, answer)
         arrived = self._arrived.get(fetch.fetch_id)
         if arrived is not None and not arrived.done():
             arrived.set_result(answer.count)
         self._work()
 
-    def _give_up(self, scheduler: Scheduler, fetch: Fetch) -> None:
+    def _account(self, order: _Order, answer: Fetched) -> None:
+        """Learns from a fetch that was done in time."""
+        seconds, wanted, health = self._clock() - order.began, len(order.fetch.names), self._health
+        outcome = "whole" if answer.count == wanted else "part" if answer.count else "nothing"
+        self._metrics.kv_fetches.labels(outcome).inc()
+        self._metrics.kv_fetch_seconds.observe(seconds)
+        if answer.error:
+            health.failed(health.moves, answer.error)
+            return
+        health.worked(health.moves)
+        if answer.count == wanted:
+            self.costs.fetched(wanted, seconds, self._clock())
+
+    def _give_up(self, order: _Order) -> None:
         """The store takes too long; who waits computes instead, and the slowness is remembered."""
+        order.late = True
+        scheduler, fetch = order.scheduler, order.fetch
         if scheduler is not self._scheduler:
             return
         self._metrics.kv_fetches.labels("given_up").inc()
         self.costs.fetched(len(fetch.names), self._options.fetch_timeout_s, self._clock())
         scheduler.give_up(fetch.fetch_id)
-        self._failed("a fetch was not done in time")
+        self._health.failed(self._health.moves, "a fetch was not done in time")
         self._work()
 
     def _on_stored(self, stored: Stored) -> None:
@@ -299,40 +335,31 @@ class KVTier:
         self._metrics.kv_stored_blocks.inc(len(names))
         self._metrics.kv_stored_bytes.inc(stored.num_bytes)
         self._metrics.kv_dropped_blocks.inc(len(dropped))
-        if stored.error:
-            self._failed(stored.error)
+        health = self._health
+        if stored.error and not stored.crowded:
+            health.failed(health.moves, stored.error)
+        elif names:
+            health.worked(health.moves)
 
     async def _probe(self) -> None:
-        """Asks for what nobody has, for as long as the circuit is open; anything answered closes it."""
+        """Asks what has no answer but that somebody is there, for as long as a circuit is open."""
+        health = self._health
         while True:
             await asyncio.sleep(self._options.probe_s)
-            if self._paused_until and self._clock() >= self._paused_until:
-                self._paused_until = 0.0
-                self._switch()
-            if self._circuit.open and self._scheduler is not None:
-                await self._ask([os.urandom(kv_hash.NAME_BYTES)])
+            health.switch()  # a pause may be over
+            if self._scheduler is None:
+                continue
+            with suppress(RyzError, EngineFailed, TimeoutError):
+                if health.lookups.open:
+                    await self._find([os.urandom(kv_hash.NAME_BYTES)])
+                    health.worked(health.lookups)
+                if health.moves.open:
+                    await self._probe_ranks()
 
-    def _pause(self, seconds: float) -> None:
-        """There is no room in the store: nothing is written for a while, and what is there is still read."""
-        self._paused_until = max(self._paused_until, self._clock() + seconds)
-        self._switch()
-
-    def _succeeded(self) -> None:
-        if self._circuit.succeeded():
-            log.info("the KV store is back")
-            self._switch()
-
-    def _failed(self, why: str) -> None:
-        if self._circuit.failed(self._clock(), refused=False):
-            log.warning("the KV store is away; prompts are computed instead", why=why)
-            self._switch()
-
-    def _switch(self) -> None:
-        """Makes what the scheduler does agree with the circuit."""
-        self._metrics.kv_store_up.set(0 if self._circuit.open else 1)
-        if self._scheduler is not None:
-            behind = self._scheduler.write_behind
-            if self._circuit.open:
-                behind.forget_all()  # it may come back empty
-            behind.enabled = not self._circuit.open
-            behind.writes = self._options.write and not self._paused_until
+    async def _probe_ranks(self) -> None:
+        self._last_probe -= 1  # of its own kind: fetches have numbers above zero
+        order = FetchBlocks(fetch_id=self._last_probe, blocks=[], names=b"")
+        async with asyncio.timeout(self._options.fetch_timeout_s):
+            answer = await self._engine.fetch(order)
+        if not answer.error:
+            self._health.worked(self._health.moves)

@@ -8,6 +8,7 @@ computes is the scheduler's decision, what the caller sees the generation's.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 import structlog
@@ -29,6 +30,7 @@ WHOLE_FLUSH_S = 0.05
 WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has to fit into a message
 RESTART_PAUSE_S = (0.5, 10.0)  # first and longest
 CHECK_INTERVAL_S = 1.0
+FETCHING_CHECK_S = 0.1  # the longest that a deadline goes unseen while nothing is computed
 # A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
 # to wait for the one that is queued as well.
 RUN_AHEAD_TOKENS = 64
@@ -141,7 +143,8 @@ class EngineLoop:
                 pass
             if not steps and scheduler.has_work:  # all that could run waits for blocks from the store
                 work.clear()
-                await work.wait()
+                with suppress(TimeoutError):  # deadlines pass meanwhile
+                    await asyncio.wait_for(work.wait(), FETCHING_CHECK_S)
             if steps and (not self._has_place or await self._comes_first(steps[0], work)):
                 step = steps.popleft()
                 self._book(scheduler, step, await step.result)
