@@ -4,7 +4,6 @@ from typing import TypeVar
 
 import structlog
 
-from services.router.domain.rendezvous import preferred
 from services.router.domain.sessions import Session
 from services.router.incoming import key_of
 from services.router.parts import Parts
@@ -86,8 +85,9 @@ class SessionNews:
         now, key = self._clock(), key_of(query.session_id)
         view = self._fleet.view(query.model, now)
         known = self._memory.sessions.find(query.tenant, query.session_id, key, now)
+        home = view.home(key)
         route = SessionRoute(
-            home=preferred(key, view.ready).name if view.ready else "",
+            home=home.name if home else "",
             pinned_group=self._memory.pins.group_of(query.tenant, query.session_id),
             last_group=known.group if known else "",
             groups={**view.away, **{group.name: "ready" for group in view.ready}},

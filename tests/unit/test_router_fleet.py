@@ -4,7 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from services.router.domain.decision import Assignment, GroupView, RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.group import Group
+from services.router.domain.live_view import LiveView
+from services.router.domain.policies import Hybrid
+from services.router.domain.rendezvous import preferred
 from shared.messages import Heartbeat, Load, ModelCard, State
 
 
@@ -246,3 +251,25 @@ def test_heartbeats_that_were_held_up_do_not_show_a_wild_rate() -> None:
     for seq in range(1, 6):  # 80 requests end in each interval of 0.1 s; all are read at once
         fleet.observe(beat(seq, running=8, accepted=80 * seq), seq * 1e-6)
     assert fleet.groups()[0].requests_per_s <= 2 * 800
+
+
+def test_only_groups_that_are_looked_at_are_viewed() -> None:
+    fleet, looked_at = new_fleet(), list[str]()
+    for number in range(50):
+        fleet.observe(beat(1, name=f"g{number}"), 0.0)
+
+    def see(group: Group) -> GroupView:
+        looked_at.append(group.name)
+        return group.view(0.0)
+
+    groups = {group.name: group for group in fleet.groups()}
+    view = LiveView("m", groups, see, {}, ())
+    decision = Hybrid().choose(RequestFacts("m", "s-1", 10, "g7"), view, 0.0)
+    assert isinstance(decision, Assignment)
+    assert decision.group == "g7"
+    assert len(looked_at) == 2  # its place and its home
+    assert [group.name for group in view.ready] == sorted(groups)
+    assert len(looked_at) == 50
+    assert view.find("g7") is next(group for group in view.ready if group.name == "g7")
+    assert view.home("s-1") is view.find(preferred("s-1", view.ready).name)
+    assert LiveView("m", {}, see, {}, ()).home("s-1") is None

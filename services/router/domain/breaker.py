@@ -43,6 +43,8 @@ class Breaker:
 
         A probe that nobody reported on within `open_s` does not block the next one.
         """
+        if self._opened_at is None:
+            return True
         match self.state(now):
             case "closed":
                 return True

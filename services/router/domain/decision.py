@@ -3,10 +3,13 @@
 Plain data. `fleet.py` makes the views, `policies/` make the outcomes, the handlers carry them out.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from services.router.domain.rendezvous import preferred
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):
@@ -58,24 +61,40 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
         return (self.running + self.waiting) / (max(1, self.max_running) * self.weight)
 
 
-class FleetView(msgspec.Struct, frozen=True, gc=False):
-    """The groups of one model. `ready` is in the order of their names.
+class FleetView:
+    """The groups of one model as they were at one moment.
 
     away: the state of each group of the model that cannot take requests (starting, draining, failed, lost,
     tripped). models: what ready groups serve, for the answer to an unknown model.
     """
 
-    model: str
-    ready: tuple[GroupView, ...]
-    away: dict[str, str] = {}
-    models: tuple[str, ...] = ()
+    def __init__(
+        self,
+        model: str,
+        ready: Iterable[GroupView] = (),
+        away: Mapping[str, str] | None = None,
+        models: Sequence[str] = (),
+    ) -> None:
+        self.model = model
+        self.away = away or {}
+        self.models = models
+        self._ready = tuple(ready)
+
+    @property
+    def ready(self) -> tuple[GroupView, ...]:
+        """All groups that may take requests, in the order of their names."""
+        return self._ready
 
     def find(self, name: str) -> GroupView | None:
         """The ready group of that name."""
-        for group in self.ready:
+        for group in self._ready:
             if group.name == name:
                 return group
         return None
+
+    def home(self, key: str) -> GroupView | None:
+        """The ready group that the key prefers; None: no group is ready."""
+        return preferred(key, self._ready) if self._ready else None
 
 
 @dataclass(frozen=True, slots=True)

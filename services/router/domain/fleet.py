@@ -8,8 +8,9 @@ from typing import Literal
 
 from services.router.domain.balance import DecayingCounts, fair_shares
 from services.router.domain.breaker import Breaker, BreakerLimits
-from services.router.domain.decision import FleetView
+from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
+from services.router.domain.live_view import LiveView
 from shared.messages import Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "changed", "same", "ignored"]
@@ -111,24 +112,27 @@ class Fleet:
         return lost
 
     def view(self, model: str, now: float) -> FleetView:
-        """The groups of that model as of now."""
-        ready: list[Group] = []
+        """The groups of that model as of now; to be used before the fleet changes."""
+        ready: dict[str, Group] = {}
         away: dict[str, str] = {}
         for name, group in self._groups.items():
             if group.heartbeat.model.name != model:
                 continue
             standing = group.standing(now)
             if standing == "ready":
-                ready.append(group)
+                ready[name] = group
             else:
                 away[name] = str(standing)
-        ready.sort(key=lambda group: group.name)
         models = () if ready or away else tuple(card.name for card in self.models(now))
-        work, given = self.computed.counts(now), self._given.counts(now)
-        work = {name: work.get(name, 0.0) + given.get(name, 0.0) for name in self._groups}
-        fair = fair_shares(work, {group.name: group.heartbeat.weight for group in ready})
-        views = tuple(group.view(now, work[group.name] - fair[group.name]) for group in ready)
-        return FleetView(model, views, away, models)
+        computed, given = self.computed.counts(now), self._given.counts(now)
+        work = {name: computed.get(name, 0.0) + given.get(name, 0.0) for name in ready}
+        weight = sum(group.weight for group in ready.values())
+        fair = sum(work.values()) / weight if weight else 0.0
+
+        def see(group: Group) -> GroupView:
+            return group.view(now, work[group.name] - fair * group.weight)
+
+        return LiveView(model, ready, see, away, models)
 
     def is_ready(self, name: str, now: float) -> bool:
         """Whether the group may be given requests."""

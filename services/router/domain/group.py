@@ -38,6 +38,8 @@ class Group:
 
     def __init__(self, heartbeat: Heartbeat, now: float, breaker: Breaker, limits: LoadLimits) -> None:
         self.heartbeat = heartbeat
+        self.name = heartbeat.group
+        self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
         self.lost = ""  # why it is given up, until its next heartbeat
         self.breaker = breaker
@@ -47,11 +49,6 @@ class Group:
         self._pending = 0  # sent, and not yet counted by a heartbeat
         self._pending_tokens = 0
         self._sent_since = 0  # sent since the last heartbeat
-
-    @property
-    def name(self) -> str:
-        """The group's name."""
-        return self.heartbeat.group
 
     def observe(self, heartbeat: Heartbeat, now: float) -> None:
         """A newer heartbeat of the same instance."""
@@ -74,6 +71,7 @@ class Group:
         if accepted:
             self.breaker.succeeded()
         self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+        self.weight = heartbeat.weight
 
     def sent(self, prompt_tokens: int, now: float) -> None:
         """This router gave it a request."""
@@ -120,7 +118,7 @@ class Group:
         prefill_s = queued_tokens / speed if speed else 0.0
         return GroupView(
             name=self.name,
-            weight=self.heartbeat.weight,
+            weight=self.weight,
             running=held - waiting,
             waiting=waiting,
             max_running=max_running,

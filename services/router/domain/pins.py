@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
 from services.router.domain.policy import Policy, retry_after_s
-from services.router.domain.rendezvous import preferred
 
 Pin = tuple[str, str, str]  # tenant, session id, group
 
@@ -76,4 +75,5 @@ def choose_pinned(
             f"group {pinned!r}, which the session is pinned to, is full; retry in {wait_s:g} s, or unpin it",
             wait_s,
         )
-    return Assignment(pinned, "pinned", preferred(request.routing_key, fleet.ready).name)
+    home = fleet.home(request.routing_key)
+    return Assignment(pinned, "pinned", home.name if home else "")

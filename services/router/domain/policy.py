@@ -44,7 +44,7 @@ class Policy(Protocol):
 def refusal(fleet: FleetView) -> Refusal | None:
     """Why nobody can take a request for this model, or None when somebody can."""
     if not fleet.ready:
-        return _nobody(fleet)
+        return nobody(fleet)
     if all(group.full for group in fleet.ready):
         wait_s = retry_after_s(min(group.wait_s for group in fleet.ready))
         count = len(fleet.ready)
@@ -62,7 +62,8 @@ def retry_after_s(wait_s: float) -> float:
     return round(min(RETRY_MAX_S, max(RETRY_MIN_S, wait_s)), 3)
 
 
-def _nobody(fleet: FleetView) -> Refusal:
+def nobody(fleet: FleetView) -> Refusal:
+    """Why no group of the model takes requests."""
     if not fleet.away:
         served = ", ".join(fleet.models) or "none at the moment"
         return Refusal(

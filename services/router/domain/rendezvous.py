@@ -7,10 +7,26 @@ after a restart, and when a group goes, only the keys that preferred it move.
 from collections.abc import Iterable
 from hashlib import blake2b
 from math import log
-
-from services.router.domain.decision import GroupView
+from typing import Protocol, TypeVar
 
 _SCALE = 2.0**-53
+
+
+class Weighted(Protocol):
+    """A group by its name, with its share of the keys."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """Its share, above 0; those of all groups need no particular sum."""
+        ...
+
+
+G = TypeVar("G", bound=Weighted)
 
 
 def score(key: str, group: str, weight: float) -> float:
@@ -24,7 +40,7 @@ def score(key: str, group: str, weight: float) -> float:
     return _score(blake2b(f"{key}\0{group}".encode(), digest_size=8).digest(), weight)
 
 
-def preferred(key: str, groups: Iterable[GroupView]) -> GroupView:
+def preferred(key: str, groups: Iterable[G]) -> G:
     """The group with the highest score; the name decides between equal ones.
 
     Of groups with the same weight the one with the highest hash wins, so the logarithm is taken only once
@@ -33,7 +49,7 @@ def preferred(key: str, groups: Iterable[GroupView]) -> GroupView:
     Raises:
         ValueError: there are no groups.
     """
-    prefix, best = f"{key}\0".encode(), dict[float, tuple[bytes, str, GroupView]]()
+    prefix, best = f"{key}\0".encode(), dict[float, tuple[bytes, str, G]]()
     for group in groups:
         claim = blake2b(prefix + group.name.encode(), digest_size=8).digest(), group.name, group
         known = best.get(group.weight)

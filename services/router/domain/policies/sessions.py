@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from services.router.domain.costs import Costs, home_and_place
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
-from services.router.domain.policy import least_loaded, refusal
-from services.router.domain.rendezvous import preferred
+from services.router.domain.policy import least_loaded, nobody, refusal
 
 
 class Sticky:
@@ -15,9 +14,9 @@ class Sticky:
 
     def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
         """See `Policy.choose`."""
-        if refused := refusal(fleet):
-            return refused
-        home = preferred(request.routing_key, fleet.ready)
+        home = fleet.home(request.routing_key)
+        if home is None:
+            return nobody(fleet)
         return _stay_or_spill(request, fleet, home, "preferred")
 
 
@@ -67,15 +66,16 @@ class Hybrid:
 
     def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
         """See `Policy.choose`."""
-        if refused := refusal(fleet):
-            return refused
-        key = request.routing_key
-        home = preferred(key, fleet.ready)
+        home = fleet.home(request.routing_key)
+        if home is None:
+            return nobody(fleet)
         stay, place = home_and_place(request, fleet, home)
         busy = self._busy(stay)
         if not busy and not stay.full:
             return Assignment(stay.name, _resting(stay, home, place), home.name)
-        least = least_loaded(key, fleet.ready, self._costs.load_s)
+        if refused := refusal(fleet):
+            return refused
+        least = least_loaded(request.routing_key, fleet.ready, self._costs.load_s)
         # the first of equals wins: who moves must gain by it
         open_groups = [group for group in (stay, home, least) if not group.full]
         chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
@@ -105,7 +105,9 @@ def _resting(stay: GroupView, home: GroupView, place: GroupView | None, suffix: 
     return ("preferred" if stay is home else "last_group") + suffix
 
 
-def _stay_or_spill(request: RequestFacts, fleet: FleetView, home: GroupView, reason: str) -> Assignment:
-    if home.full:
-        return Assignment(least_loaded(request.routing_key, fleet.ready).name, "spill_full", home.name)
-    return Assignment(home.name, reason, home.name)
+def _stay_or_spill(request: RequestFacts, fleet: FleetView, home: GroupView, reason: str) -> Decision:
+    if not home.full:
+        return Assignment(home.name, reason, home.name)
+    if refused := refusal(fleet):
+        return refused
+    return Assignment(least_loaded(request.routing_key, fleet.ready).name, "spill_full", home.name)
