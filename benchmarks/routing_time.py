@@ -19,7 +19,7 @@ _MODEL = "modelled"
 def decision_times(sizes: Sequence[int], decisions: int = 2000) -> list[dict[str, Any]]:
     """Microseconds of a decision by `hybrid` for fleets of these sizes, half of their groups busy.
 
-    choose: the policy, with the views of the groups that it looks at: of two when the session's place is calm,
+    choose: the policy, with the views of the groups it looks at: of two when the session's place is calm,
     of all when it is busy. decide: what is known of the session and which groups are ready as well.
     """
     return [_row(size, decisions) for size in sizes]
