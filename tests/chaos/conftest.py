@@ -1,6 +1,7 @@
 """One stack for all of them: trouble that is over leaves nothing behind."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -24,7 +25,8 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
         with ThreadedProxy(redis.port) as proxy:
             options = ("--redis-url", proxy.url, "--policy", "round_robin")
             with Stack(tmp_path_factory.mktemp("chaos-stack"), *options, env=SETTINGS) as stack:
-                yield Chaos(stack.await_ready(), redis, proxy)
+                with closing(Chaos(stack.await_ready(), redis, proxy)) as chaos:
+                    yield chaos
                 assert stack.end() == 0
     finally:
         redis.stop(kill=True)

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +13,7 @@ import httpx
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.kit import Stack, ryz
+from tests.e2e.kit import Stack, ryz, wait_for
 from tests.servers import RedisServer
 from tests.tcp_proxy import TcpProxy
 
@@ -55,6 +56,7 @@ class ThreadedProxy:
         self._do(self._proxy.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
 
     def _do(self, work: object) -> None:
         done: Future[object] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
@@ -125,26 +127,31 @@ class Talk:
 
 
 class Chaos:
-    """The stack with all that can be done to it. `client_of` speaks for a tenant."""
+    """The stack with all that can be done to it. `metrics` are by service, or by group."""
 
     def __init__(self, stack: Stack, redis: RedisServer, proxy: ThreadedProxy) -> None:
         self.stack, self.redis, self.proxy = stack, redis, proxy
         self._clients: dict[str, httpx.Client] = {}
+        told = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)["services"]
+        self.metrics = {
+            one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"]) for one in told
+        }
 
     def client_of(self, tenant: str) -> httpx.Client:
+        """Speaks for a tenant."""
         if tenant not in self._clients:
             headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
             self._clients[tenant] = httpx.Client(base_url=self.stack.state.url, headers=headers, timeout=60)
         return self._clients[tenant]
 
-    def metrics(self, name: str) -> Metrics:
-        """Of a service, or of the group of that name."""
-        told = json.loads(ryz("status", "--json", cwd=self.stack.folder).stdout)
-        details = {one["service"]: one["detail"] for one in told["services"]}
-        details |= {
-            one["detail"]["group"]: one["detail"] for one in told["services"] if "group" in one["detail"]
-        }
-        return Metrics(details[name]["admin_url"])
+    def close(self) -> None:
+        """Ends the clients' connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def await_another(self, service: str, pid: int) -> None:
+        """Waits until the supervisor has started a service again."""
+        wait_for(lambda: self.stack.pid_of(service) != pid, f"{service} is started again")
 
     def session(self, session_id: str) -> dict[str, Any]:
         """As `/v1/sessions` shows it; empty while it is not stored, or nobody knows."""
@@ -168,6 +175,7 @@ class Story:
     def __init__(self, chaos: Chaos, label: str, names: Sequence[str]) -> None:
         assert len(names) % 2
         self.talks: list[Talk] = []
+        self._alternates = True
         self._expected: list[list[Said]] = []
         for number, name in enumerate(names):
             session_id, temperature = f"{label}-{name}", number % 2
@@ -180,7 +188,25 @@ class Story:
         for _ in range(times):
             for talk, expected in zip(self.talks, self._expected, strict=True):
                 assert talk.next() == expected[talk.turns - 1], talk
-                assert len(talk.groups) < 2 or talk.groups[-1] != talk.groups[-2], talk
+                assert not self._alternates or len(set(talk.groups[-2:])) == min(2, talk.turns), talk
+
+    @contextmanager
+    def told_at_once(self) -> Iterator[Callable[[], bool]]:
+        """All sessions have all turns but the last, each in a thread; yields whether any still talks."""
+        self._alternates = False
+        with ThreadPoolExecutor(len(self.talks)) as pool:
+            told = [
+                pool.submit(self._tell, talk, expected)
+                for talk, expected in zip(self.talks, self._expected, strict=True)
+            ]
+            yield lambda: not all(one.done() for one in told)
+            for one in told:
+                one.result()
+
+    @staticmethod
+    def _tell(talk: Talk, expected: list[Said]) -> None:
+        while talk.turns < len(expected) - 1:
+            assert talk.next() == expected[talk.turns - 1], talk
 
     def sources(self) -> list[str]:
         """Where the KV of the last turn of each session came from."""
