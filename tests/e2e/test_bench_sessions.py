@@ -1,0 +1,43 @@
+"""`ryz bench sessions` as it is: two policies, each on a stack of its own with the demo model."""
+
+import asyncio
+import json
+import sys
+from subprocess import PIPE
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --duration 4 --seed 3"
+
+
+async def test_each_policy_gets_a_row_and_no_turn_fails() -> None:
+    command = [sys.executable, "-m", "cli", "bench", "sessions", "--json", *OPTIONS.split()]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    printed, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    report = json.loads(printed)
+    hybrid, turns = report["rows"]
+    assert (hybrid["policy"], turns["policy"]) == ("hybrid", "round_robin")
+    for row in report["rows"]:
+        assert row["errors"] == 0, row
+        assert row["turns"] >= 8
+        assert set(row["computed_tokens"]) == {"g0", "g1"}
+        assert min(row["computed_tokens"].values()) > 0
+        assert row["hit_rate"] > 0.2
+        assert 0 < row["decision_p50_us"] <= row["decision_p99_us"]
+        assert 0 < row["ttft_p50_ms"] <= row["ttft_p99_ms"]
+    assert turns["reasons"] == {"turn": 1.0}
+    assert turns["imbalance_requests"] < 0.2
+    assert {"machine", "commit", "seed"} <= set(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"), [("--policies often", "--policies is one of"), ("--zipf 9", "--zipf")]
+)
+async def test_a_wrong_option_is_named(options: str, problem: str) -> None:
+    command = [sys.executable, "-m", "cli", "bench", "sessions", *options.split()]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert problem in said.decode()
