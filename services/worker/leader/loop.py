@@ -144,7 +144,8 @@ class EngineLoop:
             if not steps and scheduler.has_work:  # all that could run waits for blocks from the store
                 work.clear()
                 with suppress(TimeoutError):  # deadlines pass meanwhile
-                    await asyncio.wait_for(work.wait(), FETCHING_CHECK_S)
+                    async with asyncio.timeout(FETCHING_CHECK_S):
+                        await work.wait()
             if steps and (not self._has_place or await self._comes_first(steps[0], work)):
                 step = steps.popleft()
                 self._book(scheduler, step, await step.result)
