@@ -100,7 +100,8 @@ class SessionClient:
         except httpx.HTTPError as error:
             raise TurnFailed(f"the connection broke: {type(error).__name__}") from error
         if reply.status_code != httpx.codes.OK:
-            raise TurnFailed(_refusal(reply.status_code, b"".join(data for _, data in parts)))
+            reason = reply.headers.get("x-ryz-reason", "no reason given")
+            raise TurnFailed(f"status {reply.status_code}: {reason}")
         first_at, usage = _read(parts)
         if usage is None or not first_at or usage.completion_tokens != tokens:
             said = parts[-1][1][-200:].decode(errors="replace").strip() if parts else "nothing"
@@ -134,11 +135,3 @@ def _read(parts: list[tuple[float, bytes]]) -> tuple[float, _Usage | None]:
             if not first_at and any(choice.delta.content for choice in chunk.choices):
                 first_at = when
     return first_at, usage
-
-
-def _refusal(status: int, body: bytes) -> str:
-    try:
-        error = msgspec.json.decode(body)["error"]
-        return f"status {status}: {error['code']}"
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return f"status {status}: {body[:100].decode(errors='replace')}"

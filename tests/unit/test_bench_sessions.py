@@ -91,8 +91,8 @@ async def test_an_answer_says_where_it_came_from_and_what_was_computed() -> None
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        (http(b'{"error": {"code": "overloaded"}}', "503 No"), "status 503: overloaded"),
-        (http(b"what", "500 No"), "status 500: what"),
+        (http(b"{}", "503 No", "x-ryz-reason: overloaded\r\n"), "status 503: overloaded"),
+        (http(b"what", "500 No"), "status 500: no reason given"),
         (http(streamed(done=False)), "not a complete answer"),
         (http(streamed(text="")), "not a complete answer"),
         (http(streamed(tokens=3)), "not a complete answer"),
