@@ -153,7 +153,7 @@ def test_in_virtual_time_hybrid_is_even_and_keeps_its_hits() -> None:
     traffic = Traffic(duration_s=60.0)
     hybrid, sticky, turns = (run(traffic, name) for name in ("hybrid", "sticky", "round_robin"))
     assert hybrid["imbalance_busy"] < 0.05
-    assert hybrid["imbalance_tokens"] < 0.08  # of 48 s; under 5 % in the minutes that the bench takes
+    assert hybrid["imbalance_tokens"] < 0.05
     assert sticky["imbalance_tokens"] > 0.3
     assert turns["hit_rate"] < hybrid["hit_rate"] - 0.05
     assert hybrid["hit_rate"] > 0.9
