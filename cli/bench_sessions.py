@@ -88,9 +88,7 @@ def _measure(
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    spread = Table(
-        "policy", "tokens", "busy time", "turns", title="excess of the busiest group over its share of"
-    )
+    spread = Table("policy", "tokens", "busy time", "turns", title="busiest group over its share")
     found = Table("policy", "hit rate", "fetched", "TTFT p50 ms", "p99 ms", "turns/s", "errors", title="KV")
     decided = Table("policy", "p50 us", "p99 us", "reasons", title="decisions")
     for row in rows:
