@@ -56,7 +56,7 @@ class RedisLink:
         return answers[: len(calls)]
 
     async def pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Sends all commands, then reads all answers.
+        """Sends all commands, then reads all answers; once more where a connection has died.
 
         Raises:
             StoreAway: there is no connection, or no answer in time.
@@ -64,11 +64,14 @@ class RedisLink:
             Unavailable: Redis refuses a command for another reason.
         """
         try:
-            async with self._free, self._redis.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                answers: list[Any] = await pipe.execute()
-                return answers
+            async with self._free:
+                try:
+                    return await self._send(commands)
+                except exceptions.ConnectionError:
+                    # the pool does not see that a server restarted: without this each of its connections
+                    # would fail a call, and open the circuit again
+                    await self._redis.connection_pool.disconnect(inuse_connections=False)
+                    return await self._send(commands)
         except exceptions.NoScriptError:
             raise
         except exceptions.TimeoutError as error:
@@ -88,3 +91,10 @@ class RedisLink:
             raise Unavailable(
                 f"the {self._name} refused a command; its log and ours say why", reason=self._reason
             ) from error
+
+    async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = await pipe.execute()
+            return answers
