@@ -20,7 +20,9 @@ from shared.kv_hash import split
 from shared.kv_store import data_key, head_field
 
 _BATCH_BLOCKS = 8
-_BATCH_BYTES = 2 * 2**20  # asked for at once: enough for the store to be busy while the last batch is copied
+# Asked for at once: enough for the store to be busy while the last batch is copied, and so little that both
+# stay in the processor's caches on the way: 2 MiB take half as long again.
+_BATCH_BYTES = 640 * 2**10
 _AHEAD = 2  # batches that are asked for before the first of them is read
 _PATIENCE = 4  # a fetch of any length may last this many times the limit of an exchange
 
