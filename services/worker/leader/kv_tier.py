@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.fetches import Fetch
 from services.worker.domain.kv_costs import FetchMode, KVCosts
-from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.domain.kv_messages import Stored
 from services.worker.domain.names import BlockNames
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo
 from services.worker.domain.request import Generation
@@ -24,6 +23,7 @@ from services.worker.domain.sequence import Sequence
 from services.worker.domain.write_behind import WriteBehind
 from services.worker.leader.kv_health import StoreHealth
 from services.worker.leader.kv_holdings import BlockIndex, Holdings
+from services.worker.leader.kv_orders import FetchOrders
 from services.worker.metrics import Metrics
 from shared import kv_hash
 from shared.circuit import CircuitLimits
@@ -54,16 +54,6 @@ class KVOptions:
     probe_s: float = 0.25
 
 
-@dataclass(slots=True, eq=False)
-class _Order:
-    """A fetch that the ranks were given. late: it was given up, and what comes of it is only put away."""
-
-    scheduler: Scheduler
-    fetch: Fetch
-    began: float
-    late: bool = False
-
-
 class KVTier:
     """work: called when there is something to plan. Run `run` as a task.
 
@@ -83,21 +73,26 @@ class KVTier:
         work: Callable[[], None],
     ) -> None:
         self._options = options
-        self._engine = engine
         self._index = index
         self._metrics = metrics
         self._clock = clock
-        self._work = work
         self._scheduler: Scheduler | None = None
         self.names = BlockNames("", sharing="off")
-        self._arrived: dict[int, asyncio.Future[int]] = {}
-        self._last_probe = 0
         self._health = StoreHealth(
             CircuitLimits(options.failures, options.probe_s), metrics, clock, writes=options.write
         )
         self.costs = KVCosts(token_budget, options.fetch)
         self.holdings = Holdings(
             group, index, metrics, clock, timeout_s=options.commit_timeout_s, pause=self._health.pause
+        )
+        self._orders = FetchOrders(
+            engine,
+            health=self._health,
+            costs=self.costs,
+            metrics=metrics,
+            clock=clock,
+            timeout_s=options.fetch_timeout_s,
+            work=work,
         )
         engine.watch_store(self._on_stored)
 
@@ -118,16 +113,14 @@ class KVTier:
             self._scheduler = scheduler
             self.holdings.parts = info.kv_parts.heads
             self._health.serve(scheduler.write_behind)
+            self._orders.open(scheduler)
 
     def close(self) -> None:
         """The engine is gone."""
         self._scheduler = None
         self._health.serve(None)
         self.holdings.clear()
-        for arrived in self._arrived.values():
-            if not arrived.done():
-                arrived.set_result(0)
-        self._arrived.clear()
+        self._orders.close()
 
     def begin(self, generation: Generation) -> None:
         """A generation is with the scheduler: what it writes is held for its session.
@@ -195,34 +188,11 @@ class KVTier:
         count = scheduler.write_behind.num_trusted_of(names[:count])
         if scheduler is not self._scheduler or scheduler.blocks.num_found(names) >= count:
             return 0
-        fetch_id = scheduler.queues.fetches.begin_alone(names[:count])
-        if not fetch_id:
-            return 0
-        arrived: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._arrived[fetch_id] = arrived
-        self._work()  # it is ordered with the next plan
-        try:
-            async with asyncio.timeout(self._options.fetch_timeout_s):
-                return await arrived
-        except TimeoutError:
-            return 0
-        finally:
-            self._arrived.pop(fetch_id, None)
+        return await self._orders.alone(scheduler, names[:count])
 
     def order(self, scheduler: Scheduler) -> None:
         """Gives the engine the fetches that a plan made necessary."""
-        for fetch in scheduler.take_fetches():
-            order = FetchBlocks(
-                fetch_id=fetch.fetch_id,
-                blocks=fetch.blocks,
-                names=b"".join(fetch.names),
-                after_step=fetch.after_step,
-            )
-            try:
-                future = asyncio.ensure_future(self._engine.fetch(order))
-            except EngineFailed:
-                return  # the next step says so, too
-            self._follow(_Order(scheduler, fetch, self._clock()), future)
+        self._orders.order(scheduler)
 
     def describe(self) -> dict[str, object]:
         """What `ryz status` shows."""
@@ -273,60 +243,6 @@ class KVTier:
         lease_ms = round(2000 * options.fetch_timeout_s)
         return await self._index.find(names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s)
 
-    def _follow(self, order: _Order, future: asyncio.Future[Fetched]) -> None:
-        """Sees to the end of a fetch, in time or not."""
-        timer = asyncio.get_running_loop().call_later(self._options.fetch_timeout_s, self._give_up, order)
-
-        def done(answer: asyncio.Future[Fetched]) -> None:
-            timer.cancel()
-            lost = answer.cancelled() or answer.exception() is not None  # and with it the engine
-            if not lost and order.scheduler is self._scheduler:
-                self._take(order, answer.result())
-
-        future.add_done_callback(done)
-
-    def _take(self, order: _Order, answer: Fetched) -> None:
-        fetch, metrics = order.fetch, self._metrics
-        order.scheduler.fetched(fetch.fetch_id, answer.count)
-        metrics.kv_fetched_blocks.inc(answer.count)
-        metrics.kv_fetched_bytes.inc(answer.num_bytes)
-        if corrupt := kv_hash.split(answer.corrupt):
-            metrics.kv_corrupt_blocks.inc(len(corrupt))
-            log.warning("stored blocks are damaged; they are computed again", number=len(corrupt))
-        missing = fetch.names[answer.count : answer.count + 1] if answer.missing else []
-        order.scheduler.write_behind.distrust(corrupt + missing)
-        if not order.late:
-            self._account(order, answer)
-        arrived = self._arrived.get(fetch.fetch_id)
-        if arrived is not None and not arrived.done():
-            arrived.set_result(answer.count)
-        self._work()
-
-    def _account(self, order: _Order, answer: Fetched) -> None:
-        """Learns from a fetch that was done in time."""
-        seconds, wanted, health = self._clock() - order.began, len(order.fetch.names), self._health
-        outcome = "whole" if answer.count == wanted else "part" if answer.count else "nothing"
-        self._metrics.kv_fetches.labels(outcome).inc()
-        self._metrics.kv_fetch_seconds.observe(seconds)
-        if answer.error:
-            health.failed(health.moves, answer.error)
-            return
-        health.worked(health.moves)
-        if answer.count == wanted:
-            self.costs.fetched(wanted, seconds, self._clock())
-
-    def _give_up(self, order: _Order) -> None:
-        """The store takes too long; who waits computes instead, and the slowness is remembered."""
-        order.late = True
-        scheduler, fetch = order.scheduler, order.fetch
-        if scheduler is not self._scheduler:
-            return
-        self._metrics.kv_fetches.labels("given_up").inc()
-        self.costs.fetched(len(fetch.names), self._options.fetch_timeout_s, self._clock())
-        scheduler.give_up(fetch.fetch_id)
-        self._health.failed(self._health.moves, "a fetch was not done in time")
-        self._work()
-
     def _on_stored(self, stored: Stored) -> None:
         if self._scheduler is None:
             return
@@ -354,12 +270,4 @@ class KVTier:
                     await self._find([os.urandom(kv_hash.NAME_BYTES)])
                     health.worked(health.lookups)
                 if health.moves.open:
-                    await self._probe_ranks()
-
-    async def _probe_ranks(self) -> None:
-        self._last_probe -= 1  # of its own kind: fetches have numbers above zero
-        order = FetchBlocks(fetch_id=self._last_probe, blocks=[], names=b"")
-        async with asyncio.timeout(self._options.fetch_timeout_s):
-            answer = await self._engine.fetch(order)
-        if not answer.error:
-            self._health.worked(self._health.moves)
+                    await self._orders.probe()
