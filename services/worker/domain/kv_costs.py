@@ -16,6 +16,7 @@ ASSUMED_FETCH_S = (0.002, 0.0005)  # fixed, per block; until something was fetch
 RETRY_S = 30.0  # a store that looks slow is tried again after so long
 _WEIGHT = 0.25  # of the newest measurement of a chunk
 _KEPT = 0.85  # weight of what was before a fetch
+_LEAST_SLOPE = 0.1  # share of a fetch's time that goes with its blocks, at the least
 _MIN_SPREAD = 4.0  # variance of the blocks per fetch below which a slope is no more than noise
 
 
@@ -90,7 +91,8 @@ class KVCosts:
         if spread < _MIN_SPREAD:
             return 0.0, seconds / blocks
         each = (self._products / self._weight - blocks * seconds) / spread
-        each = min(max(each, 0.0), seconds / blocks)
+        # noise may slope anywhere, but a block's bytes take some of the time
+        each = min(max(each, _LEAST_SLOPE * seconds / blocks), seconds / blocks)
         return seconds - each * blocks, each
 
 

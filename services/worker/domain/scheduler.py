@@ -104,6 +104,13 @@ class Scheduler:
         return len(self.waiting) + len(self.running) + num_sequences <= bound
 
     @property
+    def queued_tokens(self) -> int:
+        """Tokens of prompts that are to be computed; not those that are fetched, or found in the cache."""
+        running = sum(s.remaining for s in self.running if s.remaining > 1 and not s.fetching)
+        found = self.blocks.num_found
+        return running + sum(s.remaining - BLOCK_SIZE * found(s.block_names) for s in self.waiting)
+
+    @property
     def has_work(self) -> bool:
         """Whether there is something to plan, now or when the steps in flight are done."""
         queues = self.queues

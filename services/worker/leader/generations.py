@@ -161,7 +161,6 @@ class Generations:
         scheduler = self.scheduler
         if scheduler is None:
             return Load(waiting=self._places_held)
-        queued = scheduler.waiting + scheduler.running
         return Load(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + self._places_held,
@@ -169,7 +168,7 @@ class Generations:
             max_waiting=scheduler.limits.max_waiting,
             free_blocks=scheduler.blocks.num_free,
             total_blocks=scheduler.blocks.num_blocks,
-            queued_tokens=sum(sequence.remaining for sequence in queued if sequence.remaining > 1),
+            queued_tokens=scheduler.queued_tokens,
         )
 
     def _remove(self, generation: Generation) -> None:
