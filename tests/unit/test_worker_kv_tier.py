@@ -377,3 +377,31 @@ async def test_no_blocks_for_a_session_where_there_is_no_place(memory_bus: Memor
     async with Group(memory_bus, store, engine={"num_blocks": 8}) as kit:
         assert await kit.leader._kv_tier.warm(kit.leader.kv_names(PROMPT)) == 0
         await kit.all_free()
+
+
+async def test_fetches_that_ranks_cannot_do_open_the_circuit(memory_bus: MemoryBus, store: Store) -> None:
+    async with Group(memory_bus, store, kv=replace(QUICK, write=False)) as kit:
+        kit.ranks.error = "the KV store is away"
+        for number in range(3):
+            frames = await kit.run(ask(f"a{number}", PROMPT[: 160 - 32 * number] + [number] * 40))
+            assert usage_of(frames).fetched_tokens == 0
+            kit.drop(list(store))
+        assert kit.metric("kv_fetches_total", outcome="nothing") == 3
+        assert kit.state["state"] == "away"
+        kit.ranks.error = ""
+        await kit.until(lambda: kit.state["state"] == "used")
+        assert usage_of(await kit.run(ask("b"))).fetched_tokens == 192
+
+
+async def test_a_lookup_without_answer_says_nothing_of_what_is_stored(memory_bus: MemoryBus) -> None:
+    async with Group(memory_bus) as kit:
+        await kit.run(ask("a"))
+        await kit.told(12)
+        names = kit.leader.kv_names(PROMPT)
+        kit.drop(names[6:])
+        kit.index.away = True
+        written = kit.metric("kv_stored_blocks_total")
+        await kit.run(ask("b"))
+        assert kit.metric("kv_lookups_total", outcome="failed") == 1
+        await asyncio.sleep(0.02)
+        assert kit.metric("kv_stored_blocks_total") == written

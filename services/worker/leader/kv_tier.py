@@ -164,14 +164,15 @@ class KVTier:
             return "recompute"
         assert self._scheduler is not None
         scheduler, names = self._scheduler, self.names_of(generation.choices[0].sequence)
-        count = await self._ask(names)
+        answer = await self._ask(names)
         here = scheduler.blocks.num_found(names)
         if scheduler is not self._scheduler:
             return ""
-        behind = scheduler.write_behind
-        behind.found(names[:count])
-        count = behind.num_trusted_of(names[:count])
-        behind.unlearn(names[max(count, here) :])
+        behind, count = scheduler.write_behind, 0
+        if answer is not None:
+            behind.found(names[:answer])
+            count = behind.num_trusted_of(names[:answer])
+            behind.unlearn(names[max(answer, here) :])
         for choice in generation.choices:
             choice.sequence.stored = count
         if count <= here:
@@ -184,7 +185,7 @@ class KVTier:
         scheduler = self._scheduler
         if scheduler is None or not scheduler.write_behind.enabled or not names:
             return 0
-        count = await self._ask(names)
+        count = await self._ask(names) or 0
         count = scheduler.write_behind.num_trusted_of(names[:count])
         if scheduler is not self._scheduler or scheduler.blocks.num_found(names) >= count:
             return 0
@@ -226,13 +227,14 @@ class KVTier:
             self.holdings.run(lambda: self.write_behind, self._options.commit_interval_s), self._probe()
         )
 
-    async def _ask(self, names: list[bytes]) -> int:
+    async def _ask(self, names: list[bytes]) -> int | None:
+        """How many leading blocks are stored; None: nobody said."""
         try:
             found = await self._find(names[:MAX_NAMES])
         except RyzError as error:
             self._metrics.kv_lookups.labels("failed").inc()
             self._health.failed(self._health.lookups, error.message)
-            return 0
+            return None
         count = min(found.count, len(names))
         self._metrics.kv_lookups.labels("found" if count else "unknown").inc()
         self._health.worked(self._health.lookups)
