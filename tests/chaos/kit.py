@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -144,14 +146,55 @@ class Chaos:
             self._clients[tenant] = httpx.Client(base_url=self.stack.state.url, headers=headers, timeout=60)
         return self._clients[tenant]
 
+    @contextmanager
+    def no_redis(self) -> Iterator[None]:
+        """It is killed, and comes back empty."""
+        self.redis.stop(kill=True)
+        try:
+            yield
+        finally:
+            self.redis.start()
+
+    @contextmanager
+    def slow_redis(self, delay_s: float) -> Iterator[None]:
+        """All that goes there or comes from there takes so much longer."""
+        self.proxy.slow(delay_s)
+        try:
+            yield
+        finally:
+            self.proxy.slow(0)
+
+    @contextmanager
+    def stalled_redis(self) -> Iterator[None]:
+        """It takes connections and says nothing."""
+        self.proxy.stall()
+        try:
+            yield
+        finally:
+            self.proxy.resume()
+
+    @contextmanager
+    def no_kvstate(self) -> Iterator[None]:
+        """It is killed; the supervisor starts another one, perhaps not before this ends."""
+        pid = self.stack.pid_of("kvstate")
+        os.kill(pid, signal.SIGKILL)
+        yield
+        wait_for(lambda: self.stack.pid_of("kvstate") != pid, "kvstate is started again")
+
+    @contextmanager
+    def full_redis(self) -> Iterator[None]:
+        """It takes nothing more; whatever goes, that is not enough."""
+        with self.keyspace() as keyspace:
+            keyspace.config_set("maxmemory", 1)
+            try:
+                yield
+            finally:
+                keyspace.config_set("maxmemory", 0)
+
     def close(self) -> None:
         """Ends the clients' connections."""
         for client in self._clients.values():
             client.close()
-
-    def await_another(self, service: str, pid: int) -> None:
-        """Waits until the supervisor has started a service again."""
-        wait_for(lambda: self.stack.pid_of(service) != pid, f"{service} is started again")
 
     def session(self, session_id: str) -> dict[str, Any]:
         """As `/v1/sessions` shows it; empty while it is not stored, or nobody knows."""

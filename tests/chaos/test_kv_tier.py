@@ -4,10 +4,7 @@ In each kind of trouble sessions go on, every turn on the group that did not hav
 they say without it, token for token.
 """
 
-import os
-import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -71,10 +68,9 @@ def test_without_trouble_kv_is_fetched(chaos: Chaos, lights: Lights) -> None:
 def test_redis_killed_and_empty_again(chaos: Chaos, lights: Lights) -> None:
     story = Story(chaos, "killed", HELD_OUT_NAMES[3:8])
     story.turn(2)
-    chaos.redis.stop(kill=True)
-    story.turn(3)
-    lights.wait(0)
-    chaos.redis.start()
+    with chaos.no_redis():
+        story.turn(3)
+        lights.wait(0)
     lights.wait(1)
     story.turn(2)
     stored(chaos, story)
@@ -84,8 +80,8 @@ def test_redis_restarted_empty_between_two_turns(chaos: Chaos, lights: Lights) -
     story = Story(chaos, "restarted", HELD_OUT_NAMES[8:11])
     story.turn(2)
     stored(chaos, story)
-    chaos.redis.stop(kill=True)
-    chaos.redis.start()
+    with chaos.no_redis():
+        pass
     story.turn(3)
     lights.wait(1)
     story.turn()
@@ -96,12 +92,9 @@ def test_redis_restarted_empty_between_two_turns(chaos: Chaos, lights: Lights) -
 def test_a_slow_redis(chaos: Chaos, lights: Lights, delay_s: float, first: int) -> None:
     story = Story(chaos, "slow", HELD_OUT_NAMES[first : first + 3])
     story.turn(2)
-    chaos.proxy.slow(delay_s)
-    try:
+    with chaos.slow_redis(delay_s):
         story.turn(3)
         lights.wait(0)
-    finally:
-        chaos.proxy.slow(0)
     lights.wait(1)
     story.turn(2)
     stored(chaos, story)
@@ -110,29 +103,23 @@ def test_a_slow_redis(chaos: Chaos, lights: Lights, delay_s: float, first: int) 
 def test_a_redis_that_stalls(chaos: Chaos, lights: Lights) -> None:
     story = Story(chaos, "stalled", HELD_OUT_NAMES[14:17])
     story.turn(2)
-    chaos.proxy.stall()
-    try:
+    with chaos.stalled_redis():
         story.turn(3)
         lights.wait(0)
-    finally:
-        chaos.proxy.resume()
     lights.wait(1)
     story.turn(2)
     stored(chaos, story)
 
 
 def test_a_full_redis(chaos: Chaos, lights: Lights) -> None:
-    story = Story(chaos, "full", HELD_OUT_NAMES[17:20])
-    story.turn(1)
+    kvstate, story = chaos.metrics["kvstate"], Story(chaos, "full", HELD_OUT_NAMES[17:20])
+    story.turn()
     stored(chaos, story)
-    with chaos.keyspace() as keyspace:
-        keyspace.config_set("maxmemory", 1)  # whatever goes, it is not enough
-        try:
-            story.turn(4)
-            wait_for(lambda: chaos.metrics["kvstate"].value("ryz_kvstate_tier_full") == 1, "kvstate sees it")
-            assert chaos.metrics["kvstate"].value("ryz_kvstate_blocks_evicted_total", reason="memory") > 0
-        finally:
-            keyspace.config_set("maxmemory", 0)
+    before = kvstate.value("ryz_kvstate_blocks_evicted_total", reason="memory")
+    with chaos.full_redis():
+        story.turn(4)
+        wait_for(lambda: kvstate.value("ryz_kvstate_tier_full") == 1, "kvstate sees it")
+        assert kvstate.value("ryz_kvstate_blocks_evicted_total", reason="memory") > before
     lights.wait(1)
     story.turn(2)
     stored(chaos, story)
@@ -142,10 +129,8 @@ def test_kvstate_killed(chaos: Chaos, lights: Lights) -> None:
     story = Story(chaos, "orphaned", HELD_OUT_NAMES[20:23])
     story.turn(2)
     for _ in range(3):
-        pid = chaos.stack.pid_of("kvstate")
-        os.kill(pid, signal.SIGKILL)
-        story.turn(1)
-        chaos.await_another("kvstate", pid)
+        with chaos.no_kvstate():
+            story.turn()
     lights.wait(1)
     story.turn(2)
     stored(chaos, story)
@@ -166,7 +151,7 @@ def test_damaged_bytes(chaos: Chaos, lights: Lights) -> None:
         story.turn(4)
         found = sum(one.value("ryz_worker_kv_corrupt_blocks_total") for one in groups) - before
         assert found > 0
-        # both ranks of a group may tell of a block
+        # both groups may have found a block damaged
         wait_for(
             lambda: 2 * sum(keyspace.hgetall(key) == sound[key] for key in sound) >= found,
             "what was found damaged is written anew",
@@ -178,19 +163,17 @@ def test_one_trouble_after_another_while_everybody_talks(chaos: Chaos, lights: L
     story = Story(chaos, "load", HELD_OUT_NAMES[26:37])
     story.turn()  # of a session that is new nobody could say so while the store is away
     stored(chaos, story)
-    troubles: tuple[tuple[Callable[[], object], Callable[[], object]], ...] = (
-        (lambda: chaos.redis.stop(kill=True), chaos.redis.start),
-        (lambda: chaos.proxy.slow(0.25), lambda: chaos.proxy.slow(0)),
-        (chaos.proxy.stall, chaos.proxy.resume),
-        (lambda: os.kill(chaos.stack.pid_of("kvstate"), signal.SIGKILL), lambda: None),
-        (chaos.proxy.cut, lambda: None),
-    )
     with story.told_at_once() as talking:
         while talking():
-            for begin, end in troubles:
-                begin()
-                time.sleep(0.5)
-                end()
+            for trouble in (
+                chaos.no_redis(),
+                chaos.slow_redis(0.25),
+                chaos.stalled_redis(),
+                chaos.full_redis(),
+                chaos.no_kvstate(),
+            ):
+                with trouble:
+                    time.sleep(0.5)
                 time.sleep(0.3)
     lights.wait(1)
     story.turn()  # also of those that ended before Redis was lost for the last time

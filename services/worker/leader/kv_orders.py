@@ -126,7 +126,7 @@ class FetchOrders:
         order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
         metrics.kv_fetched_bytes.inc(answer.num_bytes)
-        if corrupt := kv_hash.split(answer.corrupt):
+        if corrupt := list(dict.fromkeys(kv_hash.split(answer.corrupt))):  # several ranks may tell of one
             metrics.kv_corrupt_blocks.inc(len(corrupt))
             log.warning("stored blocks are damaged; they are computed again", number=len(corrupt))
         missing = fetch.names[answer.count : answer.count + 1] if answer.missing else []
