@@ -405,3 +405,19 @@ async def test_a_lookup_without_answer_says_nothing_of_what_is_stored(memory_bus
         assert kit.metric("kv_lookups_total", outcome="failed") == 1
         await asyncio.sleep(0.02)
         assert kit.metric("kv_stored_blocks_total") == written
+
+
+async def test_a_leader_that_ends_tells_what_it_has_written(memory_bus: MemoryBus) -> None:
+    async with Group(memory_bus, kv=replace(QUICK, commit_interval_s=100.0)) as kit:
+        await kit.run(ask("a"))
+        await kit.until(lambda: len(kit.blocks) == 12)
+        assert kit.index.held == []
+    assert [len(one.names) // 16 for one in kit.index.held] == [12]
+
+
+async def test_a_leader_that_ends_does_not_wait_for_who_is_away(memory_bus: MemoryBus) -> None:
+    async with Group(memory_bus, kv=replace(QUICK, commit_interval_s=100.0)) as kit:
+        await kit.run(ask("a"))
+        await kit.until(lambda: len(kit.blocks) == 12)
+        kit.index.away = True
+    assert kit.index.held == []

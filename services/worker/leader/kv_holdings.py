@@ -7,6 +7,7 @@ What the store turns out not to have is written once more, if it is still here.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -135,6 +136,15 @@ class Holdings:
                 told = due.holding.told == len(due.names)
                 if due.last and told and self._held.get(due.key) is due.holding:
                     del self._held[due.key]
+
+    async def tell_last(self, behind: WriteBehind | None) -> None:
+        """Tells what is written, since nothing more will be; within the time of one call, or not at all."""
+        for holding in self._held.values():
+            holding.until = self._clock() - 1.0
+        if behind is not None:
+            with suppress(RyzError, TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await self.tell(behind)
 
     async def run(self, behind: Callable[[], WriteBehind | None], interval_s: float) -> None:
         """Tells what is due, for ever. Run it as a task; cancel it to end it."""

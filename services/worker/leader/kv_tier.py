@@ -222,10 +222,17 @@ class KVTier:
         )
 
     async def run(self) -> None:
-        """Tells the KV state service what is held, and probes a store that is away, until cancelled."""
-        await asyncio.gather(
-            self.holdings.run(lambda: self.write_behind, self._options.commit_interval_s), self._probe()
-        )
+        """Tells the KV state service what is held, and probes a store that is away, until cancelled.
+
+        What is written and not told is told then, so that other groups find what this one leaves.
+        """
+        try:
+            await asyncio.gather(
+                self.holdings.run(lambda: self.write_behind, self._options.commit_interval_s), self._probe()
+            )
+        finally:
+            if self.usable:
+                await self.holdings.tell_last(self.write_behind)
 
     async def _ask(self, names: list[bytes]) -> int | None:
         """How many leading blocks are stored; None: nobody said."""
