@@ -19,6 +19,7 @@ from shared.messages import SessionCommitted, SessionRecord
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
+TELL_S = 0.01  # between two messages about turns that ended; each costs every router a wake-up
 RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
 
 
@@ -222,6 +223,7 @@ class Sessions:
             turns, self._untold = self._untold[:MAX_BATCH], self._untold[MAX_BATCH:]
             with suppress(Unavailable):  # the broker is away; the next turn tells
                 await self.on_turns(turns)
+            await asyncio.sleep(TELL_S)  # one after a quiet moment is told at once, many are told together
 
     async def _write_batch(self) -> bool:
         size, limit = 0, self._max_payload() // 2
