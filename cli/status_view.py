@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cli.status_query import Report
 
-GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away"}
+GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no store"}
 
 
 def render(report: Report) -> RenderableType:
@@ -37,7 +37,7 @@ def _services(report: Report) -> Table:
         restarts = str(started[one.pid]) if one.pid in started else "-"
         table.add_row(
             " ".join(filter(None, (one.service, one.detail.get("group")))),
-            _state(one.state),
+            _state("no store" if one.detail.get("store") == "away" else one.state),
             str(one.pid),
             duration(one.uptime_s),
             restarts,

@@ -50,7 +50,10 @@ def new_session_id(root: str) -> str:
 
 def routing_key(request: GenerateRequest) -> str:
     """What the preferred group is computed from: the root of a made session id, a given id, else the root."""
-    if request.session is None:
-        return request_root(request)
-    made = _MADE.fullmatch(request.session.session_id)
-    return made[1] if made else request.session.session_id
+    return request_root(request) if request.session is None else session_key(request.session.session_id)
+
+
+def session_key(session_id: str) -> str:
+    """The routing key of all requests that carry this session id."""
+    made = _MADE.fullmatch(session_id)
+    return made[1] if made else session_id

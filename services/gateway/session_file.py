@@ -111,7 +111,7 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
     served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards) or "nothing"
     raise Conflict(
         f"the session belongs to the model {content.model!r} ({_print(fingerprint)}), and what is served "
-        f"here is {served}: import it where a model with the same weights is served",
+        f"here is {served}: import it where a model with the same weights is served, quantized as there",
         reason="other_model",
         model=content.model,
         fingerprint=fingerprint,

@@ -14,7 +14,7 @@ from shared.bus.subject import check_subject
 from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.identity import routing_key
-from shared.messages import GenerateRequest, SessionRef
+from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN
 from shared.subjects import HEADER_TIMEOUT, PREFIX
 from shared.telemetry.traces import carry
@@ -82,11 +82,6 @@ def read(message: Message, now: float) -> Incoming:
         deadline=now + left_ms / 1000 if left_ms is not None else None,
         headers=carry(message.headers),
     )
-
-
-def key_of(session_id: str) -> str:
-    """The routing key of a session that is known by its id alone."""
-    return routing_key(GenerateRequest(request_id="r", model="m", session=SessionRef(session_id=session_id)))
 
 
 def _asker(request: GenerateRequest) -> Asker:

@@ -5,12 +5,12 @@ from typing import TypeVar
 import structlog
 
 from services.router.domain.sessions import Session
-from services.router.incoming import key_of
 from services.router.parts import Parts
 from shared import subjects
 from shared.bus import Message, Subscription
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
+from shared.identity import session_key
 from shared.messages import (
     ErrorReply,
     Pinned,
@@ -59,7 +59,9 @@ class SessionNews:
         now = self._clock()
         for turn in news.turns if news else ():
             found = Session(turn.group, turn.num_tokens)
-            self._memory.sessions.turned(turn.tenant, turn.session_id, key_of(turn.session_id), found, now)
+            self._memory.sessions.turned(
+                turn.tenant, turn.session_id, session_key(turn.session_id), found, now
+            )
 
     async def on_pinned(self, message: Message) -> None:
         """A session was bound to a group, or freed."""
@@ -73,7 +75,7 @@ class SessionNews:
         """A session was deleted."""
         gone = await self._read(message, SessionGone)
         if gone:
-            key = key_of(gone.session_id)
+            key = session_key(gone.session_id)
             self._memory.sessions.forget(gone.tenant, gone.session_id, key, self._clock())
             self._memory.pins.tell(gone.tenant, gone.session_id, "")
 
@@ -82,7 +84,7 @@ class SessionNews:
         query = await self._read(message, SessionRouteQuery)
         if query is None or not message.reply:
             return
-        now, key = self._clock(), key_of(query.session_id)
+        now, key = self._clock(), session_key(query.session_id)
         view = self._fleet.view(query.model, now)
         known = self._memory.sessions.find(query.tenant, query.session_id, key, now)
         home = view.home(key)

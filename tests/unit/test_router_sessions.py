@@ -6,11 +6,11 @@ import pytest
 
 from services.router.domain.decision import RequestFacts
 from services.router.domain.sessions import Asker, Session, Sessions
-from services.router.incoming import key_of, read
+from services.router.incoming import read
 from shared import subjects
 from shared.bus import Message
 from shared.codec import encode
-from shared.identity import new_session_id
+from shared.identity import new_session_id, session_key
 from shared.messages import ChatMessage, GenerateRequest, SessionRef
 
 USER, ANSWER = ChatMessage(role="user", content="hi"), ChatMessage(role="assistant", content="hello")
@@ -70,10 +70,10 @@ def test_what_somebody_else_found_out_stands() -> None:
 
 def test_a_made_id_is_found_by_itself_and_by_its_root() -> None:
     sessions, first = new_sessions(), new_session_id(ROOT)
-    assert key_of(first) == ROOT
-    assert key_of("s-1") == "s-1"
+    assert session_key(first) == ROOT
+    assert session_key("s-1") == "s-1"
     sessions.sent(facts(ROOT), Asker("t", first), "g1", 0.0)
-    sessions.turned("t", first, key_of(first), Session("g1", 50), 1.0)
+    sessions.turned("t", first, session_key(first), Session("g1", 50), 1.0)
     # the caller sends the id back
     completed, _ = sessions.complete(facts(ROOT, 10), Asker("t", first, whole=False), 2.0)
     assert (completed.last_group, completed.session_tokens) == ("g1", 50)
