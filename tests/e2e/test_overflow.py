@@ -28,6 +28,7 @@ SETTINGS = {
     "RYZ_KV_FETCH_MIN_TOKENS": "16",
     "RYZ_KV_LOOKUP_TIMEOUT_S": "2",
     "RYZ_KV_FETCH_TIMEOUT_S": "10",
+    "RYZ_ROUTER_LEAD_S": "600",  # all first turns are to be on one group, however far that gets ahead
 }
 
 
