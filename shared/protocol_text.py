@@ -33,7 +33,13 @@ SUBJECTS = [
     SubjectRow(_each(subjects.resend("_"), "group"), "Resend, answered by ResendReply", "callers", LEADER),
     SubjectRow(_each(subjects.cancel("_"), "group"), "Cancel", "callers", LEADER),
     SubjectRow(f"`{subjects.CANCEL_ALL}`", "Cancel, while no group is known", "callers", "all leaders"),
+    SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(_each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers"),
+    SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
+    SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
+    SubjectRow(
+        f"`{subjects.BROKER_DISCONNECT}`", "JSON of the broker: a client is gone", "the broker", "all routers"
+    ),
     SubjectRow(f"`{subjects.MODELS}`", "ListModels, answered by ModelList", "anybody", ROUTERS),
     SubjectRow(
         f"`{subjects.STATUS}`", "StatusQuery, answered by ServiceStatus of each", "anybody", "every service"
@@ -129,11 +135,17 @@ Headers of a `GenerateRequest`, all optional:
    frames from that number on; a long answer comes in parts: ask again from where it ended. Leaders keep
    frames for some seconds after the end.
 6. The stream is silent for a second: send `Resend` with the next number. `known: false` or no responders
-   means that the group is lost; publish the request again under a new id.
-7. A number that came already is a copy: ignore it. Ignore frames whose `attempt` is not the request's, and
-   frames of a second group; tell that one with `Cancel`.
-8. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled request
-   ends with `Failed`, code `cancelled`; nobody needs to wait for it.
+   means that the group is lost. `GroupDown` says so much sooner, of the instance named in `Accepted`.
+7. The group is lost, or the request ended with `Failed` and `resumable`: publish the request again with the
+   next `attempt` and, if frames had come, with `resume`: the tokens of each choice and the next number.
+   Another group goes on from there; nothing comes twice. Where no group takes it now, wait and use the next
+   attempt.
+8. A number that came already is a copy: ignore it. Ignore frames whose `attempt` is not the request's, and
+   frames of a second group; tell that one with `Cancel`, which names the attempt that is to end.
+9. To go on with a request that somebody else has published, publish `Attach` as a NATS request: its leader
+   answers with `Attached`, sends all that follows to you, and has what came before for `Resend`.
+10. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled
+    request ends with `Failed`, code `cancelled`; nobody needs to wait for it.
 
 Text in `Delta` is complete UTF-8. Token ids are unsigned 32-bit little-endian integers, packed. Calls that
 are answered on the NATS reply subject are answered with an `ErrorReply` in place of the expected message if

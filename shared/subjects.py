@@ -25,6 +25,10 @@ SESSION_PINNED = f"{PREFIX}.session.pinned"
 SESSION_GONE = f"{PREFIX}.session.gone"
 SESSION_ROUTE = f"{PREFIX}.session.route"
 KV_HOLDERS = f"{PREFIX}.kv.holders"
+GROUP_DOWN = f"{PREFIX}.group.down"
+ATTACH = f"{PREFIX}.attach"
+# The broker's own news of a client that is gone, where its configuration brings them there; JSON, not ours
+BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
 
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
@@ -67,6 +71,11 @@ def peer(group: str) -> str:
 def warm(group: str) -> str:
     """Where a group's leader is asked to have a session's KV in memory."""
     return f"{PREFIX}.kv.warm.{token(group)}"
+
+
+def drain(group: str) -> str:
+    """Where a group's leader is asked to take no more work and to end."""
+    return f"{PREFIX}.drain.{token(group)}"
 
 
 def heartbeat(group: str) -> str:

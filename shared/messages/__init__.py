@@ -14,6 +14,10 @@ from shared.messages.blocks import (
     WarmSession,
 )
 from shared.messages.fleet import (
+    DownReason,
+    DrainGroup,
+    Draining,
+    GroupDown,
     Heartbeat,
     KVRates,
     ListModels,
@@ -27,6 +31,8 @@ from shared.messages.fleet import (
 from shared.messages.frames import (
     Accepted,
     AnyFrame,
+    Attach,
+    Attached,
     Cancel,
     Delta,
     Done,
@@ -76,14 +82,15 @@ from shared.messages.sessions import (
 )
 
 __all__ = [
-    "Accepted", "AnyFrame", "BlocksCommit", "BlocksCommitted", "BlocksFind", "BlocksFound", "Cancel",
-    "ChatMessage", "Delta", "Done", "ErrorReply", "Failed", "FinishReason", "FrameBatch",
-    "GenerateRequest", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource",
-    "ListModels", "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend",
-    "ResendReply", "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
+    "Accepted", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted", "BlocksFind",
+    "BlocksFound", "Cancel", "ChatMessage", "Delta", "Done", "DownReason", "DrainGroup", "Draining",
+    "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest", "GroupDown",
+    "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource", "ListModels",
+    "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
+    "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
     "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",
     "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionPage", "SessionPin",
-    "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery", "SessionSummary", "SessionTurn",
-    "SessionTurns", "State", "StatusQuery", "TokenLogprob", "Tokens", "TopLogprob", "Usage",
-    "WarmSession", "Warmed", "Wire", "Work",
+    "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery", "SessionSummary",
+    "SessionTurn", "SessionTurns", "State", "StatusQuery", "TokenLogprob", "Tokens", "TopLogprob",
+    "Usage", "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

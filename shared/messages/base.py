@@ -27,6 +27,10 @@ GroupName = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="A worke
 TokenIds = Annotated[
     bytes, msgspec.Meta(description="Token ids, unsigned 32-bit little-endian, one after another.")
 ]
+MAX_ATTEMPT = 1000
+Attempt = Annotated[
+    int, msgspec.Meta(ge=0, le=MAX_ATTEMPT, description="Of all attempts at a request the highest counts.")
+]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, description="Milliseconds.")]
 
 

@@ -6,7 +6,8 @@ import msgspec
 
 from shared.messages.base import GroupName, Milliseconds, ModelName, Wire, check_depth
 
-State = Literal["starting", "ready", "draining", "failed", "stopped"]
+State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
+DownReason = Literal["disconnected", "silent", "no_responders"]
 
 
 class Load(Wire, frozen=True, kw_only=True):
@@ -55,6 +56,8 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     `instance_id` changes with each start of the leader; `seq` counts the heartbeats of an instance.
     `weight` is the share of sessions the group is to get. `accepted_total` counts the `Work` messages that
     this instance has taken, copies and refused ones included, so that routers know what is still on its way.
+    `ended_total` counts the requests that ended as they should, cancelled ones included, `broken_total` those
+    that the group failed through a fault of its own.
     """
 
     group: GroupName
@@ -68,6 +71,38 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     accepted_total: Annotated[int, msgspec.Meta(ge=0)] = 0
     kv: KVRates = KVRates()
+    ended_total: Annotated[int, msgspec.Meta(ge=0)] = 0
+    broken_total: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class GroupDown(Wire, frozen=True, kw_only=True):
+    """A router has given an instance of a group up: callers resume elsewhere what they have there.
+
+    reason: the broker lost its connection, it was silent for some heartbeats, or nobody took its work.
+    """
+
+    group: GroupName
+    instance_id: str
+    reason: DownReason
+    router_id: str = ""
+
+
+class DrainGroup(Wire, frozen=True, kw_only=True):
+    """Asks a group's leader to take no new work, to let what runs end or move, and to exit.
+
+    timeout_ms: how long requests may go on there before they move; 0: the group's own setting.
+    """
+
+    timeout_ms: Milliseconds = 0
+
+
+class Draining(Wire, frozen=True, kw_only=True):
+    """Answer to `DrainGroup`, at once: the group drains, with so many requests in hand."""
+
+    group: GroupName
+    instance_id: str
+    requests: int = 0
+    timeout_ms: Milliseconds = 0
 
 
 class ListModels(Wire, frozen=True, kw_only=True):

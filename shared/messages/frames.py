@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, RequestId, TokenIds, Wire, check_depth
+from shared.messages.base import (
+    MAX_ATTEMPT,
+    Attempt,
+    GroupName,
+    RequestId,
+    Tenant,
+    TokenIds,
+    Wire,
+    check_depth,
+)
 from shared.messages.blocks import KVSource
 
 FinishReason = Literal["stop", "length"]
@@ -68,9 +77,11 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
 
     kv: where the prompt's KV comes from: `new` (there is none yet), `warm` (the group's memory), `fetch` (the
     store), `recompute` (there is some in the store, but computing is faster); empty: not decided yet.
+    instance_id: of the group's leader, as in its heartbeats: a group that comes back is another instance.
     """
 
     group: GroupName
+    instance_id: str = ""
     reason: str = ""
     session_id: str = ""
     session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0
@@ -90,11 +101,15 @@ class Done(Frame, frozen=True, kw_only=True, tag="done"):
 
 
 class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
-    """The end of a generation that did not. `code` is one of the error codes; `data` has its details."""
+    """The end of a generation that did not. `code` is one of the error codes; `data` has its details.
+
+    resumable: it is the group that cannot go on; another one can, with `resume` and the next attempt.
+    """
 
     code: str
     message: str
     data: dict[str, Any] = {}
+    resumable: bool = False
 
     def __post_init__(self) -> None:
         check_depth(self.data)
@@ -115,10 +130,14 @@ class FrameBatch(Wire, frozen=True, kw_only=True):
 
 
 class Cancel(Wire, frozen=True, kw_only=True):
-    """The caller no longer wants the answer. Unknown request ids are no error; there is no reply."""
+    """The caller no longer wants the answer. Unknown request ids are no error; there is no reply.
+
+    attempt: this one and those before it end; a later one, which runs perhaps on the same group, goes on.
+    """
 
     request_id: RequestId
     reason: str = ""
+    attempt: Attempt = MAX_ATTEMPT
 
 
 class Resend(Wire, frozen=True, kw_only=True):
@@ -130,8 +149,39 @@ class Resend(Wire, frozen=True, kw_only=True):
 
 
 class ResendReply(Wire, frozen=True, kw_only=True):
-    """The frames a caller missed. `known` is false when the leader has no such request (any more)."""
+    """The frames a caller missed. `known` is false when the leader has no such attempt (any more).
+
+    attempt: the newest that it knows of the request. A higher one than the caller's: somebody attached to the
+        request, and it is theirs.
+    """
 
     known: bool
     next_seq: int = 0
     frames: list[AnyFrame] = []
+    attempt: int = 0
+
+
+class Attach(Wire, frozen=True, kw_only=True):
+    """Asks all leaders for a request that somebody else has published; who has it gives it away.
+
+    From then on its frames go to `reply_to`, under the next attempt, so that the one who had it before can
+    neither end it nor start it again. Only requests with a `note` can be had; they must be of that tenant.
+    """
+
+    request_id: RequestId
+    tenant: Tenant
+    reply_to: str
+
+
+class Attached(Wire, frozen=True, kw_only=True):
+    """Answer of the leader that has the request, running or ended a moment ago; others are silent.
+
+    request: the encoded `GenerateRequest`, with the attempt that counts now. first_seq: of the oldest frame
+    that it keeps, to be had by `Resend`; next_seq: of the next one.
+    """
+
+    request: bytes
+    group: GroupName
+    instance_id: str = ""
+    first_seq: int = 0
+    next_seq: int = 0

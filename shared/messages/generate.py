@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, ModelName, RequestId, SessionId, Tenant, TokenIds, Wire
+from shared.messages.base import Attempt, GroupName, ModelName, RequestId, SessionId, Tenant, TokenIds, Wire
 
 Role = Literal["system", "user", "assistant", "tool"]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -83,7 +83,10 @@ class SessionRef(Wire, frozen=True, kw_only=True):
 
 
 class ResumePoint(Wire, frozen=True, kw_only=True):
-    """Where an earlier attempt stopped: the tokens of each choice so far, and the next sequence number."""
+    """Where an earlier attempt stopped: the tokens of each choice so far, and the next sequence number.
+
+    The frames of this attempt go on from that number, and the text of each choice from those tokens.
+    """
 
     token_ids: list[TokenIds]
     next_seq: Annotated[int, msgspec.Meta(ge=0)]
@@ -94,6 +97,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
 
     reply_to: the subject for the frames; empty: the reply subject of the NATS message.
     delivery: `stream` sends a frame after each step, `whole` lets the leader gather tokens into few frames.
+    resume: where to go on, when `attempt` is not the first; see `ResumePoint`.
+    note: the caller's own, for whoever attaches to the request later (`Attach`); without one nobody can.
     kv: what to do with KV that is in the store and not in the group's memory: `auto` takes the faster way,
         `fetch` and `recompute` are for measuring.
     """
@@ -107,11 +112,12 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     session: SessionRef | None = None
     tenant: Tenant = "default"
     priority: Annotated[int, msgspec.Meta(ge=-10, le=10, description="Higher goes first.")] = 0
-    attempt: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    attempt: Attempt = 0
     reply_to: str = ""
     delivery: Literal["stream", "whole"] = "stream"
     resume: ResumePoint | None = None
     kv: Literal["auto", "fetch", "recompute"] = "auto"
+    note: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
 
 
 class Route(Wire, frozen=True, kw_only=True):

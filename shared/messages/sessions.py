@@ -16,7 +16,8 @@ from shared.messages.generate import ChatMessage
 class SessionRecord(Wire, frozen=True, kw_only=True):
     """A session at the end of a turn. `version` counts commits; a lower one never overwrites a higher one.
 
-    token_ids: prompt and answer of the last turn, all of it, as the engine computed them.
+    token_ids: prompt and answer of the last turn, all of it, as the engine computed them. last_request: the
+    id of its request, which may be asked for again when its answer got lost.
     """
 
     session_id: SessionId
@@ -29,6 +30,7 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
     last_group: str = ""
     created_ms: int = 0
     updated_ms: int = 0
+    last_request: str = ""
 
 
 class SessionSummary(Wire, frozen=True, kw_only=True):

@@ -28,12 +28,14 @@ ACCEPTED = m.Accepted(
     session_id="s1",
     session_turns=2,
     kv="fetch",
+    instance_id="leader-1",
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
 DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE)
 FAILED = m.Failed(
-    request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5}
-)
+    request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
+    resumable=True,
+)  # fmt: skip
 MESSAGE = m.ChatMessage(role="user", content="My name is Ada.", name="ada")
 SAMPLING = m.Sampling(
     temperature=0.5, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.25,
@@ -45,6 +47,7 @@ RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5)
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
+    note=b"a note",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -55,7 +58,7 @@ CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created
 RECORD = m.SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
     token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
-    created_ms=1_700_000_000_000, updated_ms=1_700_000_000_001,
+    created_ms=1_700_000_000_000, updated_ms=1_700_000_000_001, last_request="r-1",
 )  # fmt: skip
 SUMMARY = m.SessionSummary(
     session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
@@ -78,9 +81,11 @@ EXAMPLES: list[m.Wire] = [
     DONE,
     FAILED,
     m.FrameBatch(frames=[ACCEPTED, TOKENS, DONE, FAILED], group="g0"),
-    m.Cancel(request_id="r-1", reason="the caller left"),
+    m.Cancel(request_id="r-1", reason="the caller left", attempt=1),
     m.Resend(request_id="r-1", attempt=1, from_seq=4),
-    m.ResendReply(known=True, next_seq=3, frames=[TOKENS, DONE]),
+    m.ResendReply(known=True, next_seq=3, frames=[TOKENS, DONE], attempt=2),
+    m.Attach(request_id="r-1", tenant="acme", reply_to="_INBOX.b.f"),
+    m.Attached(request=encode(REQUEST), group="g0", instance_id="leader-1", first_seq=4, next_seq=9),
     MESSAGE,
     SAMPLING,
     SESSION,
@@ -92,8 +97,12 @@ EXAMPLES: list[m.Wire] = [
     CARD,
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
-        tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES,
+        tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES, ended_total=70,
+        broken_total=2,
     ),
+    m.GroupDown(group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1"),
+    m.DrainGroup(timeout_ms=5000),
+    m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
     m.ListModels(),
     m.ModelList(models=[CARD]),
     m.StatusQuery(),
