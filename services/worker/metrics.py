@@ -50,6 +50,7 @@ class Metrics:
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
         self.requests = counter("requests", "Requests by how they ended.", ["outcome"])
         self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
+        self.attached = counter("attached_requests", "Requests given to another caller who asked for them.")
         self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])
         self.preemptions = counter("num_preemptions", "Sequences put back because blocks ran short.")
         self.prefix_cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")

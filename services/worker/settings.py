@@ -162,7 +162,7 @@ class Settings(CommonSettings):
         "for each step. More of it leaves more of the cores to the ranks.",
     )
     retention_s: float = Field(
-        default=10.0, ge=0, le=3600, description="How long an ended request's frames are kept for resending."
+        default=30.0, ge=0, le=3600, description="How long an ended request's frames are kept for resending."
     )
     retention_bytes: int = Field(
         default=64 * 2**20, ge=2**20, le=2**40, description="At most so many bytes of frames are kept."

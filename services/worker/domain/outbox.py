@@ -1,26 +1,54 @@
 """The frames that were sent, kept for callers that missed some.
 
 Frames of a request stay while it runs and for a while after its end; all of them together are bounded by
-bytes. Decides only what is kept; sending is done elsewhere. Pure: time is an argument.
+bytes. A request that can be given to another caller is kept with its frames. Decides only what is kept;
+sending is done elsewhere. Pure: time is an argument.
 """
 
 from dataclasses import dataclass, field
 
-from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, Tokens
+import msgspec
+
+from shared.errors import Cancelled
+from shared.messages import Accepted, AnyFrame, Done, Failed, GenerateRequest, ResendReply, Tokens
 
 FRAME_BYTES = 150  # a frame without its text, and the objects around it
+REQUEST_BYTES = 600
+MESSAGE_BYTES = 120
 LOGPROB_BYTES = 60
 
 
 @dataclass(slots=True)
 class Retained:
-    """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is None while it runs."""
+    """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is None while it runs.
+
+    request: with the attempt that counts; None when nobody else can have it. reader: by what name it was
+    given away last.
+    """
 
     attempt: int
     first_seq: int
+    request: GenerateRequest | None = None
+    reader: str = ""
     frames: list[AnyFrame] = field(default_factory=list)
     num_bytes: int = 0
     ended_at: float | None = None
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next frame."""
+        return self.first_seq + len(self.frames)
+
+    def offer(self, tenant: str) -> GenerateRequest | None:
+        """The request, if another caller of that tenant can have it.
+
+        One that its caller has cancelled is over for everybody.
+        """
+        request = self.request
+        last = self.frames[-1] if self.frames else None
+        if request is None or request.tenant != tenant or _is_cancelled(last):
+            return None
+        return request
 
 
 def estimate_bytes(frame: AnyFrame) -> int:
@@ -36,6 +64,19 @@ def estimate_bytes(frame: AnyFrame) -> int:
             size += LOGPROB_BYTES + 4 * len(logprob.token)
             size += sum(LOGPROB_BYTES + 4 * len(top.token) for top in logprob.top)
     return size
+
+
+def estimate_request_bytes(request: GenerateRequest) -> int:
+    """About how many bytes a request takes in memory."""
+    size = (
+        REQUEST_BYTES + len(request.note) + len(request.prompt_token_ids or b"") + len(request.prompt or "")
+    )
+    size += sum(MESSAGE_BYTES + len(message.content) for message in request.messages or ())
+    return size + sum(map(len, request.resume.token_ids if request.resume else ()))
+
+
+def _is_cancelled(last: AnyFrame | None) -> bool:
+    return isinstance(last, Failed) and last.code == Cancelled.code
 
 
 class Outbox:
@@ -56,10 +97,28 @@ class Outbox:
         retained = self._requests.get(request_id)
         return None if retained is None else retained.attempt
 
-    def open(self, request_id: str, attempt: int, first_seq: int = 0) -> None:
-        """Begins to keep an attempt; frames of an earlier one are forgotten."""
+    def kept(self, request_id: str) -> Retained | None:
+        """All that is kept of a request; to be read only."""
+        return self._requests.get(request_id)
+
+    def open(
+        self, request_id: str, attempt: int, first_seq: int = 0, request: GenerateRequest | None = None
+    ) -> None:
+        """Begins to keep an attempt; frames of an earlier one are forgotten.
+
+        A request with a note is kept as well, for those who attach to it.
+        """
         self._forget(request_id)
-        self._requests[request_id] = Retained(attempt, first_seq)
+        retained = self._requests[request_id] = Retained(attempt, first_seq)
+        if request is not None and request.note:
+            retained.request = request
+            retained.num_bytes = estimate_request_bytes(request)
+            self.num_bytes += retained.num_bytes
+
+    def give(self, request: GenerateRequest, reader: str) -> None:
+        """Gives a kept request to another caller; only its new attempt counts from here on."""
+        retained = self._requests[request.request_id]
+        retained.request, retained.attempt, retained.reader = request, request.attempt, reader
 
     def add(self, frame: AnyFrame, now: float) -> None:
         """Keeps a frame of an open request; `Done` and `Failed` start its retention time."""
@@ -86,17 +145,24 @@ class Outbox:
     def resend(
         self, request_id: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024
     ) -> ResendReply:
-        """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept."""
+        """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
+
+        Frames that were sent before the request changed hands are of the new attempt here.
+        """
         retained = self._requests.get(request_id)
-        if retained is None or retained.attempt != attempt or from_seq < retained.first_seq:
+        if retained is None:
             return ResendReply(known=False)
+        if retained.attempt != attempt or from_seq < retained.first_seq:
+            return ResendReply(known=False, attempt=retained.attempt)
         frames: list[AnyFrame] = []
         for frame in retained.frames[from_seq - retained.first_seq :]:
             max_bytes -= estimate_bytes(frame)
             if max_bytes < 0 and frames:
                 break
+            if frame.attempt != attempt:
+                frame = msgspec.structs.replace(frame, attempt=attempt)  # noqa: PLW2901 (a copy of it)
             frames.append(frame)
-        return ResendReply(known=True, next_seq=retained.first_seq + len(retained.frames), frames=frames)
+        return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
 
     def _forget(self, request_id: str) -> None:
         retained = self._requests.pop(request_id, None)

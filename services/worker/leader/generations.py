@@ -59,7 +59,7 @@ class Generations:
         request = generation.request
         self.by_id[request.request_id] = generation
         self._places_held += request.sampling.n
-        self.outbox.open(request.request_id, request.attempt, generation.next_seq)
+        self.outbox.open(request.request_id, request.attempt, generation.next_seq, request)
         self._empty.clear()
 
     def prepare_in_background(self, generation: Generation, task: asyncio.Task[None]) -> None:

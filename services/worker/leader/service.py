@@ -20,6 +20,7 @@ from services.worker.domain.outbox import Outbox
 from services.worker.domain.plan import Engine
 from services.worker.domain.rate import TokenRate
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
 from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
@@ -56,7 +57,7 @@ class LeaderOptions:
     tensor_parallel: int = 1
     weight: float = 1.0
     heartbeat_interval_s: float = 0.1
-    retention_s: float = 10.0
+    retention_s: float = 30.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
     stream_interval_s: float = 0.0
@@ -155,6 +156,14 @@ class Leader:
             limits=options.intake,
         )
         self._control = Control(self._generations, replies, bus.max_payload // 2)
+        self._attaching = Attaching(
+            options.group,
+            options.instance_id,
+            generations=self._generations,
+            replies=replies,
+            metrics=metrics,
+            max_payload=bus.max_payload,
+        )
         self._subscriptions: list[Subscription] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -180,6 +189,7 @@ class Leader:
             (subjects.cancel(group), self._control.on_cancel),
             (subjects.CANCEL_ALL, self._control.on_cancel),
             (subjects.resend(group), self._control.on_resend),
+            (subjects.ATTACH, self._attaching.on_attach),
             (subjects.peer(group), self._kv_calls.on_peer),
             (subjects.KV_HOLDERS, self._kv_calls.on_holders),
             (subjects.SESSION_GONE, self._kv_calls.on_gone),
