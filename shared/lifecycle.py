@@ -114,10 +114,8 @@ class Service:
 
     async def connect_bus(self, stack: AsyncExitStack, name: str = "") -> NatsBus:
         """Connects to the broker; ready needs the connection, and the stack closes it."""
-        bus = await NatsBus.connect(
-            self.settings.nats_url,
-            name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}",
-            connect_wait_s=self.settings.nats_connect_wait_s,
+        bus = await NatsBus.of(
+            self.settings, name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}"
         )
         stack.push_async_callback(bus.close)
         self.add_check(f"broker{name and f' {name}'}", lambda: bus.connected)

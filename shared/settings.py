@@ -22,8 +22,8 @@ def _default_instance() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-class CommonSettings(BaseSettings):
-    """What every service needs. Services derive their own from it."""
+class BusSettings(BaseSettings):
+    """How the broker is reached; commands that only ask something need no more."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
@@ -32,6 +32,41 @@ class CommonSettings(BaseSettings):
     nats_connect_wait_s: float = Field(
         default=10.0, gt=0, le=600, description="How long a start waits for the broker."
     )
+    nats_inbox: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*)?$",
+        description="Where answers come; default: `_INBOX.` and the user in the broker's URL, or `_INBOX`.",
+    )
+    nats_ca: str = Field(
+        default="",
+        description="A PEM file with the authorities that may have signed the broker's certificate; with "
+        "it, or with `tls://`, there is no connection without TLS. Empty: those of the system.",
+    )
+    nats_cert: str = Field(
+        default="", description="A PEM file with our certificate, for a broker that asks for one."
+    )
+    nats_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+
+
+class RedisTlsSettings(BaseSettings):
+    """TLS to Redis, for those who have a `redis_url`; `shared.tls.redis_url` joins them."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    redis_ca: str = Field(
+        default="",
+        description="A PEM file with the authorities that may have signed Redis's certificate, for a "
+        "`rediss://` address. Empty: those of the system.",
+    )
+    redis_cert: str = Field(
+        default="", description="A PEM file with our certificate, for a Redis that asks for one."
+    )
+    redis_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+
+
+class CommonSettings(BusSettings):
+    """What every service needs. Services derive their own from it."""
+
     instance_id: str = Field(
         default_factory=_default_instance,
         pattern=r"^[A-Za-z0-9_.-]{1,128}$",

@@ -6,19 +6,24 @@ It reaches into three methods of nats-py's client that its releases have kept fo
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from shared.bus.accounts import inbox_prefix, user_of
 from shared.bus.api import Message
 from shared.bus.delivery import BusStats
 
 CONNECT_TIMEOUT_S = 2
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
 NO_RESPONDERS = "503"
+_REFUSED = "authorization violation"
+_FORBIDDEN = "permissions violation"
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +58,29 @@ def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
     return headers, first.removeprefix("NATS/1.0").strip()[:3]
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How a broker is reached.
+
+    url: commas separate the servers of a cluster. inbox: where answers come; empty: as the URL's user has it.
+    tls: None leaves it to the URL and the broker; with a context nothing is sent without TLS.
+    """
+
+    url: str
+    inbox: str = ""
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Inboxes begin with it."""
+        return self.inbox or inbox_prefix(user_of(self.url))
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether a broker without TLS is refused: it would be sent the password."""
+        return self.tls is not None or self.url.strip().startswith("tls://")
+
+
 class OnDown(Protocol):
     """Called when the connection broke; `final` when nats-py will not restore it by itself."""
 
@@ -65,20 +93,31 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
     """nats-py's client, with a plain function in place of a queue and a task per subscription."""
 
     def __init__(
-        self, stats: BusStats, backoff: Backoff, *, on_up: Callable[[], None], on_down: OnDown
+        self,
+        address: Address,
+        stats: BusStats,
+        backoff: Backoff,
+        *,
+        on_up: Callable[[], None],
+        on_down: OnDown,
     ) -> None:
         super().__init__()
+        self._address = address
+        self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
+        self.refused = asyncio.Event()  # the broker does not know this user with this password
         self._bus_stats = stats
         self._backoff = backoff
         self._on_up = on_up
         self._on_down = on_down
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
-    async def start(self, url: str, name: str) -> None:
+    async def start(self, name: str) -> None:
         """Connects; tries until it is cancelled."""
         await self.connect(
-            [part.strip() for part in url.split(",")],
+            [part.strip() for part in self._address.url.split(",")],
             name=name,
+            inbox_prefix=self._address.inbox_prefix,
+            tls=self._address.tls,
             error_cb=self._failed,
             disconnected_cb=self._disconnected,
             reconnected_cb=self._restored,
@@ -130,6 +169,12 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         parsed, status = parse_headers(headers)
         sink(Message(subject.decode(), data, reply.decode(), parsed, not data and status == NO_RESPONDERS))
 
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> Any:
+        # nats-py would go on in the clear, password included
+        if initial_connection and self._address.needs_tls and not info.get("tls_required"):
+            raise nats.errors.Error("the broker speaks no TLS, which RYZ_NATS_URL or RYZ_NATS_CA asks for")
+        return await super()._process_info(info, initial_connection)
+
     async def _process_pong(self) -> None:
         # the answer to a flush that was cancelled or timed out must not end the read loop
         if self._pongs and self._pongs[0].done():
@@ -143,7 +188,12 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
 
     async def _failed(self, error: Exception) -> None:
         self._bus_stats.errors += 1
-        if self.is_connected:
+        if _REFUSED in str(error).lower():
+            self.refused.set()
+        if _FORBIDDEN in str(error).lower():
+            # the broker names the subject; nothing was delivered, and whoever waits there waits in vain
+            log.error("the broker forbids it to this user", error=str(error), user=user_of(self._address.url))
+        elif self.is_connected:
             log.warning("bus error", error=str(error) or type(error).__name__)
         else:
             log.debug("bus error while disconnected", error=str(error) or type(error).__name__)

@@ -6,19 +6,22 @@ queue and task per subscription cost more and cancel running handlers when one u
 
 import asyncio
 import math
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
 import nats.errors
 import structlog
 
+from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
-from shared.bus.connection import Backoff, Connection
+from shared.bus.connection import Address, Backoff, Connection
 from shared.bus.delivery import BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject
-from shared.errors import Unavailable
-from shared.settings import redact
+from shared.errors import InvalidRequest, Unavailable
+from shared.settings import BusSettings, redact
+from shared.tls import client_context
 
 CLOSE_WAIT_S = 5.0
 FLUSH_TIMEOUT_S = 5
@@ -48,9 +51,9 @@ class NatsBus:
     instead of filling a buffer: whoever waits for an answer is to know at once.
     """
 
-    def __init__(self, url: str, *, name: str, connect_wait_s: float) -> None:
+    def __init__(self, address: Address, *, name: str, connect_wait_s: float) -> None:
         self.stats = BusStats()
-        self._url = url
+        self._address = address
         self._name = name
         self._connect_wait_s = connect_wait_s
         self._up = asyncio.Event()
@@ -64,25 +67,60 @@ class NatsBus:
         self._reopening: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, url: str, *, name: str, connect_wait_s: float = 10.0) -> "NatsBus":
-        """Connects, trying for `connect_wait_s` seconds; commas separate the servers of a cluster.
+    async def connect(
+        cls,
+        url: str,
+        *,
+        name: str,
+        connect_wait_s: float = 10.0,
+        inbox: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> "NatsBus":
+        """Connects, trying for `connect_wait_s` seconds; `url`, `inbox` and `tls` are those of `Address`.
 
         Raises:
-            Unavailable: no server answered in that time, or it refused.
+            InvalidRequest: the broker refuses the user or the password in the URL, or wants one.
+            Unavailable: no server answered in that time.
         """
-        bus = cls(url, name=name, connect_wait_s=connect_wait_s)
+        bus = cls(Address(url, inbox, tls), name=name, connect_wait_s=connect_wait_s)
+        opening = asyncio.create_task(bus._open())
+        refused = asyncio.create_task(bus._connection.refused.wait())
         try:
-            async with asyncio.timeout(connect_wait_s):
-                await bus._open()
-        except TimeoutError:
-            last = bus._connection.last_error
-            await bus.close()
-            raise Unavailable(
-                f"no NATS server answered at {redact(url)} within {connect_wait_s:g} s "
-                f"({last or 'no answer'}); start one, or set RYZ_NATS_URL",
-                reason="broker_unavailable",
-            ) from None
-        return bus
+            await asyncio.wait(
+                {opening, refused}, timeout=connect_wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if opening.done():
+                await opening
+                return bus
+        finally:
+            refused.cancel()
+            if not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+        last = bus._connection.last_error
+        await bus.close()
+        if bus._connection.refused.is_set():
+            raise _not_allowed(url)
+        raise Unavailable(
+            f"no NATS server answered at {redact(url)} within {connect_wait_s:g} s "
+            f"({last or 'no answer'}); start one, or set RYZ_NATS_URL",
+            reason="broker_unavailable",
+        )
+
+    @classmethod
+    async def of(cls, settings: BusSettings, *, name: str, url: str = "") -> "NatsBus":
+        """Connects as the settings say; `url` takes the place of theirs. Raises like `connect`."""
+        where = url or settings.nats_url
+        tls = None
+        if settings.nats_ca or settings.nats_cert or settings.nats_key:
+            tls = client_context("NATS", settings.nats_ca, settings.nats_cert, settings.nats_key)
+        return await cls.connect(
+            where,
+            name=name,
+            connect_wait_s=settings.nats_connect_wait_s,
+            inbox=settings.nats_inbox,
+            tls=tls,
+        )
 
     @property
     def max_payload(self) -> int:
@@ -204,11 +242,13 @@ class NatsBus:
         return await self._connection.listen(subscription.pattern, subscription.queue, delivery.offer)
 
     def _new_connection(self) -> Connection:
-        return Connection(self.stats, self._backoff, on_up=self._went_up, on_down=self._went_down)
+        return Connection(
+            self._address, self.stats, self._backoff, on_up=self._went_up, on_down=self._went_down
+        )
 
     async def _open(self) -> None:
         """Connects and restores what was subscribed."""
-        await self._connection.start(self._url, self._name)
+        await self._connection.start(self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
         for subscription in tuple(self._subscriptions):  # one may end meanwhile
             theirs = await self._register(subscription)
@@ -258,3 +298,13 @@ class NatsBus:
             raise Unavailable(
                 f"no connection to the broker for {timeout_s:g} s", reason="broker_unavailable"
             ) from None
+
+
+def _not_allowed(url: str) -> InvalidRequest:
+    user = user_of(url)
+    problem = f"user {user!r} with this password" if user else "clients without a user and a password"
+    return InvalidRequest(
+        f"the NATS server at {redact(url)} refuses {problem}: correct RYZ_NATS_URL "
+        "(nats://USER:PASSWORD@HOST:PORT)",
+        param="RYZ_NATS_URL",
+    )

@@ -5,12 +5,18 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
-from shared.bus.connection import Backoff, Connection
+from shared.bus.connection import Address, Backoff, Connection
 from shared.bus.delivery import BusStats
 
 
 def make() -> Connection:
-    return Connection(BusStats(), Backoff(), on_up=lambda: None, on_down=lambda *, final: None)
+    return Connection(
+        Address("nats://127.0.0.1:4222"),
+        BusStats(),
+        Backoff(),
+        on_up=lambda: None,
+        on_down=lambda *, final: None,
+    )
 
 
 async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:

@@ -1,0 +1,141 @@
+"""Who may publish and read what on the broker: one user for each kind of service, one for callers outside.
+
+The table is the source of `deploy/nats.conf`, of the broker that `ryz up` starts and of the table in
+`docs/security.md`. A subject that is not named here is refused to everybody.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from shared import subjects
+
+INBOX = "_INBOX"
+ACCOUNT = "RYZ"
+SYSTEM_ACCOUNT = "SYS"
+DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker tells of clients that are gone
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One user of the broker. `read` may name a queue group after the subject: then only as its member.
+
+    answers: may publish to the reply subject of what it has read, once for each message.
+    """
+
+    user: str
+    who: str
+    publish: tuple[str, ...]
+    read: tuple[str, ...] = ()
+    answers: bool = False
+
+    @property
+    def inbox(self) -> str:
+        """All inboxes of this user; nobody else reads them."""
+        return f"{inbox_prefix(self.user)}.>"
+
+    @property
+    def password_variable(self) -> str:
+        """The environment variable that has the user's password, for the broker."""
+        return f"RYZ_NATS_{self.user.upper()}_PASSWORD"
+
+
+def _all(one: str) -> str:
+    """The subjects of all groups, from that of one."""
+    return f"{one.rpartition('.')[0]}.*"
+
+
+def _member(subject: str, queue: str) -> str:
+    return f"{subject} {queue}"
+
+
+WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
+PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
+ANY_INBOX = f"{INBOX}.>"
+
+_GATEWAY = Account(
+    "gateway",
+    "gateways",
+    publish=(
+        subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
+        subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
+        subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
+    ),
+    read=(subjects.GROUP_DOWN, subjects.STATUS),
+    answers=True,
+)  # fmt: skip
+_ROUTER = Account(
+    "router",
+    "routers",
+    publish=(WORK, subjects.GROUP_DOWN, subjects.SESSION_GET, subjects.PINS, ANY_INBOX),
+    read=(
+        _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
+        _member(subjects.MODELS, subjects.ROUTER_QUEUE),
+        _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
+        subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
+        subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS,
+    ),
+)  # fmt: skip
+_WORKER = Account(
+    "worker",
+    "leaders of groups",
+    publish=(
+        _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
+        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, ANY_INBOX,
+    ),
+    read=(
+        WORK, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, DRAIN, PEER, WARM, subjects.KV_HOLDERS,
+        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
+    ),
+)  # fmt: skip
+_KVSTATE = Account(
+    "kvstate",
+    "the KV state service",
+    publish=(subjects.SESSION_PINNED, subjects.SESSION_GONE),
+    read=(
+        *(
+            _member(subject, subjects.KVSTATE_QUEUE)
+            for subject in (
+                subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
+                subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
+                subjects.BLOCKS_COMMIT,
+            )
+        ),
+        subjects.STATUS,
+    ),
+    answers=True,
+)  # fmt: skip
+_CLI = Account(
+    "cli",
+    "operators: `ryz status`, `ryz groups`",
+    publish=(
+        subjects.STATUS, subjects.MODELS, DRAIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS,
+        subjects.BLOCKS_FIND,
+    ),
+)  # fmt: skip
+_OUTSIDE = Account(
+    "outside",
+    "services of yours that have text generated",
+    publish=(subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL),
+)
+
+ACCOUNTS: Mapping[str, Account] = {
+    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _CLI, _OUTSIDE)
+}
+
+
+def inbox_prefix(user: str) -> str:
+    """Where a user's inboxes begin; without a user, where those of an open broker do."""
+    return f"{INBOX}.{subjects.token(user)}" if user else INBOX
+
+
+def user_of(url: str) -> str:
+    """The user that a broker's URL names, of the first server in it; empty: none, or a token."""
+    first = urlsplit(url.partition(",")[0].strip())
+    return first.username or "" if first.password is not None else ""
+
+
+def with_user(url: str, user: str, password: str) -> str:
+    """The URL of one server with this user and password in it."""
+    scheme, _, address = url.partition("://")
+    return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address.rpartition('@')[2]}"

@@ -1,0 +1,80 @@
+"""TLS from files named in settings: contexts for connections to servers, and for servers of our own.
+
+A file that is missing or holds no certificate is refused at the start, with the name of its variable.
+"""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlencode
+
+from shared.errors import InvalidRequest
+
+
+def client_context(kind: str, ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """What a client needs: certificates are verified always, host names included.
+
+    Args:
+        kind: of the variables, for messages: `NATS` stands for `RYZ_NATS_CA` and so on.
+        ca: a file with the authorities to trust; empty: those of the system.
+        cert: a file with the client's own certificate; empty: it has none. key: its private key.
+
+    Raises:
+        InvalidRequest: a file cannot be used.
+    """
+    context = ssl.create_default_context()
+    if ca:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _try(kind, "CA", ca, lambda: context.load_verify_locations(ca))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_own(context, kind, cert, key)
+    return context
+
+
+def check_server_files(kind: str, cert: str, key: str) -> None:
+    """Raises `InvalidRequest` unless these are a certificate and its key, or both are empty."""
+    _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), kind, cert, key)
+
+
+def redis_url(url: str, ca: str, cert: str, key: str) -> str:
+    """The URL with the files in it, as redis-py takes them; raises `InvalidRequest` for one without use.
+
+    Ranks get the store's address as one URL, also on other hosts, which need the files under the same paths.
+    """
+    files = {"ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
+    given = {name: file for name, file in files.items() if file}
+    if not given:
+        return url
+    if not url.startswith("rediss://"):
+        raise InvalidRequest(
+            "RYZ_REDIS_CA, RYZ_REDIS_CERT and RYZ_REDIS_KEY are for TLS: RYZ_REDIS_URL has to begin with rediss://",
+            param="RYZ_REDIS_URL",
+        )
+    client_context("REDIS", ca, cert, key)
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(given)}"
+
+
+def _load_own(context: ssl.SSLContext, kind: str, cert: str, key: str) -> None:
+    if key and not cert:
+        raise InvalidRequest(f"RYZ_{kind}_KEY is set without RYZ_{kind}_CERT", param=f"RYZ_{kind}_CERT")
+    if not cert:
+        return
+    if key and not Path(key).is_file():
+        raise InvalidRequest(f"RYZ_{kind}_KEY: there is no file {key}", param=f"RYZ_{kind}_KEY")
+    # a file with both needs no second one; a key that asks for a password would wait for a terminal
+    _try(kind, "CERT", cert, lambda: context.load_cert_chain(cert, key or None, password=_no_password))
+
+
+def _no_password() -> str:
+    raise ssl.SSLError("the key is encrypted; give one that is not, readable by this user only")
+
+
+def _try(kind: str, what: str, file: str, load: Callable[[], None]) -> None:
+    name = f"RYZ_{kind}_{what}"
+    try:
+        load()
+    except FileNotFoundError as error:
+        raise InvalidRequest(f"{name}: there is no file {file}", param=name) from error
+    except (ssl.SSLError, OSError, ValueError) as error:
+        key = f" (with RYZ_{kind}_KEY)" if what == "CERT" else ""
+        raise InvalidRequest(f"{name}={file}{key} cannot be used: {error}", param=name) from error
