@@ -15,6 +15,7 @@ from services.worker.adapters.null_engine import TEXT, NullEngine
 from services.worker.adapters.null_model import null_model
 from services.worker.domain.plan import Engine
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.heartbeat import OnLoop
 from services.worker.leader.kv_holdings import BlockIndex
 from services.worker.leader.service import Leader, LeaderOptions
 from shared import codec, kv_hash, subjects
@@ -140,7 +141,7 @@ class Kit:
         self.leader = Leader(
             LeaderOptions(group=group, instance_id="i", **options),
             bus=bus,
-            heartbeat_bus=bus,
+            carrier=OnLoop(bus),
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,

@@ -13,6 +13,7 @@ from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.heartbeat import OnThread
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.kv_tier import KVOptions
 from services.worker.leader.service import Leader, LeaderOptions
@@ -103,6 +104,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
         tensor_parallel=settings.tensor_parallel,
         weight=settings.weight,
         heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
+        heartbeat_stale_s=settings.heartbeat_stale_s,
         retention_s=settings.retention_s,
         retention_bytes=settings.retention_bytes,
         commit_wait_s=settings.session_done_wait_s,
@@ -137,11 +139,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     model = make_model(settings)
     engine: Engine = ranks or make_null_engine(settings, model)
     bus = await service.connect_bus(stack)
-    heartbeat_bus = await service.connect_bus(stack, "heartbeats")
     leader = Leader(
         leader_options(settings),
         bus=bus,
-        heartbeat_bus=heartbeat_bus,
+        carrier=OnThread(lambda stack: service.connect_bus(stack, "heartbeats")),
         engine=engine,
         model=model,
         store=SessionsClient(bus),

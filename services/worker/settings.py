@@ -149,7 +149,14 @@ class Settings(CommonSettings):
     )
 
     heartbeat_interval_ms: int = Field(
-        default=100, ge=5, le=60_000, description="Time between heartbeats; routers wait for three."
+        default=25, ge=5, le=60_000, description="Time between heartbeats; routers wait for three."
+    )
+    heartbeat_stale_s: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="How long the leader's event loop may hang before its heartbeats stop, so that routers "
+        "take the group for dead.",
     )
     max_request_s: float = Field(
         default=600.0, gt=0, le=86_400, description="The longest a request may take that has no deadline."

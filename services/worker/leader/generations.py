@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
+from services.worker.domain.endings import Endings
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Scheduler
@@ -37,6 +38,7 @@ class Generations:
         self.publisher = publisher
         self.clock = clock
         self.by_id: dict[str, Generation] = {}
+        self.endings = Endings()
         self.scheduler: Scheduler | None = None  # None while there is no engine
         self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
         self.on_end: Callable[[Generation], None] = lambda generation: None
@@ -92,6 +94,7 @@ class Generations:
     def complete(self, generation: Generation) -> None:
         """Sends `Done`; the request ran its course."""
         self._metrics.requests.labels("done").inc()
+        self.endings.count()
         self.publisher.send(generation.reply_to, generation.done())
         self._remove(generation)
 
@@ -107,6 +110,7 @@ class Generations:
             self.complete(generation)
             return
         self._metrics.requests.labels(error.code).inc()
+        self.endings.count(error)
         frame = generation.tokens()
         if frame is not None:
             self.publisher.send(generation.reply_to, frame)

@@ -24,7 +24,7 @@ from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
 from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
-from services.worker.leader.heartbeat import Heartbeats
+from services.worker.leader.heartbeat import Carrier, Heartbeats
 from services.worker.leader.intake import Intake, IntakeLimits
 from services.worker.leader.kv_calls import KVCalls
 from services.worker.leader.kv_holdings import BlockIndex
@@ -56,7 +56,8 @@ class LeaderOptions:
     steps: Limits
     tensor_parallel: int = 1
     weight: float = 1.0
-    heartbeat_interval_s: float = 0.1
+    heartbeat_interval_s: float = 0.025
+    heartbeat_stale_s: float = 1.0
     retention_s: float = 30.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
@@ -75,7 +76,7 @@ class Leader:
         options: LeaderOptions,
         *,
         bus: Bus,
-        heartbeat_bus: Bus,
+        carrier: Carrier,
         engine: Engine,
         model: Model,
         store: SessionStore,
@@ -99,7 +100,9 @@ class Leader:
         outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
         self._publisher = Publisher(options.group, bus=bus, outbox=outbox, metrics=metrics, clock=clock)
         self._generations = Generations(outbox, self._publisher, metrics, clock)
-        self._heartbeats = Heartbeats(heartbeat_bus, options.heartbeat_interval_s, self._heartbeat)
+        self._heartbeats = Heartbeats(
+            carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, self._heartbeat
+        )
         self._kv_tier = KVTier(
             options.group,
             options.kv,
@@ -181,8 +184,8 @@ class Leader:
 
     async def start(self) -> None:
         """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
+        await self._heartbeats.start()
         self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run(), self._kv_tier.run())
-        await self._heartbeats.beat()
         group, bus = self._options.group, self._bus
         for subject, handler in (
             (subjects.work(group), self._intake.on_work),
@@ -231,7 +234,7 @@ class Leader:
         if not await self._sessions.flush(self._options.sessions.commit_timeout_s):
             log.error("session records not stored", number=self._sessions.num_pending)
         self._stopped = True
-        await self._heartbeats.beat()
+        await self._heartbeats.stop()
         await self._engine.stop()
 
     def load(self) -> Load:
@@ -276,14 +279,14 @@ class Leader:
             )
         return None
 
-    def _heartbeat(self, seq: int) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         options = self._options
         rate = self._rate.update(self._loop.num_tokens, self._clock())
         load = msgspec.structs.replace(self.load(), tokens_per_s=rate)
         return Heartbeat(
             group=options.group,
             instance_id=options.instance_id,
-            seq=seq,
+            seq=0,  # it gets its number when it is sent
             interval_ms=round(options.heartbeat_interval_s * 1000),
             state=self.state,
             model=ModelCard(
@@ -298,6 +301,8 @@ class Leader:
             weight=options.weight,
             accepted_total=self._intake.taken,
             kv=self._kv_tier.rates(),
+            ended_total=self._generations.endings.ended,
+            broken_total=self._generations.endings.broken,
         )
 
     async def _keep_house(self) -> None:
