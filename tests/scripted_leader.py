@@ -9,7 +9,7 @@ from typing import Any
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.codec import decode, encode, pack_tokens
+from shared.codec import decode, encode, pack_tokens, unpack_tokens
 from shared.messages import (
     Accepted,
     AnyFrame,
@@ -28,19 +28,21 @@ Script = Callable[[GenerateRequest], list[AnyFrame]]
 
 
 def answer(request: GenerateRequest, num_tokens: int = 4, group: str = "g0") -> list[AnyFrame]:
-    """Accepted, one frame for each token, Done."""
+    """Accepted, one frame for each token, Done; of a resumed request what is left of them."""
     names: dict[str, Any] = {"request_id": request.request_id, "attempt": request.attempt}
     session_id = request.session.session_id if request.session else ""
-    frames: list[AnyFrame] = [Accepted(**names, group=group, session_id=session_id)]
-    for n in range(num_tokens):
+    resume = request.resume
+    first = resume.next_seq if resume else 0
+    frames: list[AnyFrame] = [Accepted(**names, seq=first, group=group, session_id=session_id)]
+    for n in range(len(unpack_tokens(resume.token_ids[0])) if resume else 0, num_tokens):
         delta = Delta(
             text=f"w{n} ",
             token_ids=pack_tokens([n]),
             finish_reason="length" if n == num_tokens - 1 else None,
         )
-        frames.append(Tokens(**names, seq=n + 1, deltas=[delta]))
+        frames.append(Tokens(**names, seq=first + len(frames), deltas=[delta]))
     usage = Usage(prompt_tokens=3, completion_tokens=num_tokens)
-    frames.append(Done(**names, seq=num_tokens + 1, usage=usage))
+    frames.append(Done(**names, seq=first + len(frames), usage=usage))
     return frames
 
 
@@ -96,7 +98,9 @@ class ScriptedLeader:
         self.headers.append(dict(message.headers))
         if self.silent:
             return
-        frames = self.kept.setdefault(request.request_id, self.script(request))
+        frames = self.kept.get(request.request_id, [])
+        if not frames or frames[0].attempt < request.attempt:
+            frames = self.kept[request.request_id] = self.script(request)
         for number in self.order or range(len(frames)):
             if number in self.lose:
                 continue

@@ -1,53 +1,22 @@
 """Puts the frames of one request into order, and decides what to do about what is missing.
 
 Pure: frames, answers and the time come in, frames in order and commands go out. Each frame number is handed
-on exactly once; the end comes exactly once. What it decides, `client.py` does.
+on exactly once; the end comes exactly once. A group that is lost is no end: the next attempt goes on from the
+last frame that was handed on (`attempts.py`). What is decided here, `client.py` does.
 """
 
 from collections import deque
-from dataclasses import dataclass
 
+from shared.client.attempts import Attempts, RetryBudget
+from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands, Publish, SendCancel
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, Unavailable, from_code
-from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, Tokens, Usage
+from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, ResumePoint, Tokens, Usage
 
 MAX_ACCEPT_PAUSE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Publish the request (again)."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskResend:
-    """Ask the group's leader for the frames from a number on."""
-
-    group: str
-    from_seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendCancel:
-    """Tell a group, or every group when it is empty, that the answer is no longer wanted."""
-
-    group: str
-
-
-Command = Publish | AskResend | SendCancel
-Commands = tuple[Command, ...]
-NOTHING: Commands = ()
-
-
-@dataclass(slots=True)
-class AssemblyStats:
-    """What went wrong with frames, over all requests of a client."""
-
-    republished: int = 0
-    gaps: int = 0
-    resends: int = 0
-    duplicates: int = 0
-    ignored: int = 0
+BUDGET_PAUSE_S = 0.05
+# What the fleet may say while a stream's group is gone: no place, no group, no model that any group serves
+PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 
 
 class Assembly:
@@ -55,12 +24,13 @@ class Assembly:
 
     ready: the `Tokens` frames in order, for the reader to take away; at most `max_ready`.
     error: why it ended; None with `finished`: it ended well, and `usage` is set.
+    group, accepted: of the attempt that counts. interruptions: see `Attempts`.
     """
 
     __slots__ = (
-        "_asking", "_attempt", "_deadline", "_held", "_last_heard", "_no_router", "_publish_at",
-        "_publishes", "_retry_at", "_settings", "_stats", "_tries", "accepted", "error", "finished", "group",
-        "max_ready", "next_seq", "ready", "request_id", "usage",
+        "_asking", "_attempts", "_budget", "_deadline", "_fenced", "_held", "_instance", "_last_heard",
+        "_no_router", "_publish_at", "_publishes", "_reach", "_retry_at", "_settings", "_stats", "_tries",
+        "accepted", "error", "finished", "group", "max_ready", "next_seq", "ready", "request_id", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -73,21 +43,28 @@ class Assembly:
         deadline: float,
         max_ready: int,
         stats: AssemblyStats,
+        num_choices: int = 1,
+        resume: ResumePoint | None = None,
+        budget: RetryBudget | None = None,
     ) -> None:
         self.request_id = request_id
         self.accepted: Accepted | None = None
         self.group = ""
-        self.next_seq = 0
+        self.next_seq = resume.next_seq if resume is not None else 0
         self.max_ready = max_ready
         self.ready: deque[Tokens] = deque()
         self.finished = False
         self.error: RyzError | None = None
         self.usage = Usage()
-        self._attempt = attempt
+        self._attempts = Attempts(attempt, num_choices, settings, resume)
+        self._budget = budget or RetryBudget(settings.retries_per_s)
         self._settings = settings
         self._stats = stats
         self._deadline = deadline
         self._held: dict[int, AnyFrame] = {}
+        self._instance = ""
+        self._fenced = -1  # the newest attempt whose late frames were answered with a cancel
+        self._reach = 0  # below that number somebody else has handed frames on already
         self._last_heard = now
         self._publishes = 1
         self._publish_at = now + settings.accept_timeout_s
@@ -95,6 +72,16 @@ class Assembly:
         self._asking = False
         self._tries = 0
         self._retry_at = 0.0
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that counts."""
+        return self._attempts.number
+
+    @property
+    def attempts(self) -> Attempts:
+        """What there was of them."""
+        return self._attempts
 
     @property
     def due(self) -> float:
@@ -111,40 +98,65 @@ class Assembly:
         """Frames are held back because one before them is missing."""
         return bool(self._held)
 
+    def adopt(self, group: str, instance_id: str, first_seq: int, reach: int) -> Commands:
+        """The request runs already, and was somebody else's: its frames from `first_seq` on are asked for.
+
+        reach: frames below that number were handed on by the other. They must come as they were, so a loss
+        before they are here is an end.
+        """
+        self.group, self._instance = group, instance_id
+        self.next_seq, self._reach = first_seq, reach
+        self._attempts.accepted = True
+        return self._ask()
+
     def on_frame(self, frame: AnyFrame, group: str, now: float) -> Commands:
         """A frame arrived, from that group (empty: not said, or a router)."""
-        if frame.attempt != self._attempt:
+        attempt = self._attempts.number
+        if frame.attempt != attempt:
             self._stats.ignored += 1
-            return NOTHING
+            return self._fence(frame.attempt, group) if frame.attempt < attempt else NOTHING
         accepted = isinstance(frame, Accepted)
         group = frame.group if isinstance(frame, Accepted) else group
         if self.finished or (self.group and group and group != self.group):
             # the first group that answers has it; another one, or one that comes too late, is to stop
             self._stats.ignored += 1
-            return (SendCancel(group),) if accepted and group != self.group else NOTHING
-        if isinstance(frame, Failed) and frame.seq == 0 and self.group and not group:
-            self._stats.ignored += 1  # a router refuses a second copy of what a group has taken
-            return NOTHING
-        self.group = self.group or group
+            return (SendCancel(group, attempt),) if accepted and group != self.group else NOTHING
+        if isinstance(frame, Failed) and not group and frame.seq == 0:
+            return self._refused_by_router(frame, now)
+        if not self.group and group and not (isinstance(frame, Failed) and frame.seq == self.next_seq):
+            self.group = group  # else it refuses
+            self._attempts.accept(now)
         self._last_heard = now
         return self._place(frame, now)
 
-    def on_no_responders(self) -> Commands:
+    def on_no_responders(self, now: float) -> Commands:
         """No router listens. For the first publish that is the answer; later on one may come back."""
         if self.finished or self.group:
             return NOTHING
         self._no_router = True
+        if self._attempts.accepted:
+            return self._wait(self._not_taken(), now)
         if self._publishes == 1:
             self._fail(self._not_taken())
         return NOTHING
+
+    def on_group_down(self, group: str, instance_id: str, reason: str, now: float) -> Commands:
+        """A router has given up that instance of a group; another instance of it is none of its business."""
+        theirs = not instance_id or not self._instance or instance_id == self._instance
+        if self.finished or not self.group or group != self.group or not theirs:
+            return NOTHING
+        return self._lose(f"routers have given it up ({reason})", reason, now)
 
     def on_resend(self, reply: ResendReply, now: float) -> Commands:
         """The leader answered `AskResend`."""
         self._asking = False
         if self.finished:
             return NOTHING
+        if reply.attempt > self._attempts.number:
+            self._fail(Cancelled(f"request {self.request_id} goes on elsewhere", reason="attached_elsewhere"))
+            return NOTHING
         if not reply.known:
-            return self._lose("its leader no longer knows the request", "unknown_request")
+            return self._lose("its leader no longer knows the request", "unknown_request", now)
         return self._take_resent(reply, now)
 
     def on_resend_failed(self, why: str, now: float) -> Commands:
@@ -154,7 +166,7 @@ class Assembly:
             return NOTHING
         self._tries += 1
         if self._tries >= self._settings.resend_attempts:
-            return self._lose(why, "no_answer")
+            return self._lose(why, "no_answer", now)
         self._retry_at = now + self._settings.resend_timeout_s / 2
         return NOTHING
 
@@ -168,7 +180,7 @@ class Assembly:
         if self.finished:
             return NOTHING
         self._fail(Cancelled(message, **data))
-        return (SendCancel(self.group),)
+        return (SendCancel(self.group, self._attempts.number),)
 
     def tick(self, now: float, *, connected: bool) -> Commands:
         """Time passed."""
@@ -176,8 +188,8 @@ class Assembly:
             return NOTHING
         if now >= self._deadline:
             where = f"in group {self.group}" if self.group else "before a group took it"
-            self._fail(DeadlineExceeded(f"request {self.request_id} ran out of time {where}"))
-            return (SendCancel(self.group),)
+            self._fail(DeadlineExceeded(f"request {self.request_id} ran out of time {where}{self._story()}"))
+            return (SendCancel(self.group, self._attempts.number),)
         if not self.group:
             return self._tick_unaccepted(now, connected)
         silent = now - self._last_heard >= self._settings.probe_interval_s
@@ -192,7 +204,7 @@ class Assembly:
     def _place(self, frame: AnyFrame, now: float) -> Commands:
         seq = frame.seq
         if seq == self.next_seq:
-            return self._take_all(frame)
+            return self._take_all(frame, now)
         if seq < self.next_seq or seq in self._held:
             self._stats.duplicates += 1
             return NOTHING
@@ -204,14 +216,14 @@ class Assembly:
         return self._ask()
 
     def _take_resent(self, reply: ResendReply, now: float) -> Commands:
-        before = self.next_seq
+        before, attempt = self.next_seq, self._attempts.number
         commands: list[Command] = []
         self._asking = True  # gaps inside the answer are dealt with below, once
         for frame in reply.frames:
             commands += self.on_frame(frame, self.group, now)
         self._asking = False
         self._last_heard = now
-        if self.finished:
+        if self.finished or self._attempts.number != attempt:
             return tuple(commands)
         missing = reply.next_seq > self.next_seq or bool(self._held)
         if not missing:
@@ -230,16 +242,26 @@ class Assembly:
         if not connected:
             return NOTHING
         if self._publishes >= self._settings.max_publishes:
+            if self._attempts.accepted:
+                return self._wait(self._not_taken(), now)
             self._fail(self._not_taken())
             return (SendCancel(""),)
+        if self._attempts.accepted and not self._budget.take(now):
+            self._publish_at = now + BUDGET_PAUSE_S
+            return NOTHING
+        if self._publishes:
+            self._stats.republished += 1
+        else:
+            self._publish_at = now + self._settings.accept_timeout_s
         self._publishes += 1
-        self._stats.republished += 1
-        return (Publish(),)
+        return (self._publish(),)
 
-    def _take_all(self, frame: AnyFrame | None) -> Commands:
+    def _take_all(self, frame: AnyFrame | None, now: float) -> Commands:
         """Takes the frame and those behind it that were held."""
         while frame is not None:
-            self._take(frame)
+            if isinstance(frame, Failed):
+                return self._take_failed(frame, now)
+            self._take(frame, now)
             frame = self._held.pop(self.next_seq, None) if self._held else None
         if len(self.ready) > self.max_ready and not self.finished:
             return self.cancel(
@@ -251,30 +273,99 @@ class Assembly:
             self._tries = 0
         return NOTHING
 
-    def _take(self, frame: AnyFrame) -> None:
+    def _take(self, frame: Accepted | Tokens | Done, now: float) -> None:
         self.next_seq = frame.seq + 1
         if isinstance(frame, Tokens):
+            self._attempts.take(frame, now)
             self.ready.append(frame)
         elif isinstance(frame, Accepted):
             self.accepted = frame
-        elif isinstance(frame, Done):
+            self._instance = frame.instance_id
+        else:
             self.usage = frame.usage
             self.finished = True
-        else:
-            self._fail(from_code(frame.code, frame.message, frame.data))
+
+    def _take_failed(self, frame: Failed, now: float) -> Commands:
+        """The group says that it is over: for the request, or only there."""
+        attempts = self._attempts
+        if frame.resumable and self.group:
+            return self._lose(frame.message, str(frame.data.get("reason", frame.code)), now, told=True)
+        error = from_code(frame.code, frame.message, frame.data)
+        passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not self.group)
+        if passing or frame.resumable:
+            return self._wait(error, now)
+        self.next_seq = frame.seq + 1
+        self._fail(error)
+        return NOTHING
+
+    def _refused_by_router(self, frame: Failed, now: float) -> Commands:
+        if self.group:  # a router refuses a second copy of what a group has taken
+            self._stats.ignored += 1
+            return NOTHING
+        error = from_code(frame.code, frame.message, frame.data)
+        if self._attempts.accepted and frame.code in PASSING:
+            return self._wait(error, now)
+        self._fail(error)
+        return NOTHING
+
+    def _fence(self, attempt: int, group: str) -> Commands:
+        """A group still works on an attempt that was given up: it is told to stop, once."""
+        if not group or attempt <= self._fenced:
+            return NOTHING
+        self._fenced = attempt
+        return (SendCancel(group, attempt),)
+
+    def _publish(self) -> Publish:
+        return Publish(self._attempts.number, self._attempts.point(self.next_seq))
 
     def _ask(self) -> Commands:
         self._asking = True
         self._stats.resends += 1
         return (AskResend(self.group, self.next_seq),)
 
-    def _lose(self, why: str, reason: str) -> Commands:
-        group = self.group
-        message = (
-            f"group {group} was lost while it ran request {self.request_id}: {why}; send the request again"
-        )
-        self._fail(GroupLost(message, group=group, reason=reason))
-        return (SendCancel(group),)
+    def _lose(self, why: str, reason: str, now: float, *, told: bool = False) -> Commands:
+        """The group is lost to this request, which goes on elsewhere at once. told: by that group itself."""
+        group, attempt = self.group, self._attempts.number
+        self._stats.lost += 1
+        cancel = () if told else (SendCancel(group, attempt),)
+        if self.next_seq < self._reach or not self._attempts.lose(group, reason, now):
+            often = f" ({self._attempts.losses} groups in all)" if self._attempts.losses > 1 else ""
+            message = (
+                f"group {group} was lost while it ran request {self.request_id}{often}: {why}; "
+                "send the request again"
+            )
+            self._fail(GroupLost(message, group=group, reason=reason))
+            return cancel
+        self._stats.resumed += 1
+        self._begin(now + self._settings.accept_timeout_s, publishes=1)
+        return (*cancel, self._publish())
+
+    def _wait(self, error: RyzError, now: float) -> Commands:
+        """Nobody can take the request now: once more, a little later."""
+        self._stats.refused += 1
+        pause = self._attempts.refuse()
+        if pause is None or (
+            not self._attempts.accepted and self._attempts.refusals >= self._settings.max_publishes
+        ):
+            self._fail(error)
+            return NOTHING
+        self._begin(now + pause, publishes=0)
+        return NOTHING
+
+    def _begin(self, publish_at: float, publishes: int) -> None:
+        """A new attempt; what was held back belongs to the old one."""
+        self._held.clear()
+        self.group = self._instance = ""
+        self._asking = self._no_router = False
+        self._tries, self._retry_at = 0, 0.0
+        self._publishes, self._publish_at = publishes, publish_at
+
+    def _story(self) -> str:
+        """What came before an end, in words."""
+        if not self._attempts.interruptions:
+            return ""
+        last = self._attempts.interruptions[-1]
+        return f", after group {last.group} was lost ({last.reason})"
 
     def _not_taken(self) -> Unavailable:
         if self._no_router:

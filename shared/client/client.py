@@ -14,23 +14,17 @@ import structlog
 
 from shared import subjects
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut, Subscription
-from shared.client.assembly import (
-    NOTHING,
-    AskResend,
-    Assembly,
-    AssemblyStats,
-    Command,
-    Commands,
-    Publish,
-    SendCancel,
-)
+from shared.client.assembly import Assembly
+from shared.client.attempts import RetryBudget
+from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands, Publish, SendCancel
 from shared.client.results import Completion
 from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.wheel import Wheel
 from shared.codec import decode, encode
-from shared.errors import InvalidRequest, Overloaded, RyzError, Unavailable
-from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, Resend, ResendReply
+from shared.errors import InvalidRequest, Overloaded, RequestTooLarge, RyzError, Unavailable
+from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, GroupDown, Resend, ResendReply
+from shared.messages.base import MAX_ATTEMPT
 from shared.telemetry.traces import inject
 
 log = structlog.get_logger(__name__)
@@ -49,7 +43,8 @@ class InferenceClient:
         self._open: dict[str, GenerationStream] = {}
         self._inbox = bus.new_inbox()
         self._reply_to = f"{self._inbox}.f"
-        self._subscription: Subscription | None = None
+        self._subscriptions: list[Subscription] = []
+        self._budget = RetryBudget(self._settings.retries_per_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._wheel: Wheel[GenerationStream] = Wheel(self._settings.tick_s, self._due)
@@ -60,8 +55,11 @@ class InferenceClient:
         return len(self._open)
 
     async def start(self) -> None:
-        """Subscribes for answers."""
-        self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._arrived)
+        """Subscribes for answers, and for news of groups that are lost."""
+        self._subscriptions = [
+            await self._bus.subscribe(f"{self._inbox}.>", self._arrived),
+            await self._bus.subscribe(subjects.GROUP_DOWN, self._group_down),
+        ]
 
     async def close(self) -> None:
         """Cancels what runs and stops listening."""
@@ -73,9 +71,9 @@ class InferenceClient:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-            self._subscription = None
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        self._subscriptions.clear()
 
     def submit(
         self,
@@ -96,25 +94,62 @@ class InferenceClient:
             Overloaded: too many requests are open in this client.
             InvalidRequest: a request of that id is open.
         """
-        now = self._loop.time()
-        deadline = now + timeout_s
         request = msgspec.structs.replace(request, reply_to=self._reply_to)
+        return self._stream(request, timeout_s, inject(headers), whole=whole)
+
+    def adopt(
+        self,
+        request: GenerateRequest,
+        *,
+        group: str,
+        instance_id: str,
+        first_seq: int,
+        reach: int,
+        timeout_s: float,
+    ) -> GenerationStream:
+        """A generation that a group runs already, and that sends its frames here from now on.
+
+        Its frames from `first_seq` on come first, as the group has kept them; `reach`: below that number they
+        were handed on by somebody else. A stream of the same request in this client ends with `Cancelled`.
+        """
+        known = self._open.get(request.request_id)
+        if known is not None:
+            known.assembly.cancel(
+                f"request {request.request_id} goes on elsewhere", reason="attached_elsewhere"
+            )
+            self.forget(known)
+            known.wake()
+        request = msgspec.structs.replace(request, reply_to=self._reply_to)
+        stream = self._stream(request, timeout_s, inject(None), whole=False)
+        stream.assembly.max_ready = MAX_WHOLE_FRAMES  # all that there is comes at once
+        self._open[request.request_id] = stream
+        self._settle(stream, stream.assembly.adopt(group, instance_id, first_seq, reach))
+        self._schedule(stream)
+        return stream
+
+    def _stream(
+        self, request: GenerateRequest, timeout_s: float, headers: Mapping[str, str], *, whole: bool
+    ) -> GenerationStream:
+        now = self._loop.time()
         assembly = Assembly(
             request.request_id,
             request.attempt,
             self._settings,
             now=now,
-            deadline=deadline,
+            deadline=now + timeout_s,
             max_ready=MAX_WHOLE_FRAMES if whole else self._settings.max_buffered_frames,
             stats=self.stats,
+            num_choices=request.sampling.n,
+            resume=request.resume,
+            budget=self._budget,
         )
         return GenerationStream(
             self,
             request,
             assembly,
             data=encode(request),
-            headers=inject(headers),
-            deadline=deadline,
+            headers=headers,
+            deadline=now + timeout_s,
             whole=whole,
         )
 
@@ -132,13 +167,13 @@ class InferenceClient:
             return
         if known is not None:
             raise InvalidRequest(f"request {stream.request_id} is running already", param="request_id")
-        if self._subscription is None:
+        if not self._subscriptions:
             raise Unavailable("the client is not started", reason="not_started")
         if len(self._open) >= self._settings.max_open_requests:
             raise Overloaded(f"{len(self._open)} requests are open in this client", retry_after_s=1.0)
         self._open[stream.request_id] = stream
         try:
-            await self._publish(stream)
+            await self._publish(stream, stream.data)
         except BaseException:
             del self._open[stream.request_id]
             raise
@@ -158,11 +193,11 @@ class InferenceClient:
         for command in commands:
             await self._carry_out(stream, command)
 
-    async def _publish(self, stream: GenerationStream) -> None:
+    async def _publish(self, stream: GenerationStream, data: bytes) -> None:
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         await self._bus.publish(
             subjects.generate(stream.request.model),
-            stream.data,
+            data,
             reply=f"{self._inbox}.{stream.request_id}",
             headers={**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)},
         )
@@ -171,7 +206,7 @@ class InferenceClient:
         if message.no_responders:
             stream = self._open.get(message.subject.rpartition(".")[2])
             if stream is not None:
-                self._settle(stream, stream.assembly.on_no_responders())
+                self._settle(stream, stream.assembly.on_no_responders(self._loop.time()))
             return
         try:
             batch = decode(message.data, FrameBatch)
@@ -193,6 +228,22 @@ class InferenceClient:
         for stream, commands in touched.items():
             self._settle(stream, commands)
 
+    async def _group_down(self, message: Message) -> None:
+        try:
+            down = decode(message.data, GroupDown)
+        except InvalidRequest as error:
+            self.stats.ignored += 1
+            log.warning("news that cannot be read", subject=message.subject, error=error.message)
+            return
+        now, lost = self._loop.time(), 0
+        for stream in tuple(self._open.values()):
+            commands = stream.assembly.on_group_down(down.group, down.instance_id, down.reason, now)
+            if commands:
+                lost += 1
+                self._settle(stream, commands)
+        if lost:
+            log.warning("streams lost their group", group=down.group, reason=down.reason, streams=lost)
+
     def _settle(self, stream: GenerationStream, commands: Commands) -> None:
         """Starts what is to be done and wakes the reader."""
         for command in commands:
@@ -200,7 +251,7 @@ class InferenceClient:
         stream.wake()
         if stream.assembly.finished:
             self.forget(stream)
-        elif stream.assembly.has_gap:
+        elif stream.assembly.has_gap or not stream.assembly.group:
             self._schedule(stream)
 
     def _schedule(self, stream: GenerationStream) -> None:
@@ -222,26 +273,28 @@ class InferenceClient:
         if isinstance(command, SendCancel):
             error = stream.assembly.error
             reason = error.message if error is not None and not stream.group else "cancelled"
-            await self._tell_cancel(stream.request_id, command.group, reason)
+            await self._tell_cancel(stream.request_id, command.group, reason, command.attempt)
         elif isinstance(command, Publish):
             try:
-                await self._publish(stream)
+                await self._publish(stream, self._again(stream, command))
             except Unavailable as error:
                 log.debug("not published again", request_id=stream.request_id, error=error.message)
+            except RequestTooLarge as error:  # with its tokens so far it does not fit into a message any more
+                self._settle(stream, stream.assembly.cancel(error.message, reason="too_large_to_resume"))
         else:
             self._settle(stream, await self._ask_resend(stream, command))
 
     async def _ask_resend(self, stream: GenerationStream, command: AskResend) -> Commands:
         assembly = stream.assembly
-        request = Resend(
-            request_id=stream.request_id, attempt=stream.request.attempt, from_seq=command.from_seq
-        )
+        request = Resend(request_id=stream.request_id, attempt=assembly.attempt, from_seq=command.from_seq)
         try:
             answer = await self._bus.request(
                 subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
             )
             reply = decode(answer.data, ResendReply)
         except (Unavailable, InvalidRequest) as error:
+            if assembly.attempt != request.attempt:
+                return NOTHING
             now = self._loop.time()
             blamed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
             if blamed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
@@ -250,15 +303,28 @@ class InferenceClient:
                 assembly.on_resend_excused(now)
                 commands = NOTHING
         else:
+            if assembly.attempt != request.attempt:  # another group has it by now
+                return NOTHING
             commands = assembly.on_resend(reply, self._loop.time())
         if not assembly.finished:
             self._schedule(stream)
         return commands
 
-    async def _tell_cancel(self, request_id: str, group: str, reason: str) -> None:
+    @staticmethod
+    def _again(stream: GenerationStream, command: Publish) -> bytes:
+        """The request as that attempt."""
+        if command.attempt == stream.request.attempt:
+            return stream.data
+        later = msgspec.structs.replace(stream.request, attempt=command.attempt, resume=command.resume)
+        return encode(later)
+
+    async def _tell_cancel(
+        self, request_id: str, group: str, reason: str, attempt: int = MAX_ATTEMPT
+    ) -> None:
         subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
+        cancel = Cancel(request_id=request_id, reason=reason, attempt=attempt)
         try:
-            await self._bus.publish(subject, encode(Cancel(request_id=request_id, reason=reason)))
+            await self._bus.publish(subject, encode(cancel))
         except RyzError as error:  # without a broker nobody can be told; the deadline ends it there
             log.debug("not cancelled", request_id=request_id, error=error.message)
 

@@ -27,6 +27,15 @@ class ClientSettings(BaseSettings):
     reconnect_grace_s: float = Field(
         default=3.0, ge=0, le=60, description="After a lost broker, how long silent leaders are excused."
     )
+    max_losses: int = Field(
+        default=5, ge=0, le=100, description="Groups that a request may lose in mid-stream; 0: none."
+    )
+    retries_per_s: float = Field(
+        default=200.0,
+        gt=0,
+        le=1e6,
+        description="Streams without a group that are offered again in a second, of all that wait for one.",
+    )
     max_buffered_frames: int = Field(
         default=1024, ge=1, description="Frames that wait for a slow reader before its request is cancelled."
     )

@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from shared.client.assembly import Assembly
+from shared.client.attempts import Interruption
 from shared.client.results import Completion, gather
-from shared.messages import Accepted, Delta, GenerateRequest, Usage
+from shared.messages import Accepted, Delta, GenerateRequest, Tokens, Usage
 
 if TYPE_CHECKING:
     from shared.client.client import InferenceClient
@@ -97,18 +98,27 @@ class GenerationStream:
             await self._wait()
         return self.assembly.accepted
 
+    @property
+    def interruptions(self) -> list[Interruption]:
+        """The groups that were lost in mid-stream so far."""
+        return self.assembly.attempts.interruptions
+
+    async def frames(self) -> AsyncIterator[Tokens]:
+        """Iterates over whole frames, numbers included; raises like the iteration over deltas."""
+        while True:
+            frame = await self._next()
+            if frame is None:
+                return
+            yield frame
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> list[Delta]:
-        assembly = self.assembly
-        while not assembly.ready:
-            if assembly.error is not None:
-                raise assembly.error
-            if assembly.finished:
-                raise StopAsyncIteration
-            await self._wait()
-        return assembly.ready.popleft().deltas
+        frame = await self._next()
+        if frame is None:
+            raise StopAsyncIteration
+        return frame.deltas
 
     async def completion(self) -> Completion:
         """Waits for the end and returns what was not read yet as a whole; raises the error that ended it."""
@@ -153,6 +163,17 @@ class GenerationStream:
     ) -> None:
         await self.cancel("the caller left")
         self._client.forget(self)
+
+    async def _next(self) -> Tokens | None:
+        """The next frame; None after the last."""
+        assembly = self.assembly
+        while not assembly.ready:
+            if assembly.error is not None:
+                raise assembly.error
+            if assembly.finished:
+                return None
+            await self._wait()
+        return assembly.ready.popleft()
 
     async def _wait(self) -> None:
         self._waiter = waiter = asyncio.get_running_loop().create_future()

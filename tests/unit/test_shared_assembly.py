@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.client.assembly import AskResend, Assembly, AssemblyStats, Command, Publish, SendCancel
+from shared.client.assembly import Assembly
+from shared.client.commands import AskResend, AssemblyStats, Command, Publish, SendCancel
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost
 from shared.messages import Accepted, AnyFrame, Delta, Done, Failed, ResendReply, Tokens, Usage
@@ -144,7 +145,7 @@ def test_without_a_broker_a_silent_stream_is_waited_for_until_the_deadline() -> 
     assert assembly.tick(assembly.due, connected=True) == (AskResend("g0", 1),)
     assembly.on_resend_excused(20.0)
     assert 20.0 < assembly.due <= 20.0 + SETTINGS.resend_timeout_s
-    assert assembly.tick(60.0, connected=False) == (SendCancel("g0"),)
+    assert assembly.tick(60.0, connected=False) == (SendCancel("g0", 0),)
     assert isinstance(assembly.error, DeadlineExceeded)
 
 
@@ -160,21 +161,21 @@ def test_a_router_that_refuses_a_second_copy_does_not_end_what_runs() -> None:
 def test_a_second_router_without_routers_left_does_not_end_a_request_that_was_published_twice() -> None:
     assembly = make()
     assembly.tick(0.2, connected=True)
-    assembly.on_no_responders()
+    assembly.on_no_responders(0.0)
     assert not assembly.finished
     assembly.on_frame(Accepted(request_id="r1", group="g0"), "g0", 0.3)
-    assembly.on_no_responders()
+    assembly.on_no_responders(0.0)
     assert not assembly.finished
 
 
 def test_cancel_is_final_and_names_the_group() -> None:
     assembly = make()
     assembly.on_frame(Accepted(request_id="r1", group="g0"), "g0", 0.0)
-    assert assembly.cancel() == (SendCancel("g0"),)
+    assert assembly.cancel() == (SendCancel("g0", 0),)
     assert assembly.cancel() == ()
     assert isinstance(assembly.error, Cancelled)
-    assert assembly.on_frame(Accepted(request_id="r1", group="g1"), "g1", 0.0) == (SendCancel("g1"),)
+    assert assembly.on_frame(Accepted(request_id="r1", group="g1"), "g1", 0.0) == (SendCancel("g1", 0),)
     assert assembly.on_resend(ResendReply(known=False), 0.0) == ()
     assert assembly.on_resend_failed("late", 0.0) == ()
-    assert assembly.on_no_responders() == ()
+    assert assembly.on_no_responders(0.0) == ()
     assert isinstance(assembly.error, Cancelled)

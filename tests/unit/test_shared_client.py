@@ -9,7 +9,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.client import ClientSettings, InferenceClient, list_models
-from shared.codec import encode
+from shared.codec import encode, pack_tokens
 from shared.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -28,8 +28,10 @@ from shared.messages import (
     Failed,
     FrameBatch,
     GenerateRequest,
+    GroupDown,
     ModelCard,
     ModelList,
+    ResumePoint,
     Sampling,
     SessionRef,
     Tokens,
@@ -236,19 +238,45 @@ async def test_nobody_takes_it(client: InferenceClient, leader: ScriptedLeader) 
 
 
 @pytest.mark.parametrize("gone", ["forgot", "dead"])
-async def test_a_leader_that_is_gone_loses_the_request(
-    client: InferenceClient, leader: ScriptedLeader, gone: str
+async def test_a_leader_that_is_gone_loses_the_request_and_another_one_goes_on(
+    client: InferenceClient, leader: ScriptedLeader, memory_bus: MemoryBus, gone: str
 ) -> None:
     leader.lose = {2, 3, 4, 5}
     task = asyncio.create_task(client.complete(make_request(), timeout_s=5))
     await until(lambda: len(leader.kept) == 1)
+    other = leader
     if gone == "forgot":
         leader.kept.clear()
+        leader.lose.clear()
     else:
         await leader.stop()
-    with pytest.raises(GroupLost) as caught:
-        await task
-    assert caught.value.data["group"] == "g0"
+        other = await ScriptedLeader(MemoryBus(memory_bus.broker), group="g1").start()
+    done = await task
+    assert done.choices[0].text == WHOLE
+    assert done.choices[0].token_ids == [0, 1, 2, 3]
+    again = other.requests[-1]
+    assert again.attempt == 1
+    assert again.resume == ResumePoint(token_ids=[pack_tokens([0])], next_seq=2)
+    assert (client.stats.lost, client.stats.resumed) == (1, 1)
+
+
+async def test_news_of_a_lost_group_reach_its_streams_only(
+    client: InferenceClient, leader: ScriptedLeader, memory_bus: MemoryBus
+) -> None:
+    leader.script = lambda request: answer(request)[: 2 if request.attempt == 0 else None]
+    streams = [client.submit(make_request(), timeout_s=5) for _ in range(3)]
+    firsts = [await anext(await stream) for stream in streams]
+    router = MemoryBus(memory_bus.broker)
+    for group, reached in (("g9", 0), ("g0", 3)):
+        down = GroupDown(group=group, instance_id="", reason="silent")
+        await router.publish(subjects.GROUP_DOWN, encode(down))
+        await router.publish(subjects.GROUP_DOWN, b"no news")
+        await until(lambda: client.stats.ignored >= (1 if group == "g9" else 2))  # noqa: B023
+        assert client.stats.lost == reached
+    for first, stream in zip(firsts, streams, strict=True):
+        rest = [delta.text async for deltas in stream for delta in deltas]
+        assert first[0].text + "".join(rest) == WHOLE
+        assert [loss.reason for loss in stream.interruptions] == ["silent"]
 
 
 async def test_a_silent_stream_that_still_runs_is_left_alone(

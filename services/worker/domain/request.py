@@ -13,7 +13,7 @@ from services.worker.domain.sequence import Sequence
 from services.worker.domain.session_context import Turn
 from services.worker.domain.stops import StopMatcher
 from shared.codec import pack_tokens
-from shared.errors import RyzError
+from shared.errors import GroupLost, RyzError
 from shared.messages import (
     Accepted,
     Delta,
@@ -159,7 +159,9 @@ class Generation:
         """Whether the first frame was made."""
         return self.next_seq > (self.request.resume.next_seq if self.request.resume else 0)
 
-    def accepted(self, group: str, reason: str, session_turns: int, kv: KVSource = "") -> Accepted:
+    def accepted(
+        self, group: str, reason: str, session_turns: int, kv: KVSource = "", instance_id: str = ""
+    ) -> Accepted:
         """The first frame."""
         request = self.request
         return Accepted(
@@ -171,6 +173,7 @@ class Generation:
             session_id=request.session.session_id if request.session else "",
             session_turns=session_turns,
             kv=kv,
+            instance_id=instance_id,
         )
 
     def tokens(self) -> Tokens | None:
@@ -201,7 +204,7 @@ class Generation:
     def failed(self, error: RyzError) -> Failed:
         """The last frame of one that did not."""
         self.ended = True
-        return failed_frame(self.request, error, self._number())
+        return failed_frame(self.request, error, self._number(), resumable=isinstance(error, GroupLost))
 
     def _number(self) -> int:
         seq = self.next_seq
@@ -209,8 +212,8 @@ class Generation:
         return seq
 
 
-def failed_frame(request: GenerateRequest, error: RyzError, seq: int) -> Failed:
-    """An error as a frame."""
+def failed_frame(request: GenerateRequest, error: RyzError, seq: int, *, resumable: bool = False) -> Failed:
+    """An error as a frame. resumable: it is this group's, and another one may do better."""
     return Failed(
         request_id=request.request_id,
         attempt=request.attempt,
@@ -218,4 +221,5 @@ def failed_frame(request: GenerateRequest, error: RyzError, seq: int) -> Failed:
         code=error.code,
         message=error.message,
         data=error.data,
+        resumable=resumable,
     )

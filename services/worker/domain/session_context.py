@@ -14,13 +14,20 @@ from shared.messages import ChatMessage, SessionRecord, SessionRef
 class Turn:
     """A turn of a session: the conversation that the model sees, and the record before it.
 
-    commits: false when the store did not say what it has, so that nothing may be written over it.
+    commits: false when the store did not say what it has, so that nothing may be written over it. stored: the
+        record is the one that this turn has made, when its request came for the first time.
     """
 
     session: SessionRef
     messages: list[ChatMessage]
     record: SessionRecord | None = None
     commits: bool = True
+    stored: bool = False
+
+    @property
+    def number(self) -> int:
+        """Turns before this one."""
+        return self.record.turns - self.stored if self.record is not None else 0
 
 
 def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
@@ -44,6 +51,19 @@ def conversation(
     return [*history, *messages]
 
 
+def turn_of(
+    messages: list[ChatMessage], session: SessionRef, record: SessionRecord | None, request_id: str
+) -> Turn:
+    """The turn that a request is, after that record.
+
+    A request whose answer got lost on the way comes again, perhaps after its turn was stored: then the record
+    has the conversation that the model saw, and its answer, which is not to be stored a second time.
+    """
+    if record is not None and record.last_request == request_id and record.messages:
+        return Turn(session, record.messages[:-1], record, commits=False, stored=True)
+    return Turn(session, conversation(messages, session, record), record)
+
+
 def next_record(
     turn: Turn,
     *,
@@ -53,6 +73,7 @@ def next_record(
     answer: str,
     token_ids: bytes,
     now_ms: int,
+    request_id: str = "",
 ) -> SessionRecord:
     """The session after the turn: the conversation that the model saw, and its answer.
 
@@ -70,4 +91,5 @@ def next_record(
         last_group=group,
         created_ms=record.created_ms if record else now_ms,
         updated_ms=now_ms,
+        last_request=request_id,
     )

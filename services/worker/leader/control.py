@@ -23,7 +23,7 @@ class Control:
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
-        self._generations.cancel(cancel.request_id, cancel.reason)
+        self._generations.cancel(cancel.request_id, cancel.reason, cancel.attempt)
 
     async def on_resend(self, message: Message) -> None:
         """Answers with the frames from the number on, or with nothing when the attempt is unknown."""

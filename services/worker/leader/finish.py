@@ -41,6 +41,7 @@ class Finisher:
             answer="".join(choice.text),
             token_ids=pack_tokens(choice.sequence.tokens),
             now_ms=time.time_ns() // 1_000_000,
+            request_id=generation.request.request_id,
         )
         stored = self._sessions.commit(record)
         if not turn.session.given:

@@ -16,6 +16,7 @@ from services.worker.leader.publisher import Publisher
 from services.worker.metrics import Metrics
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
+from shared.messages.base import MAX_ATTEMPT
 
 MAX_TOMBSTONES = 10_000
 
@@ -45,7 +46,7 @@ class Generations:
         self.work = asyncio.Event()  # set when the engine loop has something to do
         self._metrics = metrics
         self._tombstone_s = tombstone_s
-        self._tombstones: OrderedDict[str, float] = OrderedDict()
+        self._tombstones: OrderedDict[str, tuple[float, int]] = OrderedDict()  # until when, which attempt
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._places_held = 0  # sequences of requests that are not with the scheduler yet
         self._arrivals = 0
@@ -118,7 +119,7 @@ class Generations:
         self._remove(generation)
 
     def fail_all(self, error: RyzError) -> None:
-        """Fails every request in hand."""
+        """Fails every request in hand. With `GroupLost` they are resumed elsewhere, if their callers can."""
         for generation in list(self.by_id.values()):
             self.fail(generation, error)
 
@@ -130,25 +131,31 @@ class Generations:
             generation.ended = True
             self._remove(generation)
 
-    def cancel(self, request_id: str, reason: str) -> None:
-        """Ends a request at its caller's wish; an unknown one is remembered in case it comes later."""
-        generation = self.by_id.get(request_id)
-        if generation is not None:
+    def cancel(self, request_id: str, reason: str, attempt: int = MAX_ATTEMPT) -> None:
+        """Ends a request at its caller's wish, up to that attempt: a later one is not the canceller's, or is
+        what the canceller wants instead. An unknown one is remembered in case it comes later.
+        """
+        generation, known = self.by_id.get(request_id), self.outbox.attempt(request_id)
+        if generation is not None and generation.request.attempt <= attempt:
             self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
-        elif self.outbox.attempt(request_id) is None:
-            self._tombstones[request_id] = self.clock() + self._tombstone_s
+        elif generation is None and (known is None or known < attempt):
+            self._tombstones[request_id] = self.clock() + self._tombstone_s, attempt
             if len(self._tombstones) > MAX_TOMBSTONES:
                 self._tombstones.popitem(last=False)
 
     def was_cancelled(self, request: GenerateRequest) -> bool:
         """Whether a cancel came before the request; it counts once."""
-        return self._tombstones.pop(request.request_id, 0.0) > self.clock()
+        until, attempt = self._tombstones.get(request.request_id, (0.0, 0))
+        if request.attempt > attempt:
+            return False
+        self._tombstones.pop(request.request_id, None)
+        return until > self.clock()
 
     def expire(self) -> None:
         """Forgets tombstones and retained frames that are too old."""
         now = self.clock()
         self.outbox.expire(now)
-        while self._tombstones and next(iter(self._tombstones.values())) <= now:
+        while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
 
     async def wait_empty(self, timeout_s: float) -> bool:

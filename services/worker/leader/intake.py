@@ -54,8 +54,10 @@ class Intake:
         metrics: Metrics,
         refuse: Callable[[], RyzError | None],
         limits: IntakeLimits,
+        instance_id: str = "",
     ) -> None:
         self._group = group
+        self._instance_id = instance_id
         self._generations = generations
         self._preparer = preparer
         self._replies = replies
@@ -116,7 +118,8 @@ class Intake:
         except RyzError as error:
             self._metrics.requests.labels(error.code).inc()
             seq = request.resume.next_seq if request.resume else 0
-            generations.publisher.send_untracked(work.reply_to, failed_frame(request, error, seq))
+            frame = failed_frame(request, error, seq, resumable=self._refuse() is not None)
+            generations.publisher.send_untracked(work.reply_to, frame)
             return
         now = generations.clock()
         generation = Generation(
@@ -188,8 +191,8 @@ class Intake:
             turn: Turn | None = await preparer.turn(request, last_group)
         else:
             turn = preparer.new_turn(request)
-        if turn is not None and turn.record is not None:
-            generation.session_turns = turn.record.turns
+        if turn is not None:
+            generation.session_turns = turn.number
         if preparer.is_short(request) and (turn is None or turn.record is None):
             tokens = preparer.tokenize(request, turn)
         else:
@@ -212,7 +215,7 @@ class Intake:
             return
         whole = generation.request.delivery == "whole"
         within_s = self._limits.accept_whole_s if whole else self._limits.accept_stream_s
-        frame = generation.accepted(self._group, route.reason, session_turns, kv)
+        frame = generation.accepted(self._group, route.reason, session_turns, kv, self._instance_id)
         self._generations.publisher.send(generation.reply_to, frame, within_s=within_s)
 
     def _fail(self, generation: Generation, error: Exception) -> None:

@@ -11,7 +11,7 @@ from services.worker.adapters.model_dir import Model
 from services.worker.adapters.spelled import SpelledTokens
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
-from services.worker.domain.session_context import Turn, appends, conversation
+from services.worker.domain.session_context import Turn, appends, turn_of
 from services.worker.domain.stops import StopMatcher
 from services.worker.leader.sessions import Sessions
 from shared.codec import unpack_tokens
@@ -56,10 +56,11 @@ class Preparer:
                 f"model {self._model.name} has no chat template; send a prompt instead of messages",
                 param="messages",
             )
-        if request.resume is not None and len(request.resume.token_ids) != request.sampling.n:
+        resume = request.resume
+        if resume is not None and len(resume.token_ids) != request.sampling.n:
             raise InvalidRequest(
                 f"resume.token_ids needs one entry per choice, {request.sampling.n}, "
-                f"got {len(request.resume.token_ids)}",
+                f"got {len(resume.token_ids)}",
                 param="resume",
             )
 
@@ -96,7 +97,7 @@ class Preparer:
             if appends(messages, session):
                 raise
             return Turn(session, messages, commits=False)
-        return Turn(session, conversation(messages, session, record), record)
+        return turn_of(messages, session, record, request.request_id)
 
     async def tokenize_in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
         """Like `tokenize`, for long texts; the library lets other threads run meanwhile."""
@@ -130,8 +131,7 @@ class Preparer:
         if len(tokens) + max_tokens > room.context_length:
             raise self._too_long(request, turn, len(tokens), room.context_length)
         generation.turn, generation.prompt_tokens = turn, len(tokens)
-        for index in range(sampling.n):
-            before = unpack_tokens(request.resume.token_ids[index]) if request.resume else []
+        for index, before in enumerate(self._before(request, max_tokens, room)):
             sequence = Sequence(
                 request_id=request.request_id,
                 choice=index,
@@ -177,6 +177,26 @@ class Preparer:
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens or None,
         )
+
+    @staticmethod
+    def _before(request: GenerateRequest, max_tokens: int, room: Room) -> list[list[int]]:
+        """What earlier attempts have generated, for each choice."""
+        if request.resume is None:
+            return [[] for _ in range(request.sampling.n)]
+        choices = [unpack_tokens(packed) for packed in request.resume.token_ids]
+        longest = max(map(len, choices))
+        if longest > max_tokens:
+            raise InvalidRequest(
+                f"resume.token_ids has {longest} tokens of a choice, which may have {max_tokens}",
+                param="resume",
+            )
+        highest = max((max(tokens) for tokens in choices if tokens), default=0)
+        if highest >= room.vocab_size:
+            raise InvalidRequest(
+                f"resume.token_ids has token {highest}, the vocabulary ends at {room.vocab_size - 1}",
+                param="resume",
+            )
+        return choices
 
     @staticmethod
     def _check_ids(request: GenerateRequest, tokens: list[int], room: Room) -> None:

@@ -1,0 +1,112 @@
+"""The attempts at one request: what is to be known to go on elsewhere, how often, and how soon.
+
+Pure: what happens is decided here, when it happens in `assembly.py`. A group that is lost is answered by the
+next attempt at once, on another one. A fleet that cannot take the request now is asked again after pauses
+that grow, until the request's deadline: whoever reads the stream has been promised its rest.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shared.client.settings import ClientSettings
+from shared.messages import ResumePoint, Tokens
+from shared.messages.base import MAX_ATTEMPT
+
+FIRST_PAUSE_S = 0.025
+MAX_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class Interruption:
+    """A group was lost in mid-stream. Times on the client's clock, in seconds; 0: not yet.
+
+    lost_at: the loss was known here. accepted_at: another group had the request. resumed_at: new tokens came.
+    """
+
+    group: str
+    reason: str
+    lost_at: float
+    accepted_at: float = 0.0
+    resumed_at: float = 0.0
+
+
+class RetryBudget:
+    """How many requests of a client may be offered again in a second, beyond a burst of as many.
+
+    A fleet that comes back is not to be drowned by those who waited for it.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._tokens = rate
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may go now."""
+        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Attempts:
+    """number: of the attempt that counts. accepted: some group has had the request. refusals: in a row.
+
+    resume: where the first attempt here begins, if it goes on from an earlier one.
+    """
+
+    __slots__ = ("_max_losses", "_tokens", "accepted", "interruptions", "losses", "number", "refusals")
+
+    def __init__(
+        self, number: int, num_choices: int, settings: ClientSettings, resume: ResumePoint | None = None
+    ) -> None:
+        self.number = number
+        self.accepted = False
+        self.losses = 0
+        self.interruptions: list[Interruption] = []
+        before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * num_choices
+        self._tokens = [bytearray(tokens) for tokens in before]
+        self._max_losses = settings.max_losses
+        self.refusals = 0
+
+    def take(self, frame: Tokens, now: float) -> None:
+        """New tokens came. A choice that was not asked for is for the reader to complain about."""
+        for delta in frame.deltas:
+            if delta.choice < len(self._tokens):
+                self._tokens[delta.choice] += delta.token_ids
+        if self.interruptions and not self.interruptions[-1].resumed_at:
+            self.interruptions[-1].resumed_at = now
+
+    def accept(self, now: float) -> None:
+        """A group has the request."""
+        self.accepted = True
+        self.refusals = 0
+        if self.interruptions and not self.interruptions[-1].accepted_at:
+            self.interruptions[-1].accepted_at = now
+
+    def point(self, next_seq: int) -> ResumePoint | None:
+        """Where another group goes on when frames up to that number have come; None: at the beginning."""
+        if not next_seq:
+            return None
+        return ResumePoint(token_ids=[bytes(tokens) for tokens in self._tokens], next_seq=next_seq)
+
+    def lose(self, group: str, reason: str, now: float) -> bool:
+        """The group is lost; whether there is to be another attempt, which begins at once."""
+        self.losses += 1
+        if self.losses > self._max_losses or self.number >= MAX_ATTEMPT:
+            return False
+        self.interruptions.append(Interruption(group, reason, now))
+        self.number += 1
+        return True
+
+    def refuse(self) -> float | None:
+        """Nobody took this attempt; seconds until the next one, or None: it was the last."""
+        if self.number >= MAX_ATTEMPT:
+            return None
+        self.number += 1
+        pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.refusals, 16))
+        self.refusals += 1
+        return pause * random.uniform(0.5, 1.0)

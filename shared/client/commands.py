@@ -1,0 +1,52 @@
+"""What an `Assembly` wants done, as data; `client.py` does it. And what it counts."""
+
+from dataclasses import dataclass
+
+from shared.messages import ResumePoint
+from shared.messages.base import MAX_ATTEMPT
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish the request (again), as that attempt."""
+
+    attempt: int = 0
+    resume: ResumePoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskResend:
+    """Ask the group's leader for the frames from a number on."""
+
+    group: str
+    from_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    """Tell a group, or every group when it is empty, that the answer is no longer wanted.
+
+    attempt: the last one that is to end.
+    """
+
+    group: str
+    attempt: int = MAX_ATTEMPT
+
+
+Command = Publish | AskResend | SendCancel
+Commands = tuple[Command, ...]
+NOTHING: Commands = ()
+
+
+@dataclass(slots=True)
+class AssemblyStats:
+    """What went wrong with frames, over all requests of a client."""
+
+    republished: int = 0
+    gaps: int = 0
+    resends: int = 0
+    duplicates: int = 0
+    ignored: int = 0
+    lost: int = 0
+    resumed: int = 0
+    refused: int = 0
