@@ -6,7 +6,7 @@ asked of the KV state service, by the names that the groups use.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -57,39 +57,42 @@ class Turn:
 
 
 class GroupClient:
-    """One connection; turns may run side by side. Make it with `connect`."""
+    """Connections to groups; turns may run side by side. Make it with `connect`."""
 
-    def __init__(self, bus: NatsBus, model: str) -> None:
+    def __init__(self, bus: NatsBus, asks: NatsBus, model: str) -> None:
         self._bus = bus
+        self._asks = asks
         self._model = model
         self._inbox = f"{bus.new_inbox()}.f"
-        self._blocks = BlocksClient(bus)
+        self._blocks = BlocksClient(asks)
         self._turns: dict[str, Turn] = {}
         self._numbers = count()
         self._names = ("", "")
 
     @classmethod
-    async def connect(cls, url: str, model: str, group: str) -> "GroupClient":
-        """Connects, and learns how the groups name blocks.
+    async def connect(cls, urls: Mapping[str, str], model: str, group: str) -> "GroupClient":
+        """Connects, and learns how the groups name blocks; `urls` are the broker's, by user.
 
         Raises:
             TurnError: the model is not served.
         """
-        bus = await NatsBus.connect(url, name="bench")
-        client = cls(bus, model)
+        bus = await NatsBus.connect(urls["router"], name="bench")  # who may give work to a group
+        asks = await NatsBus.connect(urls["cli"], name="bench")
+        client = cls(bus, asks, model)
         await bus.subscribe(client._inbox, client._on_frames)
         await bus.flush()
-        answer = await bus.request(subjects.MODELS, encode(ListModels()), timeout_s=5.0)
+        answer = await asks.request(subjects.MODELS, encode(ListModels()), timeout_s=5.0)
         cards = {card.name: card for card in decode_reply(answer.data, ModelList).models}
         if model not in cards:
             raise TurnError(f"nobody serves {model}")
         asked = encode(HoldersQuery(tenant=TENANT, token_ids=b""))
-        reply = await bus.request(subjects.KV_HOLDERS, asked, timeout_s=5.0)
+        reply = await asks.request(subjects.KV_HOLDERS, asked, timeout_s=5.0)
         client._names = (cards[model].fingerprint, decode_reply(reply.data, Holding).kv_format)
         return client
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Lets go of the connections."""
+        await self._asks.close()
         await self._bus.close()
 
     async def turn(self, group: str, prompt: Sequence[int], *, tokens: int = 1, kv: Policy = "auto") -> Turn:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.console import fail
@@ -24,12 +24,12 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """Where it answers, and the process id of each of its services by name."""
+    """Where it answers, and the process id of each of its services by name; the broker by user."""
 
     url: str
     model: str
     pids: dict[str, int]
-    nats_url: str = ""
+    nats_urls: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def started(
         try:
             state = _await_ready(up, StateDir(folder), said, timeout_s)
             pids = {one.name: one.pid for one in state.services}
-            yield RunningStack(state.url, state.model, pids, state.nats_url)
+            yield RunningStack(state.url, state.model, pids, state.nats_urls)
         finally:
             _stop(up)
 

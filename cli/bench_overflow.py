@@ -103,7 +103,7 @@ def _measure(directory: Path, quantize: str, world: int, sizes: tuple[int, ...])
     words = [str(part) for option in options.items() for part in option]
 
     async def run(stack: RunningStack) -> dict[str, Any]:
-        client = await GroupClient.connect(stack.nats_url, "bench", bench.HOME)
+        client = await GroupClient.connect(stack.nats_urls, "bench", bench.HOME)
         try:
             return await bench.measure(client, plan, progress)
         finally:

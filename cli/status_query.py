@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,8 +15,10 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, encode
-from shared.errors import RyzError
+from shared.errors import InvalidRequest, RyzError
 from shared.messages import ServiceStatus, StatusQuery
+from shared.redact import redact
+from shared.settings import BusSettings, load
 
 GATHER_S = 0.3
 CONNECT_S = 1.0
@@ -35,8 +37,8 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON. `groups` and `sessions` are taken out of the services' own details."""
         return {
-            "nats_url": self.nats_url,
-            "supervisor": asdict(self.supervisor) if self.supervisor else None,
+            "nats_url": redact(self.nats_url),
+            "supervisor": self.supervisor.public() if self.supervisor else None,
             "services": [as_builtins(one) for one in self.services],
             "groups": self.groups(),
             "sessions": self.sessions(),
@@ -70,7 +72,15 @@ def find_broker(given: str, place: StateDir) -> str:
     if given:
         return given
     state = place.read()
-    return state.nats_url if state else os.environ.get("RYZ_NATS_URL", DEFAULT_NATS)
+    return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", DEFAULT_NATS)
+
+
+async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
+    """Connects to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
+    state = place.read()
+    if state and url in state.nats_urls.values():  # our own broker: the variables are about another one
+        return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S)
+    return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 
 async def query(nats_url: str, place: StateDir) -> Report:
@@ -79,10 +89,13 @@ async def query(nats_url: str, place: StateDir) -> Report:
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     report = Report(nats_url, place.read())
     try:
-        bus = await NatsBus.connect(nats_url, name="ryz status", connect_wait_s=CONNECT_S)
+        bus = await connect_broker(nats_url, place, "ryz status")
+    except InvalidRequest as error:
+        report.problem = f"{error.message[:1].upper()}{error.message[1:]}."
+        return report
     except RyzError:
         report.problem = (
-            f"No broker answers at {nats_url}. `ryz up` starts a stack; "
+            f"No broker answers at {redact(nats_url)}. `ryz up` starts a stack; "
             "`--nats-url` or RYZ_NATS_URL names another."
         )
         return report
@@ -92,7 +105,9 @@ async def query(nats_url: str, place: StateDir) -> Report:
         await bus.close()
     report.services.sort(key=lambda one: (one.service, str(one.detail.get("group", "")), one.instance_id))
     if not report.services:
-        report.problem = f"The broker at {nats_url} is up, but no service answers. `ryz up` starts them."
+        report.problem = (
+            f"The broker at {redact(nats_url)} is up, but no service answers. `ryz up` starts them."
+        )
     return report
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.status_query import Report
+from shared.redact import redact
 
 GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no store"}
 
@@ -27,7 +28,7 @@ def _headline(report: Report) -> str:
     where = f"API {up.url}, model {up.model}\n" if up else ""
     sessions = report.sessions()
     count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
-    return f"{where}broker {report.nats_url}{count}"
+    return f"{where}broker {redact(report.nats_url)}{count}"
 
 
 def _services(report: Report) -> Table:

@@ -14,6 +14,7 @@ import secrets
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgpack
 import nats.errors
@@ -176,8 +177,11 @@ async def connect(url: str) -> Client:
         if nc.is_connected or nc.is_reconnecting:
             print(f"[broker: {last}]", file=sys.stderr)
 
+    given = urlsplit(url)  # with accounts on the broker, a user reads inboxes of its own only
+    inbox = f"_INBOX.{given.username}" if given.password else "_INBOX"
     try:
-        await asyncio.wait_for(nc.connect(url, name="plain example", error_cb=note), CONNECT_TIMEOUT_S)
+        connecting = nc.connect(url, name="plain example", error_cb=note, inbox_prefix=inbox)
+        await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     except (OSError, ValueError, nats.errors.Error) as error:
         why = str(error) or last or "no answer"
         raise Failed(

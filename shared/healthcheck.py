@@ -1,7 +1,8 @@
 """Asks the service in this container whether it is ready; for container health checks.
 
 Run as a script in isolated mode, without site packages (`python -IS healthcheck.py [PORT]`): it starts in
-about 15 ms, and runs every few seconds. The port is the argument, else that of the admin endpoints.
+about 15 ms, and runs every few seconds. The port is the argument, else that of the admin endpoints. Where
+`RYZ_HTTP_CERT` is set, the port given is asked by HTTPS, without a look at the certificate: it is our own.
 """
 
 import os
@@ -11,11 +12,11 @@ import sys
 TIMEOUT_S = 2.0
 
 
-def problem(port: int, host: str = "127.0.0.1", timeout_s: float = TIMEOUT_S) -> str:
+def problem(port: int, host: str = "127.0.0.1", timeout_s: float = TIMEOUT_S, *, tls: bool = False) -> str:
     """Why the service is not ready; empty when it is."""
     answer = b""
     try:
-        with socket.create_connection((host, port), timeout_s) as connection:
+        with _connect(host, port, timeout_s, tls) as connection:
             connection.sendall(f"GET /ready HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
             while piece := connection.recv(65_536):
                 answer += piece
@@ -26,9 +27,20 @@ def problem(port: int, host: str = "127.0.0.1", timeout_s: float = TIMEOUT_S) ->
     return "" if status.split()[1:2] == ["200"] else f"{status}: {body.decode(errors='replace')}"
 
 
+def _connect(host: str, port: int, timeout_s: float, tls: bool) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout_s)
+    if not tls:
+        return connection
+    import ssl  # noqa: PLC0415 (it takes longer to import than all else here)
+
+    return ssl._create_unverified_context().wrap_socket(connection)
+
+
 def main() -> int:
     """Prints what is wrong, if anything; the exit status for the container engine."""
-    found = problem(int(sys.argv[1] if len(sys.argv) > 1 else os.environ["RYZ_ADMIN_PORT"]))
+    given = sys.argv[1] if len(sys.argv) > 1 else ""
+    tls = bool(given and os.environ.get("RYZ_HTTP_CERT"))
+    found = problem(int(given or os.environ["RYZ_ADMIN_PORT"]), tls=tls)
     if found:
         print(found)
     return 1 if found else 0

@@ -5,7 +5,6 @@ change. A wrong value ends the start with one line that names the variable, the 
 """
 
 import os
-import re
 import secrets
 import socket
 import sys
@@ -13,6 +12,9 @@ from typing import Literal, NoReturn, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.redact import redact
+from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"
 
@@ -49,7 +51,7 @@ class BusSettings(BaseSettings):
 
 
 class RedisTlsSettings(BaseSettings):
-    """TLS to Redis, for those who have a `redis_url`; `shared.tls.redis_url` joins them."""
+    """TLS to Redis, for those who have a `redis_url`; `redis_address` joins them."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
@@ -62,6 +64,10 @@ class RedisTlsSettings(BaseSettings):
         default="", description="A PEM file with our certificate, for a Redis that asks for one."
     )
     redis_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+
+    def redis_address(self, url: str) -> str:
+        """The URL with these files in it; raises `InvalidRequest` for one that cannot be used."""
+        return with_files(url, self.redis_ca, self.redis_cert, self.redis_key)
 
 
 class CommonSettings(BusSettings):
@@ -102,11 +108,6 @@ def load(kind: type[S]) -> S:
         return kind()
     except ValidationError as error:
         _refuse(error, kind.model_config.get("env_prefix", ENV_PREFIX))
-
-
-def redact(text: str) -> str:
-    """The text without passwords in URLs, for logs and messages."""
-    return re.sub(r"//[^\s,]+@", "//***@", text)
 
 
 def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:

@@ -36,8 +36,8 @@ def check_server_files(kind: str, cert: str, key: str) -> None:
     _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), kind, cert, key)
 
 
-def redis_url(url: str, ca: str, cert: str, key: str) -> str:
-    """The URL with the files in it, as redis-py takes them; raises `InvalidRequest` for one without use.
+def with_files(url: str, ca: str, cert: str, key: str) -> str:
+    """The URL of a Redis with the files in it, as redis-py takes them; `InvalidRequest` for one of no use.
 
     Ranks get the store's address as one URL, also on other hosts, which need the files under the same paths.
     """

@@ -4,15 +4,21 @@ The binaries come from the environment's own bin folder (the `local` extra bring
 missing one fails the test instead of skipping it.
 """
 
+import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from shared.bus.accounts import ACCOUNTS
+
+ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 10.0
 
 
@@ -35,16 +41,22 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A server that can be killed and started again on the same port."""
+    """A server that can be killed and started again on the same port. `env` adds to the environment."""
 
-    def __init__(self, command: list[str], port: int) -> None:
+    def __init__(self, command: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
         self.command = command
         self.port = port
+        self.env = env or {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts it and waits until it accepts connections."""
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            self.command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self.env},
+        )
         give_up = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up:
             if self.process.poll() is not None:
@@ -83,6 +95,24 @@ class NatsServer(ServerProcess):
     def url(self) -> str:
         """What clients connect to."""
         return f"nats://127.0.0.1:{self.port}"
+
+
+class GuardedNats(ServerProcess):
+    """A broker with the accounts and limits of a deployment; `more` goes before `deploy/nats.conf`."""
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        port = free_port()
+        self.passwords = {user: f"p{secrets.token_hex(8)}" for user in ACCOUNTS}
+        self.log = folder / f"nats-{port}.log"
+        config = folder / f"nats-{port}.conf"
+        config.write_text(f"{more}\n{(ROOT / 'deploy' / 'nats.conf').read_text()}")
+        command = [find_binary("nats-server"), "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
+        env = {ACCOUNTS[user].password_variable: word for user, word in self.passwords.items()}
+        super().__init__([*command, "-l", str(self.log)], port, env)
+
+    def url(self, user: str, scheme: str = "nats", host: str = "127.0.0.1") -> str:
+        """What a user connects to."""
+        return f"{scheme}://{user}:{self.passwords[user]}@{host}:{self.port}"
 
 
 class RedisServer(ServerProcess):

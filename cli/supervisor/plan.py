@@ -5,7 +5,8 @@ Pure but for finding the servers. Starting and watching them is the business of 
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from cli.supervisor.options import UpOptions, threads_per_rank
 from cli.supervisor.ports import pick_ports, require_free
@@ -16,9 +17,16 @@ from cli.supervisor.servers import (
     find_redis,
     nats_answers,
     nats_command,
+    new_passwords,
     redis_answers,
     redis_command,
 )
+from shared.bus import nats_conf
+from shared.bus.accounts import ACCOUNTS
+
+# Of a broker or a store that is not ours; they mean nothing to those that we start
+OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
+OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
 
 # Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
 # A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
@@ -29,12 +37,18 @@ GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The processes, and where the stack is reached."""
+    """The processes, and where the stack is reached.
+
+    nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
+    files: what has to be there before the start; not for other users' eyes.
+    """
 
     specs: list[ServiceSpec]
     url: str
     nats_url: str
     redis_url: str
+    nats_urls: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
 
 
 def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
@@ -46,30 +60,45 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     http_port = options.port or free.pop()
     nats_port = options.nats_port or free.pop()
     redis_port = options.redis_port or free.pop()
-    nats_url = options.nats_url or f"nats://127.0.0.1:{nats_port}"
+    passwords = {} if options.nats_url else new_passwords()
+    nats_urls = {user: f"nats://{user}:{word}@127.0.0.1:{nats_port}" for user, word in passwords.items()}
     redis_url = options.redis_url or f"redis://127.0.0.1:{redis_port}/0"
-    specs = []
+    specs, files = [], {}
+    common = {"RYZ_LOG_LEVEL": options.log_level}
     if not options.nats_url:
-        command = nats_command(find_nats(), nats_port)
-        specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port)))
+        config = options.state_dir / "nats.conf"
+        files[config] = nats_conf.render()
+        command = nats_command(find_nats(), nats_port, config)
+        env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
+        specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
+        common |= dict.fromkeys(OF_OTHER_BROKERS, "")
     if not options.redis_url:
+        common |= dict.fromkeys(OF_OTHER_STORES, "")
         command = redis_command(find_redis(), redis_port, options.redis_dir)
         specs.append(_server("redis", command, lambda: redis_answers("127.0.0.1", redis_port)))
-    common = {"RYZ_NATS_URL": nats_url, "RYZ_LOG_LEVEL": options.log_level}
+
+    def shared_by(name: str) -> dict[str, str]:
+        return common | {"RYZ_NATS_URL": options.nats_url or nats_urls[name.partition("-")[0]]}
+
     for name, port in zip(names, free, strict=False):
         own = {"RYZ_ADMIN_PORT": str(port), "RYZ_ADMIN_HOST": "127.0.0.1"}
         specs.append(
             _service(
-                name, common | own | _own_settings(name, options, redis_url, environ), probes.admin(port)
+                name,
+                shared_by(name) | own | _own_settings(name, options, redis_url, environ),
+                probes.admin(port),
             )
         )
-    url = f"http://{_reachable(options.host)}:{http_port}"
+    scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
+    url = f"{scheme}://{_reachable(options.host)}:{http_port}"
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
     model = options.model_name
     specs.append(
-        _service("gateway", common | api, probes.gateway(url, model, environ.get("RYZ_API_KEYS", "")))
+        _service(
+            "gateway", shared_by("gateway") | api, probes.gateway(url, model, environ.get("RYZ_API_KEYS", ""))
+        )
     )
-    return Plan(specs, url, nats_url, redis_url)
+    return Plan(specs, url, options.nats_url or nats_urls["outside"], redis_url, nats_urls, files)
 
 
 def _own_settings(
@@ -111,8 +140,10 @@ def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]
     return ServiceSpec(name, command, probe, phase, GRACE_S[phase], env | drain)
 
 
-def _server(name: str, command: list[str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:
-    return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS])
+def _server(
+    name: str, command: list[str], probe: Callable[[], Awaitable[bool]], env: Mapping[str, str] | None = None
+) -> ServiceSpec:
+    return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS], env or {})
 
 
 def _check_ports(options: UpOptions) -> None:

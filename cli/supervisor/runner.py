@@ -12,7 +12,7 @@ from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
-from cli.supervisor.state import StackState, StateDir, log_tail, start_time
+from cli.supervisor.state import StackState, StateDir, log_tail, start_time, write_private
 
 POLL_S = 0.05
 SUPERVISOR_LOG = "supervisor"
@@ -45,7 +45,7 @@ def run_detached(options: UpOptions) -> None:
 async def _run(options: UpOptions, place: StateDir) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
-    probes = Probes()
+    probes, files = Probes(), list[Path]()
     try:
         plan = make_plan(options, probes, os.environ)
         own_pid = os.getpid()
@@ -56,7 +56,11 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             nats_url=plan.nats_url,
             redis_url=plan.redis_url,
             model=options.model_name,
+            nats_urls=dict(plan.nats_urls),
         )
+        files.extend(plan.files)
+        for path, text in plan.files.items():
+            write_private(path, text)
         stack = Stack(plan.specs, place, state, PlainReport())
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -74,6 +78,8 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             await stack.close()
     finally:
         await probes.close()
+        for path in files:
+            path.unlink(missing_ok=True)
         place.release()
     out.print("All services have ended.", markup=False)
 

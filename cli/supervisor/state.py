@@ -9,8 +9,10 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cli.console import fail
+from shared.redact import redact
 
 DEFAULT_DIR = Path(".ryz")
 CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
@@ -28,7 +30,7 @@ class ServiceState:
 
 @dataclass(slots=True)
 class StackState:
-    """A stack as its supervisor sees it."""
+    """A stack as its supervisor sees it. `nats_url` is for callers outside, `nats_urls` is by user."""
 
     pid: int
     started_at: float
@@ -38,6 +40,17 @@ class StackState:
     model: str
     ready: bool = False
     services: list[ServiceState] = field(default_factory=list)
+    nats_urls: dict[str, str] = field(default_factory=dict)
+
+    def broker(self, user: str) -> str:
+        """The broker's URL for one of its users; a broker that is not ours has one URL for all."""
+        return self.nats_urls.get(user, self.nats_url)
+
+    def public(self) -> dict[str, Any]:
+        """What may be shown: no passwords."""
+        shown = asdict(self) | {"nats_url": redact(self.nats_url), "redis_url": redact(self.redis_url)}
+        del shown["nats_urls"]
+        return shown
 
 
 class StateDir:
@@ -82,7 +95,7 @@ class StateDir:
     def write(self, state: StackState) -> None:
         """Replaces the file in one step, so that a reader never sees half of it."""
         draft = self.path / f"up.json.{os.getpid()}"
-        draft.write_text(json.dumps(asdict(state), indent=1) + "\n")
+        write_private(draft, json.dumps(asdict(state), indent=1) + "\n")
         draft.replace(self._file)
 
     def release(self) -> None:
@@ -102,6 +115,13 @@ class StateDir:
             return None
         began = start_time(state.pid)
         return state if began is not None and abs(began - state.started_at) < CLOCK_SLACK_S else None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that only this user may read."""
+    path.unlink(missing_ok=True)  # the mode counts for a new file only
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def start_time(pid: int) -> float | None:

@@ -83,7 +83,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 def make_session_store(settings: Settings) -> GuardedStore:
     """The session store on Redis, behind its circuit."""
     link = RedisLink(
-        settings.redis_url,
+        settings.redis_address(settings.redis_url),
         timeout_s=settings.redis_timeout_s,
         max_connections=SESSION_CALL_KINDS * settings.kvstate_max_concurrent + 1,  # and one for the probe
         name="session store",
@@ -96,7 +96,7 @@ def make_session_store(settings: Settings) -> GuardedStore:
 def make_block_store(settings: Settings) -> GuardedBlocks:
     """The store of KV blocks' facts on the same Redis, with connections and a circuit of its own."""
     link = RedisLink(
-        settings.redis_url,
+        settings.redis_address(settings.redis_url),
         timeout_s=settings.kv_timeout_s,
         max_connections=(BLOCK_CALL_KINDS + SESSION_CALL_KINDS) * settings.kvstate_max_concurrent + 1,
         name="KV store",

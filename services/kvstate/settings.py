@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from shared.settings import CommonSettings
+from shared.settings import CommonSettings, RedisTlsSettings
 
 
-class Settings(CommonSettings):
+class Settings(CommonSettings, RedisTlsSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     redis_url: str = Field(

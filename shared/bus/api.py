@@ -40,6 +40,13 @@ class Subscription(Protocol):
         """Stops deliveries; handlers that already run go on. Calling it twice is fine."""
         ...
 
+    async def drain(self) -> None:
+        """Stops deliveries, but what the broker had sent here by then is still handled before it returns.
+
+        At most some seconds; without a broker, or after them, it ends like `unsubscribe`.
+        """
+        ...
+
 
 class Bus(Protocol):
     """Publish and subscribe. All methods may be called from one event loop only.

@@ -140,13 +140,22 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         self._sinks[subscription._id] = sink
         return subscription
 
-    async def forget(self, subscription: Any) -> None:
-        """Ends a subscription made by `listen`."""
-        self._sinks.pop(subscription._id, None)
+    async def forget(self, subscription: Any, *, flush_s: int = 0) -> None:
+        """Ends a subscription made by `listen`.
+
+        flush_s: for so long at most it still gets what the broker had sent before it knew.
+        """
+        if not flush_s:
+            self._sinks.pop(subscription._id, None)
         try:
             await subscription.unsubscribe()
+            if flush_s:  # twice, as in `NatsBus.flush`
+                await self.flush(flush_s)
+                await self.flush(flush_s)
         except nats.errors.Error as error:  # closed meanwhile: the broker has forgotten it by itself
             log.debug("unsubscribe without connection", error=str(error))
+        finally:
+            self._sinks.pop(subscription._id, None)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         # nats-py swallows a cancellation that comes while it waits here for a slow broker

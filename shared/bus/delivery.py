@@ -13,6 +13,7 @@ import structlog
 from shared.bus.api import Handler, Message
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
+DRAIN_WAIT_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +81,15 @@ class Delivery:
         self._stopped = True
         self._pending.clear()
         self._pending_bytes = 0
+
+    async def wait_empty(self, timeout_s: float) -> None:
+        """Waits until everything that was offered has been handled, or the time is over."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
+        while (others := self._running - {asyncio.current_task()}) and loop.time() < give_up:
+            left_s = give_up - loop.time()
+            await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # a place that fell free is taken again before the next look
 
     async def wait_idle(self, timeout_s: float) -> None:
         """Waits for the handlers that run, but not for the one that calls this; cancels what is left then."""

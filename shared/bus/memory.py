@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from shared.bus.api import Handler, Message, Subscription
-from shared.bus.delivery import BusStats, Delivery
+from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject, matches
 from shared.errors import Unavailable
@@ -86,6 +86,12 @@ class MemorySubscription:
     async def unsubscribe(self) -> None:
         """See `Subscription.unsubscribe`."""
         self._broker.remove(self)
+        self.delivery.stop()
+
+    async def drain(self) -> None:
+        """See `Subscription.drain`."""
+        self._broker.remove(self)
+        await self.delivery.wait_empty(DRAIN_WAIT_S)
         self.delivery.stop()
 
 

@@ -16,11 +16,12 @@ import structlog
 from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
 from shared.bus.connection import Address, Backoff, Connection
-from shared.bus.delivery import BusStats, Delivery
+from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject
 from shared.errors import InvalidRequest, Unavailable
-from shared.settings import BusSettings, redact
+from shared.redact import redact
+from shared.settings import BusSettings
 from shared.tls import client_context
 
 CLOSE_WAIT_S = 5.0
@@ -42,6 +43,12 @@ class NatsSubscription:
         """See `Subscription.unsubscribe`."""
         self.delivery.stop()
         await self._bus.drop(self)
+
+    async def drain(self) -> None:
+        """See `Subscription.drain`."""
+        await self._bus.drop(self, flush_s=FLUSH_TIMEOUT_S)
+        await self.delivery.wait_empty(DRAIN_WAIT_S)
+        self.delivery.stop()
 
 
 class NatsBus:
@@ -108,8 +115,10 @@ class NatsBus:
         )
 
     @classmethod
-    async def of(cls, settings: BusSettings, *, name: str, url: str = "") -> "NatsBus":
-        """Connects as the settings say; `url` takes the place of theirs. Raises like `connect`."""
+    async def of(
+        cls, settings: BusSettings, *, name: str, url: str = "", connect_wait_s: float = 0.0
+    ) -> "NatsBus":
+        """Connects as the settings say; what is given takes the place of theirs. Raises like `connect`."""
         where = url or settings.nats_url
         tls = None
         if settings.nats_ca or settings.nats_cert or settings.nats_key:
@@ -117,7 +126,7 @@ class NatsBus:
         return await cls.connect(
             where,
             name=name,
-            connect_wait_s=settings.nats_connect_wait_s,
+            connect_wait_s=connect_wait_s or settings.nats_connect_wait_s,
             inbox=settings.nats_inbox,
             tls=tls,
         )
@@ -198,12 +207,12 @@ class NatsBus:
         await self.flush()
         return subscription
 
-    async def drop(self, subscription: NatsSubscription) -> None:
-        """Tells the broker that a subscription ended."""
+    async def drop(self, subscription: NatsSubscription, *, flush_s: int = 0) -> None:
+        """Tells the broker that a subscription ended; see `Connection.forget`."""
         theirs = self._subscriptions.pop(subscription, None)
         if theirs is None or self._connection.is_closed:
             return
-        await self._connection.forget(theirs)
+        await self._connection.forget(theirs, flush_s=flush_s)
 
     async def flush(self) -> None:
         """See `Bus.flush`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -13,21 +14,22 @@ from tests.e2e.kit import Stack
 
 pytestmark = pytest.mark.timeout(90)
 
-SUBJECTS = [
-    subjects.generate("demo"),
-    subjects.generate("no such model"),
-    subjects.work("g0"),
-    subjects.cancel("g0"),
-    subjects.CANCEL_ALL,
-    subjects.resend("g0"),
-    subjects.heartbeat("g0"),
-    subjects.MODELS,
-    subjects.STATUS,
-    subjects.SESSION_GET,
-    subjects.SESSION_COMMIT,
-    subjects.SESSION_LIST,
-    subjects.SESSION_DELETE,
-]
+SENDERS = {
+    subjects.generate("demo"): "outside",
+    subjects.generate("no such model"): "gateway",
+    subjects.work("g0"): "router",
+    subjects.cancel("g0"): "outside",
+    subjects.CANCEL_ALL: "outside",
+    subjects.resend("g0"): "outside",
+    subjects.heartbeat("g0"): "worker",
+    subjects.MODELS: "gateway",
+    subjects.STATUS: "cli",
+    subjects.SESSION_GET: "worker",
+    subjects.SESSION_COMMIT: "worker",
+    subjects.SESSION_LIST: "gateway",
+    subjects.SESSION_DELETE: "gateway",
+}
+SUBJECTS = list(SENDERS)
 ANSWERED = {
     subjects.generate("demo"),
     subjects.generate("no such model"),
@@ -57,7 +59,12 @@ def garbage() -> list[bytes]:
 
 async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
     restarts = {one.name: one.restarts for one in null_stack.state.services}
-    bus = await NatsBus.connect(null_stack.state.nats_url, name="garbage")
+    stack = AsyncExitStack()
+    buses = {}
+    for user in {"gateway", *SENDERS.values()}:
+        buses[user] = await NatsBus.connect(null_stack.state.broker(user), name="garbage")
+        stack.push_async_callback(buses[user].close)
+    bus = buses["gateway"]  # all answers come to its inbox
     answers: dict[str, int] = {}
     complete = asyncio.Event()
 
@@ -71,14 +78,16 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
         inbox = bus.new_inbox()
         await bus.subscribe(f"{inbox}.*", count)
         for place, subject in enumerate(SUBJECTS):
+            sender = buses[SENDERS[subject]]
             for data in garbage():
-                await bus.publish(subject, data, reply=f"{inbox}.{place}")
-                await bus.publish(subject, data)
-        await bus.flush()
+                await sender.publish(subject, data, reply=f"{inbox}.{place}")
+                await sender.publish(subject, data)
+        for sender in buses.values():
+            await sender.flush()
         async with asyncio.timeout(10):
             await complete.wait()
     finally:
-        await bus.close()
+        await stack.aclose()
     async with httpx.AsyncClient(base_url=null_stack.state.url, timeout=10) as client:
         assert (await client.get("/ready")).status_code == 200
         body = {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "still there?"}]}

@@ -17,6 +17,7 @@ from cli.supervisor.restarts import RestartPolicy
 from cli.supervisor.runner import describe_groups
 from cli.supervisor.stack import STOP_DEADLINE_S
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
+from shared.bus.accounts import ACCOUNTS
 
 
 def options(folder: Path, **changes: object) -> UpOptions:
@@ -78,13 +79,34 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
     assert worker["RYZ_THREADS"] == str(threads_per_rank(2, 2))
     assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
-    services = [spec for spec in plan.specs if spec.env]
-    assert {spec.env["RYZ_NATS_URL"] for spec in services} == {plan.nats_url}
+    services = [spec for spec in plan.specs if spec.name not in {"nats", "redis"}]
+    assert {spec.name: spec.env["RYZ_NATS_URL"] for spec in services} == {
+        spec.name: plan.nats_urls[spec.name.partition("-")[0]] for spec in services
+    }
     assert all(float(spec.env["RYZ_DRAIN_TIMEOUT_S"]) < spec.grace_s for spec in services)
     phases = sorted(plan.specs, key=lambda spec: spec.stop_phase)
     assert phases[0].name == "gateway"
     assert {spec.name for spec in phases[-2:]} == {"nats", "redis"}
     assert sum(GRACE_S.values()) <= STOP_DEADLINE_S
+
+
+async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> None:
+    probes = Probes()
+    first, second = (make_plan(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
+    await probes.close()
+    nats = first.specs[0]
+    assert (tmp_path / "nats.conf") in first.files
+    assert str(tmp_path / "nats.conf") in nats.command
+    for user, url in first.nats_urls.items():
+        password = nats.env[ACCOUNTS[user].password_variable]
+        assert f"{user}:{password}@" in url
+        assert password[0].isalpha(), "nats-server would read a number"
+        assert url != second.nats_urls[user]
+        assert not any(password in " ".join(spec.command) for spec in first.specs)
+    assert first.nats_url == first.nats_urls["outside"]
+    assert first.url.startswith("https://")
+    # what the environment says of another broker does not count for this one
+    assert next(spec for spec in first.specs if spec.name == "router").env["RYZ_NATS_CA"] == ""
 
 
 async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
@@ -103,6 +125,9 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     await probes.close()
     assert {spec.name for spec in plan.specs}.isdisjoint({"nats", "redis"})
     assert plan.nats_url == "nats://far:4222"
+    assert {spec.env["RYZ_NATS_URL"] for spec in plan.specs} == {"nats://far:4222"}
+    assert not plan.files
+    assert not any("RYZ_NATS_CA" in spec.env for spec in plan.specs), "as the environment has them"
     assert plan.url.startswith("http://127.0.0.1:")
 
 
@@ -218,6 +243,19 @@ def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None
     place.release()
     place.release()
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_state_with_passwords_is_for_this_user_only(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    assert place.acquire()
+    state = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
+    state.nats_url, state.nats_urls = "nats://outside:hush@h:1", {"cli": "nats://cli:hush@h:1"}
+    place.write(state)
+    assert (tmp_path / "up.json").stat().st_mode & 0o777 == 0o600
+    assert state.broker("cli") == "nats://cli:hush@h:1"
+    assert state.broker("router") == "nats://outside:hush@h:1", "another broker has one URL for all"
+    assert "hush" not in str(state.public())
+    place.release()
 
 
 def test_a_broken_state_file_counts_as_none(tmp_path: Path) -> None:
