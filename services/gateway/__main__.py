@@ -22,6 +22,7 @@ from shared.errors import Unavailable
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
 from shared.settings import load
+from shared.tls import check_server_files
 
 log = structlog.get_logger(__name__)
 
@@ -80,11 +81,14 @@ async def start(
 
     service.on_drain(drain)
     service.set_detail(lambda: {"running": context.places.taken, "max_concurrent": context.places.limit})
+    check_server_files("HTTP", settings.http_cert, settings.http_key)
     port = await stack.enter_async_context(
         http_server(
             app,
             settings.http_host,
             settings.http_port,
+            ssl_certfile=settings.http_cert or None,
+            ssl_keyfile=settings.http_key or None,
             http="httptools",
             ws="none",
             timeout_keep_alive=settings.keep_alive_s,
@@ -95,7 +99,7 @@ async def start(
         )
     )
     stack.callback(end_running)
-    log.info("serving", host=settings.http_host, port=port, keys=len(keys))
+    log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
     return port
 
 

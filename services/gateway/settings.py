@@ -10,6 +10,10 @@ class GatewaySettings(CommonSettings):
 
     http_host: str = Field(default="127.0.0.1", description="Where the API is served.")
     http_port: int = Field(default=8000, ge=0, le=65535, description="Its port; 0 takes a free one.")
+    http_cert: str = Field(
+        default="", description="A PEM file with the API's certificate: it is served by HTTPS only."
+    )
+    http_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
     api_keys: SecretStr = Field(
         default=SecretStr(""), description="`key:tenant,key:tenant`; empty: open to everybody, as `default`."
     )
