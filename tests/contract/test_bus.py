@@ -286,6 +286,32 @@ async def test_what_exceeds_the_pending_limit_is_dropped_and_counted(bus: NatsBu
     assert bus.stats.dropped == 9
 
 
+async def test_a_subscription_that_drains_handles_what_was_sent_to_it(connect: Connect) -> None:
+    sender, receiver = await connect(), await connect()
+    got: list[bytes] = []
+
+    async def slowly(message: Message) -> None:
+        await asyncio.sleep(0.001)
+        got.append(message.data)
+
+    subject = f"{receiver.new_inbox()}.work"
+    subscriptions = [await receiver.subscribe(subject, slowly, queue="q") for _ in range(2)]
+    for n in range(100):
+        await sender.publish(subject, b"%d" % n)
+    await sender.flush()
+    await subscriptions[0].drain()
+    for n in range(100, 200):
+        await sender.publish(subject, b"%d" % n)
+    await sender.flush()
+    await subscriptions[1].drain()
+    assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
+    await subscriptions[0].drain()
+    await subscriptions[1].unsubscribe()
+    await sender.publish(subject, b"late")
+    await settle(receiver)
+    assert len(got) == 200
+
+
 async def test_unsubscribe_stops_deliveries_and_leaves_running_handlers_alone(bus: Bus) -> None:
     subject, got, started = bus.new_inbox(), Collector(), asyncio.Event()
 
