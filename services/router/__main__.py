@@ -12,6 +12,7 @@ from services.router.dispatch import Dispatcher
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.handlers import Handlers
+from services.router.losses import Losses
 from services.router.memory import Memory
 from services.router.metrics import FleetCollector, Metrics
 from services.router.news import SessionNews
@@ -19,6 +20,7 @@ from services.router.parts import Parts
 from services.router.pins import PinKeeper
 from services.router.settings import Settings
 from services.router.status import describe
+from services.router.watch import Watch
 from shared.lifecycle import Service, run
 from shared.settings import load
 
@@ -33,15 +35,19 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     costs = settings.costs()
     policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
     parts = Parts(bus, fleet, policy, costs, memory, metrics, settings, time.monotonic, service.tracer)
-    handlers, news = Handlers(parts, Dispatcher(parts)), SessionNews(parts)
+    losses = Losses(parts)
+    handlers, news = Handlers(parts, Dispatcher(parts), losses), SessionNews(parts)
+    watch = Watch(parts, losses)
     pins = PinKeeper(bus, memory.pins, metrics, settings.router_pins_refresh_s)
     service.set_detail(lambda: describe(parts))
     await service.answer_status(bus)
     await service.serve_admin(stack)
     await handlers.listen()
     await news.listen()
+    await losses.listen()
+    await watch.listen()
     service.spawn(pins.keep(), "keep pins")
-    service.spawn(handlers.watch(), "watch fleet")
+    service.spawn(watch.run(), "watch fleet")
     # who has heard no heartbeat yet would answer that there is no such model
     await asyncio.sleep(settings.router_warmup_s)
     service.on_drain(news.leave)

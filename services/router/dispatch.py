@@ -4,21 +4,24 @@ Every request that gets here ends in exactly one of the two, unless the broker i
 hears nothing, publishes it again.
 """
 
+import random
 import time
 
 import structlog
 
 from services.router.account import Account
-from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
-from services.router.domain.pins import choose_pinned
+from services.router.domain.choice import choose
+from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
+from services.router.domain.policy import RETRY_STARTING_S
 from services.router.incoming import Incoming, Sender
 from services.router.memory import Forward
 from services.router.parts import Parts
 from shared import subjects
 from shared.codec import encode
-from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable, from_code
+from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Failed, FrameBatch, Route, Work
 
+_JITTER = 0.2  # of the time to come back
 log = structlog.get_logger(__name__)
 
 
@@ -53,23 +56,15 @@ class Dispatcher:
                 answer_tokens = turn_tokens - facts.prompt_tokens
                 self._fleet.sent(decision.group, prompt_tokens, now, answer_tokens)
         else:
-            error = from_code(decision.code, decision.message, decision.data())
-            await self.fail(_sender(incoming), error, decision.reason)
+            await self._refuse(incoming, decision)
 
     async def undelivered(self, forward: Forward, now: float) -> None:
-        """Nobody took the request: its group is lost, and another one is tried."""
-        if self._fleet.mark_lost(forward.group, "no_responders", now):
-            log.warning("group lost", group=forward.group, reason="no_responders")
-            self._metrics.event("group_lost")
+        """Nobody took the request where it was sent: another group is tried."""
         if forward.count < self._max_forwards:
             await self.dispatch(forward.incoming, now, forward.count + 1)
             return
-        error = Unavailable(
-            f"{forward.count} groups were chosen and none took the request; retry in 1 s",
-            reason="no_group",
-            retry_after_s=1.0,
-        )
-        await self.fail(_sender(forward.incoming), error, "no_group")
+        message = f"{forward.count} groups were chosen and none took the request"
+        await self._refuse(forward.incoming, Refusal("unavailable", "no_group", message, RETRY_STARTING_S))
 
     async def fail(self, sender: Sender, error: RyzError, reason: str) -> None:
         """Tells the caller that its request ended here."""
@@ -90,14 +85,21 @@ class Dispatcher:
             log.warning("answer not sent", request_id=sender.request_id, problem=problem.message)
             self._metrics.event("answer_not_sent")
 
+    async def _refuse(self, incoming: Incoming, refusal: Refusal) -> None:
+        error = refusal.error(random.uniform(1.0 - _JITTER, 1.0 + _JITTER))
+        await self.fail(_sender(incoming), error, refusal.reason)
+
     def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
         """The decision, and the view it was made on; a copy needs none."""
-        earlier = self._memory.duplicates.group_of(incoming.request_id, incoming.attempt, now)
+        duplicates, request_id, attempt = self._memory.duplicates, incoming.request_id, incoming.attempt
+        earlier = duplicates.group_of(request_id, attempt, now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
-        view = self._fleet.view(facts.model, now)
+        # a group that gave it back may not have told yet that it drains, or beat once more before it went
+        avoid = duplicates.group_of(request_id, attempt - 1, now) if attempt else None
+        view = self._fleet.view(facts.model, now, avoid or "")
         pinned = self._memory.pins.group_of(incoming.asker.tenant, incoming.session_id)
-        return view, choose_pinned(pinned, self._policy, facts, view, now)
+        return view, choose(facts, view, now, policy=self._policy, pinned=pinned)
 
     async def _send(
         self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
@@ -117,20 +119,20 @@ class Dispatcher:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
         # remembered before it is sent: the broker's "nobody there" may be quick
         forward = Forward(incoming, chosen.group, count)
-        memory.forwards.put(incoming.request_id, forward, now, len(incoming.data))
+        memory.forwards.put(incoming.key, forward, now, len(incoming.data))
         try:
             await self._bus.publish(
                 subjects.work(chosen.group),
                 data,
-                reply=f"{self.inbox}.{incoming.request_id}",
+                reply=f"{self.inbox}.{incoming.key}",
                 headers=headers or None,
             )
         except RequestTooLarge:
-            memory.forwards.pop(incoming.request_id, now)
+            memory.forwards.pop(incoming.key, now)
             await self.fail(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
             return False
         except Unavailable as error:
-            memory.forwards.pop(incoming.request_id, now)
+            memory.forwards.pop(incoming.key, now)
             await self.fail(_sender(incoming), error, "broker")
             return False
         memory.duplicates.remember(incoming.request_id, incoming.attempt, chosen.group, now)

@@ -1,4 +1,4 @@
-"""The router's side of the bus: takes requests, heartbeats and queries, and keeps the fleet's clock.
+"""The router's side of the bus: takes requests, heartbeats and queries.
 
 All handlers but those of `state_server` run one after another and wait for nothing: a decision takes some
 microseconds, and a message that is sent late would have been decided on old news.
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from services.router.dispatch import Dispatcher
 from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
+from services.router.losses import Losses
 from services.router.parts import Parts
 from shared import subjects
 from shared.bus import Message, Subscription
@@ -26,9 +27,10 @@ log = structlog.get_logger(__name__)
 class Handlers:
     """Subscriptions around a `Dispatcher`."""
 
-    def __init__(self, parts: Parts, dispatcher: Dispatcher) -> None:
+    def __init__(self, parts: Parts, dispatcher: Dispatcher, losses: Losses) -> None:
         self._bus = parts.bus
         self._dispatcher = dispatcher
+        self._losses = losses
         self._fleet = parts.fleet
         self._memory = parts.memory
         self._metrics = parts.metrics
@@ -60,9 +62,11 @@ class Handlers:
         ]
 
     async def leave(self) -> None:
-        """Takes no more requests; those that were forwarded are still tried elsewhere if nobody took them."""
-        for subscription in self._taking:
-            await subscription.unsubscribe()
+        """Takes no more requests; what the broker had handed to this process already is dispatched.
+
+        Those that were forwarded are still tried elsewhere if nobody took them.
+        """
+        await asyncio.gather(*(subscription.drain() for subscription in self._taking))
         self._taking.clear()
         if not self._bus.connected:
             return
@@ -85,12 +89,14 @@ class Handlers:
 
     async def on_undelivered(self, message: Message) -> None:
         """The broker's word that nobody listens where a request was sent; anything else here is a stray."""
-        request_id, now = message.subject.rpartition(".")[2], self._clock()
-        forward = self._memory.forwards.pop(request_id, now) if message.no_responders else None
+        key, now = message.subject.rpartition(".")[2], self._clock()
+        forward = self._memory.forwards.pop(key, now) if message.no_responders else None
         if forward is None:
             self._metrics.event("stray_reply")
             return
         self._metrics.event("undelivered")
+        if self._fleet.mark_lost(forward.group, "no_responders", now):
+            await self._losses.tell()
         await self._dispatcher.undelivered(forward, now)
 
     async def on_heartbeat(self, message: Message) -> None:
@@ -110,7 +116,13 @@ class Handlers:
         if change == "same":
             return
         self._metrics.event(f"heartbeat_{change}")
-        if change != "ignored":
+        if change == "restarted":
+            await self._losses.tell()
+        if change == "tripped":
+            log.warning("breaker tripped", group=heartbeat.group, reason="broken generations",
+                        broken_total=heartbeat.broken_total, ended_total=heartbeat.ended_total)  # fmt: skip
+            self._metrics.event("group_tripped")
+        elif change != "ignored":
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, instance=heartbeat.instance_id)  # fmt: skip
 
@@ -126,27 +138,6 @@ class Handlers:
             await self._bus.publish(
                 message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
             )
-
-    async def watch(self) -> None:
-        """Looks for silent groups, for ever. Run it as a task; cancel it to end it.
-
-        When this process was held up, or the broker was away, heartbeats wait to be read or never came: that
-        says nothing of the groups, so nobody is lost until they had the time to be heard again.
-        """
-        tick_s = self._settings.router_tick_s
-        last = trusted_from = self._clock()
-        while True:
-            await asyncio.sleep(tick_s)
-            now = self._clock()
-            if not self._bus.connected:
-                trusted_from = now + self._settings.router_warmup_s
-            elif now - last > 2 * tick_s:
-                trusted_from = max(trusted_from, now + tick_s)
-            last = now
-            self._memory.expire(now)
-            for name in self._fleet.expire(now) if now >= trusted_from else ():
-                log.warning("group lost", group=name, reason="silent")
-                self._metrics.event("group_lost")
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
         last = await last_groups.find(incoming.asker.tenant, incoming.session_id)

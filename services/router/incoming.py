@@ -38,6 +38,11 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     headers: dict[str, str]
 
+    @property
+    def key(self) -> str:
+        """Names this attempt of the request, as one token of a subject."""
+        return f"{self.request_id}-{self.attempt}"
+
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
     """Whom to answer, as far as a broken message shows it."""
@@ -71,6 +76,13 @@ def read(message: Message, now: float) -> Incoming:
         )
     left_ms = read_timeout_ms(message.headers)
     session = request.session
+    facts = RequestFacts(
+        request.model,
+        routing_key(request),
+        len(message.data) // _BYTES_PER_TOKEN,
+        priority=request.priority,
+        resumed=request.attempt > 0,
+    )
     return Incoming(
         data=message.data,
         request_id=request.request_id,
@@ -78,7 +90,7 @@ def read(message: Message, now: float) -> Incoming:
         asker=_asker(request),
         session_id=session.session_id if session is not None and session.given else "",
         reply_to=reply_to,
-        facts=RequestFacts(request.model, routing_key(request), len(message.data) // _BYTES_PER_TOKEN),
+        facts=facts,
         deadline=now + left_ms / 1000 if left_ms is not None else None,
         headers=carry(message.headers),
     )

@@ -39,6 +39,12 @@ class Metrics:
             ["event"],
             registry=registry,
         )
+        self._losses = Counter(
+            "ryz_router_groups_lost_total",
+            "Groups that were given up, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self._seconds = Histogram(
             "ryz_router_decision_seconds", "Time to choose a group.", buckets=_SECONDS, registry=registry
         )
@@ -65,6 +71,10 @@ class Metrics:
     def refused(self, code: str, reason: str) -> None:
         """A request is answered with an error."""
         self._refusals.labels(code, reason).inc()
+
+    def lost(self, reason: str) -> None:
+        """A group was given up."""
+        self._losses.labels(reason).inc()
 
     def event(self, name: str) -> None:
         """Something else happened."""

@@ -59,6 +59,18 @@ class Settings(CommonSettings):
         le=60,
         description="Time on top of them, for delays of the broker and of ourselves.",
     )
+    router_disconnect_hold_s: float = Field(
+        default=0.1,
+        ge=0,
+        le=10,
+        description="Heartbeats so soon after the broker's word that a leader is gone do not count.",
+    )
+    router_reconnect_s: float = Field(
+        default=1.5,
+        ge=0,
+        le=60,
+        description="How long groups may take to come back to a broker that was away, before silence counts.",
+    )
     router_forget_s: float = Field(
         default=300.0, ge=1, le=86_400, description="Seconds that the model of a silent group stays known."
     )
@@ -114,7 +126,11 @@ class Settings(CommonSettings):
         description="Requests that may wait in a router; more are dropped.",
     )
     router_breaker_failures: int = Field(
-        default=3, ge=1, le=1000, description="Losses of a group within the window that trip its breaker."
+        default=3,
+        ge=1,
+        le=1000,
+        description="Losses of a group within the window that trip its breaker; or broken generations, if "
+        "most were.",
     )
     router_breaker_window_s: float = Field(default=10.0, gt=0, le=3600, description="That window.")
     router_breaker_open_s: float = Field(
@@ -132,6 +148,7 @@ class Settings(CommonSettings):
             forget_s=self.router_forget_s,
             max_groups=self.router_max_groups,
             half_life_s=self.router_balance_half_life_s,
+            hold_s=self.router_disconnect_hold_s,
             load=LoadLimits(self.router_max_inflight, self.router_assumed_service_s),
             breaker=BreakerLimits(
                 self.router_breaker_failures, self.router_breaker_window_s, self.router_breaker_open_s

@@ -37,4 +37,6 @@ def _group(group: Group, now: float) -> dict[str, Any]:
         "wait_s": round(view.wait_s, 3),
         "requests_per_s": round(group.requests_per_s, 1),
         "sent_total": group.sent_total,
+        "ended_total": heartbeat.ended_total,
+        "broken_total": heartbeat.broken_total,
     }

@@ -251,7 +251,8 @@ async def test_a_known_model_without_a_ready_group_is_unavailable(
     leaders[0].state = leaders[1].state = "starting"
     async with router(nats_url):
         failed = await caller.failure(caller.request())
-        assert (failed.code, failed.data) == ("unavailable", {"reason": "no_group", "retry_after_s": 1.0})
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
+        assert 0.8 <= failed.data["retry_after_s"] <= 1.2
         leaders[0].state = "ready"
         await asyncio.sleep(3 * BEAT_MS / 1000)
         assert await caller.group_of("s") == leaders[0].group
@@ -297,7 +298,7 @@ async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, l
     async with router(nats_url):
         failed = await caller.failure(caller.request())
         assert (failed.code, failed.data["reason"]) == ("overloaded", "all_full")
-        assert 0.1 <= failed.data["retry_after_s"] <= 30
+        assert 0.08 <= failed.data["retry_after_s"] <= 36
 
 
 async def test_a_fast_small_fleet_is_not_refused(

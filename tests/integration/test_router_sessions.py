@@ -125,7 +125,7 @@ async def test_a_pinned_group_that_is_full_refuses_and_one_that_drains_gives_way
         async with router(nats_url):
             failed = await caller.failure(caller.request("s"))
             assert (failed.code, failed.data["reason"]) == ("overloaded", "pin_full")
-            assert 0.1 <= failed.data["retry_after_s"] <= 30
+            assert 0.08 <= failed.data["retry_after_s"] <= 36
             pinned.load, pinned.state = Load(max_running=64, max_waiting=64), "draining"
             await asyncio.sleep(2 * BEAT_MS / 1000)
             route = await reason_of(caller, leaders, caller.request("s"))

@@ -12,23 +12,23 @@ from services.router.domain.expiring import ExpiringMap
 
 def tripped() -> Breaker:
     breaker = Breaker(BreakerLimits(failures=2, window_s=10.0, open_s=1.0, max_open_s=4.0))
-    breaker.failed(0.0)
-    assert breaker.failed(0.0)
+    breaker.lost(0.0)
+    assert breaker.lost(0.0)
     return breaker
 
 
 def test_failures_far_apart_do_not_trip() -> None:
     breaker = Breaker(BreakerLimits(failures=2, window_s=10.0))
-    assert not breaker.failed(0.0)
-    assert not breaker.failed(10.1)
-    assert breaker.failed(10.2)
+    assert not breaker.lost(0.0)
+    assert not breaker.lost(10.1)
+    assert breaker.lost(10.2)
 
 
 def test_a_success_forgets_failures() -> None:
     breaker = Breaker(BreakerLimits(failures=2))
-    breaker.failed(0.0)
-    breaker.succeeded()
-    assert not breaker.failed(0.1)
+    breaker.lost(0.0)
+    breaker.accepted()
+    assert not breaker.lost(0.1)
     assert breaker.allows(0.1)
 
 
@@ -50,20 +50,20 @@ def test_a_failed_probe_doubles_the_time_up_to_the_limit() -> None:
         now += open_s
         assert breaker.allows(now)
         breaker.sent(now)
-        assert breaker.failed(now)
+        assert breaker.lost(now)
 
 
 def test_a_probe_that_ends_well_closes_it() -> None:
     breaker = tripped()
     breaker.sent(1.0)
-    breaker.succeeded()
+    breaker.accepted()
     assert breaker.state(1.0) == "closed"
-    assert not breaker.failed(1.1)
+    assert not breaker.lost(1.1)
 
 
 def test_late_failures_of_an_open_breaker_change_nothing() -> None:
     breaker = tripped()
-    assert not breaker.failed(0.5)
+    assert not breaker.lost(0.5)
     assert breaker.allows(1.0)
 
 

@@ -32,7 +32,7 @@ def test_a_full_pinned_group_refuses() -> None:
     decision = choose_pinned("g1", make_policy("hybrid"), FACTS, FleetView("m", (FREE, FULL)), 0.0)
     assert isinstance(decision, Refusal)
     assert decision.code == "overloaded"
-    assert decision.data() == {"reason": "pin_full", "retry_after_s": 3.0}
+    assert decision.error().data == {"reason": "pin_full", "retry_after_s": 3.0}
     assert "'g1'" in decision.message
     assert "unpin" in decision.message
 

@@ -74,7 +74,7 @@ def test_all_full_is_refused_with_a_time_to_come_back(name: PolicyName) -> None:
     decision = make_policy(name).choose(facts(), view, 0.0)
     assert isinstance(decision, Refusal)
     assert (decision.code, decision.reason) == ("overloaded", "all_full")
-    assert decision.data() == {"reason": "all_full", "retry_after_s": 2.5}
+    assert decision.error().data == {"reason": "all_full", "retry_after_s": 2.5}
     assert "2 groups of model 'm' are full" in decision.message
 
 

@@ -1,8 +1,11 @@
-"""A circuit breaker for one group: pure, fed with how things end, asked before a group is chosen.
+"""A circuit breaker for one group: pure, fed with losses and ends of generations, asked before it is chosen.
 
-Closed: all pass. Open: none pass until `open_s` is over; each time it trips again without a success in
-between the time doubles, up to `max_open_s`. Half-open: one request passes, and its end decides. Failures
-that count today are missing responders and lost heartbeats; the ends of generations are fed in the same way.
+Closed: all pass. It trips when a group is lost `failures` times within the window with nothing accepted in
+between, or when so many of its generations broke there and those were more than half of all that ended: a
+few broken ones among many good ones are no reason. Open: none pass until `open_s` is over; each time it trips
+again without a recovery in between the time doubles, up to `max_open_s`. Half-open: one request passes, and
+its fate decides. To be accepted says enough of a group that nobody could reach; one whose generations broke
+has to end one well.
 """
 
 from collections import deque
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BreakerState = Literal["closed", "open", "half_open"]
+_PARTS = 16  # of the window, by which ends are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,12 @@ class Breaker:
 
     def __init__(self, limits: BreakerLimits) -> None:
         self._limits = limits
-        self._failed_at: deque[float] = deque(maxlen=limits.failures)
+        self._lost_at: deque[float] = deque(maxlen=limits.failures)
+        self._ends: deque[tuple[float, int, int]] = deque()  # begin of a part, good ends, broken ones
         self._opened_at: float | None = None
         self._open_s = limits.open_s
         self._probe_at: float | None = None
+        self._breaks = False  # tripped by ends, not by losses
 
     def state(self, now: float) -> BreakerState:
         """What it is at this moment."""
@@ -58,25 +64,68 @@ class Breaker:
         if self._opened_at is not None and self.state(now) == "half_open":
             self._probe_at = now
 
-    def succeeded(self) -> None:
-        """Something ended well: closes, and forgets all failures."""
-        if self._opened_at is None and not self._failed_at:
-            return
-        self._failed_at.clear()
-        self._opened_at = self._probe_at = None
-        self._open_s = self._limits.open_s
+    def accepted(self) -> None:
+        """The group took a request: it can be reached. Says nothing of how its generations end."""
+        self._lost_at.clear()
+        if self._opened_at is not None and not self._breaks:
+            self._close()
 
-    def failed(self, now: float) -> bool:
-        """Something ended badly; True when this tripped the breaker."""
+    def lost(self, now: float) -> bool:
+        """The group was given up; True when this tripped the breaker."""
         if self._opened_at is not None:
             if self.state(now) == "open":
                 return False  # a late failure of a request sent before it tripped
-            self._open_s = min(self._limits.max_open_s, self._open_s * 2)
-            self._opened_at, self._probe_at = now, None
+            self._trip(now, self._breaks)
             return True
-        self._failed_at.append(now)
-        if len(self._failed_at) < self._limits.failures or now - self._failed_at[0] > self._limits.window_s:
+        self._lost_at.append(now)
+        if len(self._lost_at) < self._limits.failures or now - self._lost_at[0] > self._limits.window_s:
             return False
-        self._failed_at.clear()
-        self._opened_at, self._probe_at = now, None
+        self._trip(now, breaks=False)
         return True
+
+    def ended(self, good: int, broken: int, now: float) -> bool:
+        """So many generations ended; True when this tripped the breaker."""
+        if not good and not broken:
+            return False
+        if self._opened_at is not None:
+            return self._probed(good, broken, now)
+        self._count(good, broken, now)
+        if not broken:
+            return False
+        all_good, all_broken = sum(part[1] for part in self._ends), sum(part[2] for part in self._ends)
+        if all_broken < self._limits.failures or all_broken <= all_good:
+            return False
+        self._trip(now, breaks=True)
+        return True
+
+    def _probed(self, good: int, broken: int, now: float) -> bool:
+        """Ends while it is not closed; those from before a probe was sent decide nothing."""
+        if self.state(now) == "open" or self._probe_at is None:
+            return False
+        if broken > good:
+            self._trip(now, breaks=True)
+            return True
+        self._close()
+        return False
+
+    def _count(self, good: int, broken: int, now: float) -> None:
+        window_s = self._limits.window_s
+        while self._ends and now - self._ends[0][0] > window_s:
+            self._ends.popleft()
+        if self._ends and now - self._ends[-1][0] < window_s / _PARTS:
+            began, good_before, broken_before = self._ends.pop()
+            self._ends.append((began, good_before + good, broken_before + broken))
+        else:
+            self._ends.append((now, good, broken))
+
+    def _trip(self, now: float, breaks: bool) -> None:
+        if self._opened_at is not None:
+            self._open_s = min(self._limits.max_open_s, self._open_s * 2)
+        self._opened_at, self._probe_at, self._breaks = now, None, breaks
+        self._lost_at.clear()
+        self._ends.clear()
+
+    def _close(self) -> None:
+        self._opened_at = self._probe_at = None
+        self._breaks = False
+        self._open_s = self._limits.open_s

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from services.router.domain.rendezvous import preferred
+from shared.errors import RyzError, from_code
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):
@@ -19,6 +20,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: to be computed wherever it goes; an estimate, from the size of the request.
     last_group: where the session was last served, as far as anybody told; empty: unknown.
     session_tokens: whose KV the session has so far, where it was last served; 0: none, or unknown.
+    resumed: a group had it before and was lost, or gave it back.
     """
 
     model: str
@@ -26,6 +28,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     last_group: str = ""
     session_tokens: int = 0
+    priority: int = 0
+    resumed: bool = False
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +114,7 @@ class Assignment:
 class Refusal:
     """The request is turned away with this error.
 
-    reason: one word for metrics. param: the field at fault.
+    reason: one word for metrics. param: the field at fault. retry_after_s: when to come back, on average.
     """
 
     code: str
@@ -119,14 +123,18 @@ class Refusal:
     retry_after_s: float | None = None
     param: str | None = None
 
-    def data(self) -> dict[str, Any]:
-        """The error's data for machines."""
-        data: dict[str, Any] = {"reason": self.reason}
+    def error(self, jitter: float = 1.0) -> RyzError:
+        """What to tell the caller.
+
+        jitter: times `retry_after_s`; a random number around 1 keeps callers from coming back in step.
+        """
+        message, data = self.message, dict[str, Any](reason=self.reason)
         if self.retry_after_s is not None:
-            data["retry_after_s"] = self.retry_after_s
+            wait_s = round(self.retry_after_s * jitter, 3)
+            message, data["retry_after_s"] = f"{message}; retry in {wait_s:g} s", wait_s
         if self.param is not None:
             data["param"] = self.param
-        return data
+        return from_code(self.code, message, data)
 
 
 Decision = Assignment | Refusal

@@ -1,8 +1,10 @@
 """What a router knows of all groups: fed with heartbeats, sends and losses, asked for the view of a model.
 
-Pure: the handlers bring heartbeats and time. Nothing here waits or publishes; what changed is returned.
+Pure: the handlers bring heartbeats and time. Nothing here waits or publishes; what changed is returned, and
+losses are recorded for whoever tells of them (`take_losses`).
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,9 +13,11 @@ from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
 from services.router.domain.live_view import LiveView
-from shared.messages import Heartbeat, ModelCard
+from services.router.domain.loss import Loss
+from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
-Change = Literal["joined", "restarted", "returned", "changed", "same", "ignored"]
+Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored"]
+_LEAVING = ("draining", "stopped")
 _REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
@@ -24,7 +28,8 @@ class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
     A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`; its model is forgotten
-    `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half.
+    `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half. Heartbeats
+    that come within `hold_s` of the broker's word that a leader is gone were under way and count for nothing.
     """
 
     missed_heartbeats: int = 3
@@ -32,6 +37,7 @@ class FleetLimits:
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0
+    hold_s: float = 0.1
     load: LoadLimits = field(default_factory=LoadLimits)
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
@@ -51,6 +57,7 @@ class Fleet:
         self._groups: dict[str, Group] = {}
         # instances that were replaced: their late heartbeats count for nothing
         self._former: dict[str, list[str]] = {}
+        self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
@@ -71,11 +78,18 @@ class Fleet:
             return self._replace(group, heartbeat, now)
         if heartbeat.seq <= group.heartbeat.seq:
             return self._restart_or_ignore(group, heartbeat, now)
+        return self._hear(group, heartbeat, now)
+
+    def _hear(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
+        """The next heartbeat of an instance that is known."""
         was_lost, state = group.lost, group.heartbeat.state
+        if was_lost and now < group.deaf_until:
+            return "ignored"
         # after a silence the rate of today says nothing of the time in between
         elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
         self.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
-        group.observe(heartbeat, now)
+        if group.observe(heartbeat, now):
+            return "tripped"
         if was_lost:
             return "returned"
         return "changed" if heartbeat.state != state else "same"
@@ -86,33 +100,76 @@ class Fleet:
             group.sent(prompt_tokens, now)
             self._given.add(name, now, prompt_tokens + answer_tokens)
 
-    def mark_lost(self, name: str, reason: str, now: float) -> bool:
-        """Gives the group up until its next heartbeat. True if it was not lost before."""
+    def mark_lost(self, name: str, reason: DownReason, now: float) -> bool:
+        """Gives the group up until its next heartbeat. True if it was not lost before.
+
+        A group that said goodbye takes no work, and that nobody listens for it says nothing of what it runs.
+        """
         group = self._groups.get(name)
         if group is None or group.lost:
             return False
-        group.breaker.failed(now)
-        group.lost = reason
+        if reason == "no_responders" and group.heartbeat.state in _LEAVING:
+            return False
+        self._lose(group, reason, now)
         return True
 
-    def expire(self, now: float) -> list[str]:
-        """Marks silent groups as lost and forgets those silent for long; returns the ones lost just now."""
-        lost, limits = [], self._limits
+    def disconnected(self, instance_id: str, now: float) -> None:
+        """The broker's word that a connection of this leader ended at the other side."""
+        for group in self._groups.values():
+            if group.heartbeat.instance_id == instance_id:
+                group.deaf_until = now + self._limits.hold_s
+                if not group.lost:
+                    self._lose(group, "disconnected", now)
+
+    def told(self, news: GroupDown, now: float) -> None:
+        """Another router gave this instance up.
+
+        Of silence this router judges for itself when it has heard the group since: the other one may be the
+        one that hears nothing. What it believes it does not tell again, so that no false alarm goes round.
+        """
+        group = self._groups.get(news.group)
+        if group is None or group.heartbeat.instance_id != news.instance_id:
+            return
+        if news.reason == "disconnected":
+            group.deaf_until = now + self._limits.hold_s
+        if group.lost or (news.reason == "no_responders" and group.heartbeat.state in _LEAVING):
+            return
+        if news.reason == "silent" and now - group.heard_at < self._timeout_s(group) / 2:
+            return
+        self._lose(group, news.reason, now, own=False)
+
+    def expire(self, now: float, proven_at: float | None = None) -> list[str]:
+        """Marks silent groups as lost and forgets those silent for long; returns the ones lost just now.
+
+        proven_at: up to when silence counts, see `Listening`; without it up to now.
+        """
+        lost, heard_up_to = [], now if proven_at is None else proven_at
         for name, group in list(self._groups.items()):
-            silent_s = now - group.heard_at
-            if silent_s > limits.forget_s:
+            silent_s = heard_up_to - group.heard_at
+            if silent_s > self._limits.forget_s:
                 del self._groups[name]
                 self._former.pop(name, None)
-            elif not group.lost and silent_s > group.timeout_s(limits.missed_heartbeats, limits.slack_s):
-                if group.heartbeat.state in ("draining", "stopped"):
-                    group.lost = "left"  # it said goodbye: no failure
-                else:
-                    self.mark_lost(name, "silent", now)
+            elif not group.lost and silent_s - group.excused_s > self._timeout_s(group):
+                self._lose(group, "silent", now)
                 lost.append(name)
         return lost
 
-    def view(self, model: str, now: float) -> FleetView:
-        """The groups of that model as of now; to be used before the fleet changes."""
+    def excuse(self, seconds: float) -> None:
+        """For so long this router could not listen: that is nobody's silence."""
+        for group in self._groups.values():
+            group.excused_s += seconds
+
+    def take_losses(self) -> list[Loss]:
+        """The losses since the last call, in order."""
+        losses = list(self._losses)
+        self._losses.clear()
+        return losses
+
+    def view(self, model: str, now: float, avoid: str = "") -> FleetView:
+        """The groups of that model as of now; to be used before the fleet changes.
+
+        avoid: a group that is to be left out if another one is ready.
+        """
         ready: dict[str, Group] = {}
         away: dict[str, str] = {}
         for name, group in self._groups.items():
@@ -123,6 +180,9 @@ class Fleet:
                 ready[name] = group
             else:
                 away[name] = str(standing)
+        if len(ready) > 1 and avoid in ready:
+            del ready[avoid]
+            away[avoid] = "avoided"
         models = () if ready or away else tuple(card.name for card in self.models(now))
         computed, given = self.computed.counts(now), self._given.counts(now)
         work = {name: computed.get(name, 0.0) + given.get(name, 0.0) for name in ready}
@@ -168,6 +228,8 @@ class Fleet:
         former = self._former.setdefault(group.name, [])
         if heartbeat.instance_id in former:
             return "ignored"
+        if not group.lost and group.heartbeat.state not in _LEAVING:
+            self._lose(group, "silent", now)  # before its time was over: it was started again that soon
         former.append(group.heartbeat.instance_id)
         del former[:-_REMEMBERED_INSTANCES]
         self._groups[group.name] = self._new(heartbeat, now)
@@ -183,6 +245,16 @@ class Fleet:
             return "ignored"
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"
+
+    def _lose(self, group: Group, reason: DownReason, now: float, *, own: bool = True) -> None:
+        leaving = group.heartbeat.state in _LEAVING
+        tripped = not leaving and group.breaker.lost(now)
+        group.lost = "left" if leaving else reason
+        name, instance_id = group.name, group.heartbeat.instance_id
+        self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
+
+    def _timeout_s(self, group: Group) -> float:
+        return group.timeout_s(self._limits.missed_heartbeats, self._limits.slack_s)
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)

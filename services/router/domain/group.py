@@ -13,12 +13,13 @@ from services.router.domain.breaker import Breaker
 from services.router.domain.decision import GroupView
 from shared.messages import Heartbeat, Load
 
-Standing = Literal["starting", "ready", "draining", "failed", "stopped", "lost", "tripped"]
+Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
 _BENEFIT_OF_DOUBT = (
     4  # a group with places left may be sent so many times what it holds, until it beats again
 )
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
-_SMOOTHING = 0.5  # weight of the newest interval in the measured rate
+_RATE_HALF_LIFE_S = 0.1  # of the measured rate
+_ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +43,19 @@ class Group:
         self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
         self.lost = ""  # why it is given up, until its next heartbeat
+        self.deaf_until = now  # heartbeats before that were under way when it was lost
+        self.excused_s = 0.0  # of the silence since `heard_at`, what this router missed itself
         self.breaker = breaker
         self.sent_total = 0
         self.requests_per_s = 0.0  # requests that end, measured while there are any
         self._limits = limits
         self._pending = 0  # sent, and not yet counted by a heartbeat
         self._pending_tokens = 0
-        self._sent_since = 0  # sent since the last heartbeat
+        self._sent_lately = self._sent_before = 0  # since `_turned_at`, and between the two turns before
+        self._turned_at = now
 
-    def observe(self, heartbeat: Heartbeat, now: float) -> None:
-        """A newer heartbeat of the same instance."""
+    def observe(self, heartbeat: Heartbeat, now: float) -> bool:
+        """A newer heartbeat of the same instance. True: the ends that it tells of tripped the breaker."""
         before, load = self.heartbeat, heartbeat.load
         accepted = max(0, heartbeat.accepted_total - before.accepted_total)
         held_before = before.load.running + before.load.waiting
@@ -61,24 +65,31 @@ class Group:
             elapsed = max(now - self.heard_at, heartbeat.interval_ms / 2000)
             rate = max(0, accepted + held_before - held) / elapsed
             known = self.requests_per_s
-            self.requests_per_s = known + _SMOOTHING * (rate - known) if known else rate
-        # what was sent before the last heartbeat and is not counted by now got lost on its way; a total of 0
-        # is that of a leader that does not count, or has nothing to count
+            newest = 1.0 - 0.5 ** (elapsed / _RATE_HALF_LIFE_S)
+            self.requests_per_s = known + newest * (rate - known) if known else rate
+        if now - self._turned_at >= _ON_ITS_WAY_S:
+            self._sent_before, self._sent_lately, self._turned_at = self._sent_lately, 0, now
+        # a total of 0 is that of a leader that does not count, or has nothing to count
         unaccounted = self._pending - accepted if heartbeat.accepted_total else 0
-        pending = min(max(0, unaccounted), self._sent_since)
+        pending = min(max(0, unaccounted), self._sent_before + self._sent_lately)
         self._pending_tokens = self._pending_tokens * pending // self._pending if self._pending else 0
-        self._pending, self._sent_since = pending, 0
+        self._pending = pending
         if accepted:
-            self.breaker.succeeded()
-        self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+            self.breaker.accepted()
+        self.heartbeat, self.heard_at, self.lost, self.excused_s = heartbeat, now, "", 0.0
         self.weight = heartbeat.weight
+        return self.breaker.ended(
+            max(0, heartbeat.ended_total - before.ended_total),
+            max(0, heartbeat.broken_total - before.broken_total),
+            now,
+        )
 
     def sent(self, prompt_tokens: int, now: float) -> None:
         """This router gave it a request."""
         self.sent_total += 1
         self._pending += 1
         self._pending_tokens += prompt_tokens
-        self._sent_since += 1
+        self._sent_lately += 1
         self.breaker.sent(now)
 
     def standing(self, now: float) -> Standing:

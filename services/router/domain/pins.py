@@ -72,7 +72,7 @@ def choose_pinned(
         return Refusal(
             "overloaded",
             "pin_full",
-            f"group {pinned!r}, which the session is pinned to, is full; retry in {wait_s:g} s, or unpin it",
+            f"group {pinned!r} is full, and the session is pinned to it (unpin it to have it go elsewhere)",
             wait_s,
         )
     home = fleet.home(request.routing_key)

@@ -14,10 +14,13 @@
 | `new_session`, `least_loaded` | state_server; least_loaded | it would start the request first |
 | `turn` | round_robin, weighted | it is its turn |
 | `pinned`, `pin_away` | every policy | the session is pinned here; or the group it is pinned to is away |
+| `resumed` | every policy | it was on a group that was lost or drains; here it starts soonest |
+| `urgent_full` | every policy | all are full, but its priority is for the leader to weigh, or it is resumed |
 | `duplicate` | every policy | an earlier copy of the request went here |
 
 A policy never sees a group that is lost, tripped or draining (`FleetView.ready` leaves them out), and never
-chooses one that is full. How to build one by its name is in `policies/__init__.py`.
+chooses one that is full; `choice.py` does, for urgent requests. How to build one by its name is in
+`policies/__init__.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +54,7 @@ def refusal(fleet: FleetView) -> Refusal | None:
         return Refusal(
             "overloaded",
             "all_full",
-            f"all {count} groups of model {fleet.model!r} are full; retry in {wait_s:g} s",
+            f"all {count} groups of model {fleet.model!r} are full",
             wait_s,
         )
     return None
@@ -76,7 +79,7 @@ def nobody(fleet: FleetView) -> Refusal:
     return Refusal(
         "unavailable",
         "no_group",
-        f"no group of model {fleet.model!r} is ready ({states}); retry in {RETRY_STARTING_S:g} s",
+        f"no group of model {fleet.model!r} is ready ({states})",
         RETRY_STARTING_S,
     )
 

@@ -1,0 +1,64 @@
+"""What a router says of a group's instance that it has given up, and what it believes of the broker's news.
+
+The broker tells by name which client's connection ended, and why. Only an end that came from the other side
+says that a leader is gone: the broker also closes connections of leaders that live, when it shuts down or a
+client reads too slowly, and a connection that it finds stale was replaced long ago. Heartbeats decide then.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from shared.messages import DownReason
+
+MAX_NEWS_BYTES = 64 * 1024
+_PEER_ENDED = frozenset(("", "Client Closed", "Read Error", "Write Error"))
+_LEADER = "worker/"
+_HEARTBEATS = "/heartbeats"
+
+
+class Loss(NamedTuple):
+    """A group was given up just now.
+
+    own: found out by this router, so that others are to hear of it. leaving: the group had said goodbye.
+    tripped: it opened the group's breaker.
+    """
+
+    group: str
+    instance_id: str
+    reason: DownReason
+    own: bool = True
+    leaving: bool = False
+    tripped: bool = False
+
+
+class _Client(msgspec.Struct):
+    name: str = ""
+
+
+class _Disconnect(msgspec.Struct):
+    """What is used of the broker's `io.nats.server.advisory.v1.client_disconnect`."""
+
+    client: _Client
+    reason: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Disconnect)
+
+
+def read_disconnect(data: bytes) -> str | None:
+    """The instance id of the leader that the broker's news says is gone; None: it tells of no such thing.
+
+    Raises:
+        ValueError: it is not the broker's JSON.
+    """
+    if len(data) > MAX_NEWS_BYTES:
+        raise ValueError(f"{len(data)} bytes are too much for news of a client")
+    try:
+        news = _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    name = news.client.name
+    if not name.startswith(_LEADER) or news.reason not in _PEER_ENDED:
+        return None
+    return name.removeprefix(_LEADER).removesuffix(_HEARTBEATS) or None

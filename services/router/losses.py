@@ -1,0 +1,89 @@
+"""Tells of groups that are lost, and hears of them: from other routers, and from the broker.
+
+Callers resume elsewhere what an instance has of theirs as soon as a router has given it up. Each router tells
+of what it found out itself, once for each time that it gives a group up.
+"""
+
+import structlog
+
+from services.router.domain.loss import read_disconnect
+from services.router.parts import Parts
+from shared import subjects
+from shared.bus import Message
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import GroupDown
+
+log = structlog.get_logger(__name__)
+
+
+class Losses:
+    """Subscriptions and publications around the losses of a `Fleet`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._bus = parts.bus
+        self._fleet = parts.fleet
+        self._metrics = parts.metrics
+        self._clock = parts.clock
+        self._router_id = parts.settings.instance_id
+
+    async def listen(self) -> None:
+        """Every router hears all of it."""
+        await self._bus.subscribe(subjects.GROUP_DOWN, self.on_news, max_pending=4096)
+        await self._bus.subscribe(subjects.BROKER_DISCONNECT, self.on_disconnect)
+
+    async def tell(self) -> None:
+        """Writes down the losses that the fleet recorded, and tells of this router's own."""
+        for loss in self._fleet.take_losses():
+            if loss.leaving:
+                log.info("group left", group=loss.group, instance=loss.instance_id)
+                self._metrics.event("group_left")
+            else:
+                log.warning("group lost", group=loss.group, instance=loss.instance_id, reason=loss.reason,
+                            found_by="us" if loss.own else "another router")  # fmt: skip
+                self._metrics.event("group_lost")
+                self._metrics.lost(loss.reason)
+            if loss.tripped:
+                log.warning("breaker tripped", group=loss.group, reason="losses")
+                self._metrics.event("group_tripped")
+            if loss.own:
+                await self._publish(
+                    GroupDown(
+                        group=loss.group,
+                        instance_id=loss.instance_id,
+                        reason=loss.reason,
+                        router_id=self._router_id,
+                    )
+                )
+
+    async def on_news(self, message: Message) -> None:
+        """Another router gave a group up, or this one did."""
+        try:
+            news = decode(message.data, GroupDown)
+        except InvalidRequest as error:
+            log.warning("bad message", subject=message.subject, error=error.message)
+            self._metrics.event("bad_group_down")
+            return
+        if news.router_id != self._router_id:
+            self._fleet.told(news, self._clock())
+            await self.tell()
+
+    async def on_disconnect(self, message: Message) -> None:
+        """The broker's word that a client is gone."""
+        try:
+            instance_id = read_disconnect(message.data)
+        except ValueError as error:
+            log.warning("bad message", subject=message.subject, error=str(error)[:200])
+            self._metrics.event("bad_broker_news")
+            return
+        if instance_id is not None:
+            self._metrics.event("leader_disconnected")
+            self._fleet.disconnected(instance_id, self._clock())
+            await self.tell()
+
+    async def _publish(self, news: GroupDown) -> None:
+        try:
+            await self._bus.publish(subjects.GROUP_DOWN, encode(news))
+        except RyzError as error:  # callers find out by themselves, later
+            log.warning("loss not told", group=news.group, problem=error.message)
+            self._metrics.event("loss_not_told")
