@@ -13,6 +13,7 @@ from services.gateway.auth import Keyring, parse_keys
 from services.gateway.completions import Context
 from services.gateway.limits import Places, RateLimiter
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.parking import Parking
 from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
 from shared.bus import Bus
@@ -42,14 +43,18 @@ async def start(
     client = InferenceClient(bus, client_settings)
     await client.start()
     stack.push_async_callback(client.close)
+    places, metrics = Places(settings.max_concurrent), GatewayMetrics(service.registry)
+    parking = Parking(client, places, metrics, settings.stream_max_parked)
+    stack.push_async_callback(parking.close)
     context = Context(
         settings=settings,
         client=client,
         keyring=Keyring(keys),
         rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
-        places=Places(settings.max_concurrent),
-        metrics=GatewayMetrics(service.registry),
+        places=places,
+        metrics=metrics,
         accepting=lambda: service.is_ready,
+        parking=parking,
     )
 
     async def models() -> list[ModelCard]:
@@ -70,6 +75,7 @@ async def start(
     )
 
     async def drain() -> None:
+        parking.stop()
         while context.places.taken:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 

@@ -5,10 +5,10 @@ are the serving path; everything else is ordinary FastAPI.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -27,6 +27,8 @@ from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.session_paths import SessionPaths, is_session_path
 from services.gateway.session_routes import SessionRoutes
 from services.gateway.session_schema import NewSession, ToGroup
+from services.gateway.streams import PREFIX as STREAMS
+from services.gateway.streams import StreamRoute
 from shared.client.session_admin import SessionAdmin
 from shared.errors import ModelNotFound, RyzError
 from shared.messages import ModelCard
@@ -113,6 +115,7 @@ def create_app(
         redoc_url=None,
     )
     direct = _add_completions(app, context)
+    _add_streams(app, context)
     _add_models(app, context, list_models)
     app.include_router(SessionRoutes(context, sessions, list_models).router(_SESSION_ERRORS))
     _add_probes(app, readiness, registry)
@@ -148,6 +151,25 @@ def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:
         )
         app.router.routes.append(route)
     return {direct.path: direct for _, direct, _ in serving}
+
+
+def _add_streams(app: FastAPI, context: Context) -> None:
+    async def stream(
+        request_id: str,
+        last_event_id: Annotated[str, Header()] = "",
+        from_: Annotated[str, Query(alias="from")] = "",
+        x_stream_grace: Annotated[float, Header(ge=0)] = 0.0,
+    ) -> None:
+        """Goes on with a stream after the last event that came, or from its beginning."""
+
+    responses = _ERRORS | {
+        404: {"description": "No group has that stream, or it is none of this tenant."},
+        409: {"description": "Another connection has attached to the stream."},
+        410: {"description": "The events asked for are kept no longer."},
+    }
+    path = STREAMS + "/{request_id}"
+    direct = StreamRoute(context)
+    app.router.routes.append(DirectRoute(path, stream, direct=direct, methods=["GET"], responses=responses))
 
 
 def _add_models(

@@ -1,7 +1,7 @@
 """Streamed answers in OpenAI's shapes, as bytes of server-sent events.
 
-One writer holds what never changes in a stream already encoded and puts only the text between. It keeps no
-connection; `stream.py` sends what it makes.
+One writer holds what never changes in a stream already encoded and puts only the text between. Events of a
+stream that can be resumed carry ids. It keeps no connection; `stream.py` sends what it makes.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from services.gateway.errors import ErrorAnswer
+from services.gateway.event_ids import UNNUMBERED, EventId, numbered, what_follows
 from services.gateway.respond import Envelope, chat_logprobs, completion_logprobs, usage_of
 from shared.messages import Delta, Usage
 
@@ -26,21 +27,45 @@ class ChunkWriter(Protocol):
     """Makes the events of one stream."""
 
     def opening(self) -> bytes:
-        """The events before the first text; may be empty."""
+        """The events before the first text, which belong to frame 0; may be empty."""
         ...
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
-        """The events for new text of a prompt's choices."""
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """The events for new text of a prompt's choices, from frame number `seq`."""
         ...
 
-    def closing(self, usages: list[Usage]) -> bytes:
-        """The events after the last text, `[DONE]` included."""
+    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
+        """The events after the last text, `[DONE]` included, from the last frame."""
         ...
+
+
+class Resumed:
+    """A writer whose events begin after those that the client has."""
+
+    def __init__(self, writer: ChunkWriter, last: EventId) -> None:
+        self._writer = writer
+        self._last = last
+
+    def opening(self) -> bytes:
+        """See `ChunkWriter`."""
+        return what_follows(self._writer.opening(), 0, self._last)
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """See `ChunkWriter`."""
+        data = self._writer.deltas(deltas, prompt, seq)  # also when nothing of it goes out: it counts along
+        return data if seq > self._last.seq else what_follows(data, seq, self._last)
+
+    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
+        """See `ChunkWriter`."""
+        return what_follows(self._writer.closing(usages, seq), seq, self._last)
 
 
 class _Writer:
-    def __init__(self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool) -> None:
+    def __init__(
+        self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool, ids: bool
+    ) -> None:
         self._envelope = envelope
+        self._ids = ids
         self._n = n
         self._usage = usage
         self._logprobs = logprobs
@@ -49,11 +74,14 @@ class _Writer:
         self._prefix = b"data: " + head[:-1] + b',"choices":[{"index":'
         self._suffix = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
 
-    def closing(self, usages: list[Usage]) -> bytes:
+    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
         if not self._usage:
-            return DONE
+            return self._join([DONE], seq)
         last: dict[str, Any] = self._envelope.head(self._kind) | {"choices": [], "usage": usage_of(usages)}
-        return b"data: " + _encode(last) + b"\n\n" + DONE
+        return self._join([b"data: " + _encode(last) + b"\n\n", DONE], seq)
+
+    def _join(self, events: list[bytes], seq: int) -> bytes:
+        return numbered(events, seq) if self._ids else b"".join(events)
 
     def _session(self) -> bytes:
         """The suffix of the stream's first chunk, which names the session."""
@@ -65,8 +93,8 @@ class _Writer:
 class ChatWriter(_Writer):
     """`chat.completion.chunk`: the role first, then text, then a chunk with the finish reason alone."""
 
-    def __init__(self, envelope: Envelope, *, n: int, usage: bool, logprobs: bool) -> None:
-        super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs)
+    def __init__(self, envelope: Envelope, *, n: int, usage: bool, logprobs: bool, ids: bool = False) -> None:
+        super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs, ids=ids)
         self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
 
     def opening(self) -> bytes:
@@ -74,28 +102,24 @@ class ChatWriter(_Writer):
         middle = (
             b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
         )
-        return b"".join(
+        events = [
             self._prefix + b"%d" % index + middle + (self._suffix if index else self._session())
             for index in range(self._n)
-        )
+        ]
+        return self._join(events, 0)
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """A chunk for each choice's text, and one for its end."""
-        parts: list[bytes] = []
+        events: list[bytes] = []
         for delta in deltas:
             start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
             if delta.text or delta.logprobs:
-                parts += (start, b',"delta":{"content":', _encode(delta.text), self._end(delta))
+                events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
             if delta.finish_reason is not None:
                 reason = delta.finish_reason.encode()
-                parts += (
-                    start,
-                    b',"delta":{},"logprobs":null,"finish_reason":"',
-                    reason,
-                    b'"',
-                    self._suffix,
-                )
-        return b"".join(parts)
+                middle = b',"delta":{},"logprobs":null,"finish_reason":"'
+                events.append(start + middle + reason + b'"' + self._suffix)
+        return self._join(events, seq)
 
     def _end(self, delta: Delta) -> bytes:
         if not self._logprobs or not delta.logprobs:
@@ -107,8 +131,10 @@ class ChatWriter(_Writer):
 class CompletionWriter(_Writer):
     """`text_completion` chunks, with prompts' choices numbered through."""
 
-    def __init__(self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool) -> None:
-        super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs)
+    def __init__(
+        self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool, ids: bool = False
+    ) -> None:
+        super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids)
         self._offsets = [0] * (prompts * n)
         self._first = True
 
@@ -116,9 +142,9 @@ class CompletionWriter(_Writer):
         """Nothing: this shape has no role."""
         return b""
 
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0) -> bytes:
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
         """A chunk for each choice's text; the last one of a choice has its finish reason."""
-        parts: list[bytes] = []
+        events: list[bytes] = []
         for delta in deltas:
             index = prompt * self._n + delta.choice
             if not delta.text and not delta.logprobs and delta.finish_reason is None:
@@ -127,7 +153,7 @@ class CompletionWriter(_Writer):
             if self._logprobs and delta.logprobs:
                 logprobs = _encode(completion_logprobs(delta.logprobs, self._offsets[index]))
                 self._offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
-            parts += (
+            parts = (
                 self._prefix + b"%d" % index,
                 b',"text":',
                 _encode(delta.text),
@@ -137,5 +163,6 @@ class CompletionWriter(_Writer):
                 _encode(delta.finish_reason),
                 self._session() if self._first else self._suffix,
             )
+            events.append(b"".join(parts))
             self._first = False
-        return b"".join(parts)
+        return self._join(events, seq)

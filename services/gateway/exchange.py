@@ -63,6 +63,11 @@ class Reply:
         """The status is on its way and cannot be changed."""
         return self.status != 0
 
+    def name(self, shown_id: str) -> None:
+        """Puts the id that the caller knows the request by into the headers; the last one counts."""
+        others = [header for header in self.headers if header[0] != b"x-request-id"]
+        self.headers = [(b"x-request-id", shown_id.encode()), *others]
+
     async def whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
         """A JSON answer. With `more`, the connection waits for `end`."""
         self.status = status
@@ -106,6 +111,11 @@ class Running:
         self._all = all_running
         self._limit_s = limit_s
         self._reason: Exception | None = None
+
+    @property
+    def reason(self) -> Exception | None:
+        """Why it was ended early; None: it was not."""
+        return self._reason
 
     def abort(self, reason: Exception) -> None:
         """Raises `reason` in the task that is inside the block; the first reason counts."""

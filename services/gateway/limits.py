@@ -80,6 +80,10 @@ class Places:
             )
         self.taken += count
 
+    def take_over(self, count: int) -> None:
+        """Takes places of somebody who gives them back in a moment; there may be none free until then."""
+        self.taken += count
+
     def free(self, count: int) -> None:
         """Gives places back."""
         self.taken -= count

@@ -36,6 +36,17 @@ class GatewayMetrics:
         self.open_streams = Gauge(
             "ryz_gateway_open_streams", "Streamed answers under way.", registry=registry
         )
+        self.parked_streams = Gauge(
+            "ryz_gateway_parked_streams",
+            "Streams without a client that may come back to them.",
+            registry=registry,
+        )
+        self.attached = Counter(
+            "ryz_gateway_attached_streams", "Streams that were resumed by their clients.", registry=registry
+        )
+        self.expired_streams = Counter(
+            "ryz_gateway_expired_streams", "Parked streams that nobody came back to.", registry=registry
+        )
         self.cancelled = Counter(
             "ryz_gateway_cancelled", "Requests whose caller left before the end.", registry=registry
         )

@@ -97,6 +97,23 @@ def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float
     return min(wanted_s, max_s)
 
 
+def stream_grace_s(headers: RawHeaders, *, default_s: float, max_s: float) -> float:
+    """Seconds that a stream goes on without its client, at most `max_s`; raises `InvalidRequest`."""
+    raw = headers.get(b"x-stream-grace")
+    if raw is None:
+        return min(default_s, max_s)
+    try:
+        wanted_s = float(raw)
+    except ValueError:
+        wanted_s = math.nan
+    if not (math.isfinite(wanted_s) and wanted_s >= 0):
+        raise InvalidRequest(
+            f"`x-stream-grace` is a number of seconds, 0 or more, got {_text(raw)[:32]!r}",
+            param="x-stream-grace",
+        )
+    return min(wanted_s, max_s)
+
+
 def _text(raw: bytes) -> str:
     """A header's value as text: UTF-8, since session ids may hold any letters; else byte by byte."""
     try:

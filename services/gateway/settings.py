@@ -57,6 +57,24 @@ class GatewaySettings(CommonSettings):
         le=600,
         description="How long a stream's status waits for the first text or a failure.",
     )
+    stream_grace_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="How long a stream goes on whose client went away and did not say; 0: not at all.",
+    )
+    stream_max_grace_s: float = Field(
+        default=60.0, ge=0, le=3600, description="The most that a client may ask for in `X-Stream-Grace`."
+    )
+    stream_max_parked: int = Field(
+        default=256,
+        ge=0,
+        le=1_000_000,
+        description="Streams that may go on without their clients; beyond that they are cancelled at once.",
+    )
+    stream_attach_timeout_s: float = Field(
+        default=0.5, gt=0, le=60, description="How long leaders may take to say that they have a stream."
+    )
     rate_limit_rps: float = Field(
         default=0.0,
         ge=0,

@@ -6,20 +6,28 @@ one bounded queue.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from shared.client import GenerationStream
-from shared.messages import Delta
+from shared.messages import Tokens
 
 _QUEUED_PER_PROMPT = 8
 
 
-class Source(Protocol):
-    """The deltas of one call."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """All that is there of a prompt's text; the prompts of a call are numbered from 0."""
 
-    async def next(self) -> tuple[int, list[Delta]] | None:
-        """The number of a prompt and all that is there of its text; None after the last.
+    prompt: int
+    frames: list[Tokens]
+
+
+class Source(Protocol):
+    """The text of one call."""
+
+    async def next(self) -> Piece | None:
+        """The next piece; None after the last.
 
         Raises what ended a generation early. May be cancelled while it waits; nothing is lost by that.
         """
@@ -40,27 +48,25 @@ def source_of(streams: Sequence[GenerationStream]) -> Source:
     return _One(streams[0]) if len(streams) == 1 else _Several(streams)
 
 
-async def _read(stream: GenerationStream) -> list[Delta]:
-    """All deltas that are there; waits when there is none. Raises `StopAsyncIteration` after the last."""
-    deltas = await anext(stream)
+async def _read(stream: GenerationStream) -> list[Tokens]:
+    """All frames that are there; waits when there is none. Empty after the last."""
+    frame = await stream.next_frame()
+    if frame is None:
+        return []
+    frames = [frame]
     ready = stream.assembly.ready
-    if not ready:
-        return deltas
-    deltas = list(deltas)
     while ready:
-        deltas += ready.popleft().deltas
-    return deltas
+        frames.append(ready.popleft())
+    return frames
 
 
 class _One:
     def __init__(self, stream: GenerationStream) -> None:
         self._stream = stream
 
-    async def next(self) -> tuple[int, list[Delta]] | None:
-        try:
-            return 0, await _read(self._stream)
-        except StopAsyncIteration:
-            return None
+    async def next(self) -> Piece | None:
+        frames = await _read(self._stream)
+        return Piece(0, frames) if frames else None
 
     @property
     def ended(self) -> bool:
@@ -74,21 +80,21 @@ class _One:
 class _Several:
     def __init__(self, streams: Sequence[GenerationStream]) -> None:
         self._open = len(streams)
-        # None: that prompt has come to its end
-        self._queue: asyncio.Queue[tuple[int, list[Delta] | Exception | None]] = asyncio.Queue(
+        # no frames: that prompt has come to its end
+        self._queue: asyncio.Queue[tuple[int, list[Tokens] | Exception]] = asyncio.Queue(
             _QUEUED_PER_PROMPT * len(streams)
         )
         self._tasks = [
             asyncio.create_task(self._pump(prompt, stream)) for prompt, stream in enumerate(streams)
         ]
 
-    async def next(self) -> tuple[int, list[Delta]] | None:
+    async def next(self) -> Piece | None:
         while self._open:
             prompt, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
-            if item is not None:
-                return prompt, item
+            if item:
+                return Piece(prompt, item)
             self._open -= 1
         return None
 
@@ -103,9 +109,8 @@ class _Several:
 
     async def _pump(self, prompt: int, stream: GenerationStream) -> None:
         try:
-            with suppress(StopAsyncIteration):
-                while True:
-                    await self._queue.put((prompt, await _read(stream)))
-            await self._queue.put((prompt, None))
+            while frames := await _read(stream):
+                await self._queue.put((prompt, frames))
+            await self._queue.put((prompt, []))
         except Exception as error:  # handed to the reader, who decides
             await self._queue.put((prompt, error))

@@ -5,20 +5,48 @@ text that is ready goes out in one write.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from services.gateway.chunks import ChunkWriter
 from services.gateway.errors import Headers
-from services.gateway.exchange import Outcome, Reply
-from services.gateway.sources import Source, source_of
+from services.gateway.exchange import Outcome, Reply, Running
+from services.gateway.limits import ClientDisconnected
+from services.gateway.parking import Parking, StreamLeft
+from services.gateway.sources import Piece, Source, source_of
 from shared.client import GenerationStream
-from shared.messages import Delta
+from shared.errors import Unavailable
 
+STREAM_HEADER = b"x-stream-id"
 _HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+@asynccontextmanager
+async def leaving(
+    stream: GenerationStream, parking: Parking, running: Running, reply: Reply, grace_s: float
+) -> AsyncIterator[None]:
+    """Opens the stream, and on the way out cancels it if it still runs, unless its client may come back.
+
+    Raises `StreamLeft` in place of what ended the request when the gateway stops and leaves the stream.
+    """
+    async with AsyncExitStack() as owner:
+        await owner.enter_async_context(stream)
+        try:
+            yield
+        except asyncio.CancelledError:
+            may_return = grace_s > 0 and reply.started and not stream.finished  # started: it knows the id
+            if may_return and isinstance(running.reason, ClientDisconnected):
+                if parking.hold(stream, grace_s):
+                    owner.pop_all()
+            elif may_return and isinstance(running.reason, Unavailable):
+                parking.leave(stream)
+                owner.pop_all()
+                raise StreamLeft from None
+            raise
 
 
 async def send_events(
@@ -28,22 +56,27 @@ async def send_events(
     outcome: Outcome,
     *,
     header_wait_s: float,
+    from_the_start: bool = True,
 ) -> None:
     """Sends all of it; `outcome` learns how it goes.
 
     Raises what ended a generation early; `reply.started` tells whether there is still a status to choose.
+
+    from_the_start: the streams have their first frames; else the one that there is was joined later on.
     """
     for stream in streams:
-        accepted = await stream.wait_accepted()
-        outcome.group = outcome.group or accepted.group
-        outcome.accepted = outcome.accepted or accepted
+        if from_the_start:
+            await stream.wait_accepted()
+        outcome.group = outcome.group or stream.group
+        outcome.accepted = outcome.accepted or stream.accepted
     source = source_of(streams)
     try:
         data = await _send(source, writer, reply, outcome, header_wait_s)
     finally:
         await source.close()
     outcome.usages = [stream.usage for stream in streams]
-    await reply.part(data + writer.closing(outcome.usages), more=False)
+    last_seq = streams[0].assembly.next_seq - 1
+    await reply.part(data + writer.closing(outcome.usages, last_seq), more=False)
 
 
 async def _send(
@@ -51,7 +84,7 @@ async def _send(
 ) -> bytes:
     """Sends all events but the last ones, which it returns: they go with the closing."""
     data = writer.opening()
-    item: tuple[int, list[Delta]] | None = (0, [])
+    item: Piece | None = Piece(0, [])
     try:
         async with asyncio.timeout(header_wait_s):
             item = await source.next()
@@ -59,10 +92,10 @@ async def _send(
         pass  # a slow start is no failure: the headers go out, the text follows
     await reply.start([*_HEADERS, *outcome.headers()])
     while item is not None:
-        prompt, deltas = item
-        if deltas and not outcome.first_text_s:
+        if item.frames and not outcome.first_text_s:
             outcome.first_text_s = asyncio.get_running_loop().time()
-        data += writer.deltas(deltas, prompt)
+        for frame in item.frames:
+            data += writer.deltas(frame.deltas, item.prompt, frame.seq)
         if data and not source.ended:
             await reply.part(data)
             data = b""

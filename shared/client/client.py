@@ -22,7 +22,7 @@ from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.wheel import Wheel
 from shared.codec import decode, encode
-from shared.errors import InvalidRequest, Overloaded, RequestTooLarge, RyzError, Unavailable
+from shared.errors import Cancelled, InvalidRequest, Overloaded, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, GroupDown, Resend, ResendReply
 from shared.messages.base import MAX_ATTEMPT
 from shared.telemetry.traces import inject
@@ -53,6 +53,16 @@ class InferenceClient:
     def num_open(self) -> int:
         """Requests that have not ended."""
         return len(self._open)
+
+    @property
+    def bus(self) -> Bus:
+        """What it talks over."""
+        return self._bus
+
+    @property
+    def reply_to(self) -> str:
+        """Where it takes frames."""
+        return self._reply_to
 
     async def start(self) -> None:
         """Subscribes for answers, and for news of groups that are lost."""
@@ -114,6 +124,8 @@ class InferenceClient:
         """
         known = self._open.get(request.request_id)
         if known is not None:
+            if known.assembly.attempt > request.attempt:  # somebody here attached to it after this caller
+                raise Cancelled("another caller attached to the request", reason="attached_elsewhere")
             known.assembly.cancel(
                 f"request {request.request_id} goes on elsewhere", reason="attached_elsewhere"
             )

@@ -103,10 +103,24 @@ class GenerationStream:
         """The groups that were lost in mid-stream so far."""
         return self.assembly.attempts.interruptions
 
+    async def next_frame(self) -> Tokens | None:
+        """The next frame; None after the last. Raises what ended the generation instead.
+
+        Nothing is lost when it is cancelled while it waits.
+        """
+        assembly = self.assembly
+        while not assembly.ready:
+            if assembly.error is not None:
+                raise assembly.error
+            if assembly.finished:
+                return None
+            await self._wait()
+        return assembly.ready.popleft()
+
     async def frames(self) -> AsyncIterator[Tokens]:
         """Iterates over whole frames, numbers included; raises like the iteration over deltas."""
         while True:
-            frame = await self._next()
+            frame = await self.next_frame()
             if frame is None:
                 return
             yield frame
@@ -115,7 +129,7 @@ class GenerationStream:
         return self
 
     async def __anext__(self) -> list[Delta]:
-        frame = await self._next()
+        frame = await self.next_frame()
         if frame is None:
             raise StopAsyncIteration
         return frame.deltas
@@ -163,17 +177,6 @@ class GenerationStream:
     ) -> None:
         await self.cancel("the caller left")
         self._client.forget(self)
-
-    async def _next(self) -> Tokens | None:
-        """The next frame; None after the last."""
-        assembly = self.assembly
-        while not assembly.ready:
-            if assembly.error is not None:
-                raise assembly.error
-            if assembly.finished:
-                return None
-            await self._wait()
-        return assembly.ready.popleft()
 
     async def _wait(self) -> None:
         self._waiter = waiter = asyncio.get_running_loop().create_future()

@@ -118,8 +118,8 @@ async def test_a_stream_on_the_wire(http: httpx.AsyncClient) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert (answer.headers["x-session-id"], answer.headers["x-ryz-group"]) == ("s-9", GROUP)
     events = answer.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    assert json.loads(events[0].removeprefix("data: "))["session_id"] == "s-9"
+    assert events[-2:] == ["id: 6.0\ndata: [DONE]", ""]
+    assert json.loads(events[0].removeprefix("id: 0.0\ndata: "))["session_id"] == "s-9"
 
 
 async def test_session_and_request_ids_go_in_and_out(gateway: Gateway, http: httpx.AsyncClient) -> None:
@@ -171,7 +171,7 @@ async def test_a_slow_start_sends_its_headers_first() -> None:
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             assert answer.status_code == 200
             text = (await answer.aread()).decode()
-    events = [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n")[:-1]]
+    events = [json.loads(event.partition("data: ")[2]) for event in text.split("\n\n")[:-1]]
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert events[1]["error"]["code"] == "deadline_exceeded"
 

@@ -1,0 +1,63 @@
+"""The ids of a stream's events, by which a client says where it stopped.
+
+An id is `<seq>.<left>`: the number of the frame that the event comes from, and how many events of that frame
+follow it. Events are a pure function of the frames, so every gateway gives an event the same id.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.errors import InvalidRequest
+
+UNNUMBERED = -1  # in place of a frame's number: the events get no ids
+_ID = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?")
+_BETWEEN = b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EventId:
+    """The last event that a client has; a number alone stands for the last event of that frame."""
+
+    seq: int
+    left: int = 0
+
+    def needs_from(self, first_seq: int) -> bool:
+        """Whether something before that frame is still to come."""
+        return self.seq + 1 < first_seq or (self.seq + 1 == first_seq and self.left > 0)
+
+
+NOTHING_YET = EventId(-1)
+
+
+def parse_event_id(text: str) -> EventId:
+    """The id; an empty text stands for the beginning. Raises `InvalidRequest`."""
+    if not text:
+        return NOTHING_YET
+    found = _ID.fullmatch(text)
+    if found is None or not text.isascii():
+        raise InvalidRequest(
+            f"the id of an event looks like 17.0, got {text[:32]!r}; send the last one that came, "
+            "in the header Last-Event-ID or as ?from=",
+            param="Last-Event-ID",
+        )
+    return EventId(int(found[1]), int(found[2] or 0))
+
+
+def numbered(events: Sequence[bytes], seq: int) -> bytes:
+    """The events of a frame, each with its id."""
+    if seq == UNNUMBERED or not events:
+        return b"".join(events)
+    if len(events) == 1:
+        return b"id: %d.0\n%b" % (seq, events[0])
+    last = len(events) - 1
+    return b"".join([b"id: %d.%d\n%b" % (seq, last - place, event) for place, event in enumerate(events)])
+
+
+def what_follows(data: bytes, seq: int, last: EventId) -> bytes:
+    """Those of a frame's events that come after the client's last one."""
+    if seq != last.seq:
+        return data if seq > last.seq else b""
+    events = data.split(_BETWEEN)[:-1]  # JSON in one line has no blank line in it
+    kept = events[max(0, len(events) - last.left) :]
+    return b"".join([event + _BETWEEN for event in kept])

@@ -1,0 +1,159 @@
+"""What all serving routes have in common: the way of a request from its first byte to the last of its answer.
+
+A route says in `serve` what is done; every way in which a request can end comes together in `__call__`.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from services.gateway.auth import Keyring
+from services.gateway.chunks import error_event
+from services.gateway.errors import HttpRefusal, answer_for
+from services.gateway.exchange import Outcome, Reply, Running
+from services.gateway.limits import LINGER_S, ClientDisconnected, Places, RateLimiter, discard_body
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.parking import Parking, StreamLeft
+from services.gateway.sessions import RawHeaders, request_ids
+from services.gateway.settings import GatewaySettings
+from shared.client import InferenceClient
+from shared.errors import Cancelled, RequestTooLarge, Unavailable
+from shared.identity import new_request_id
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Context:
+    """What all requests of a gateway share. `accepting` says whether new ones are welcome."""
+
+    settings: GatewaySettings
+    client: InferenceClient
+    keyring: Keyring
+    rates: RateLimiter
+    places: Places
+    metrics: GatewayMetrics
+    accepting: Callable[[], bool]
+    parking: Parking
+    running: set[Running] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through a route.
+
+    shown_id: the request's id as its caller sees it; request_id: as it travels.
+    """
+
+    scope: Scope
+    headers: RawHeaders
+    receive: Receive
+    reply: Reply
+    shown_id: str
+    request_id: str
+    places: int = 0
+    body_read: bool = False
+    tenant: str = ""
+    model: str = ""
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class Route(ABC):
+    """Answers the requests of one route, which is called `path` in metrics and logs."""
+
+    def __init__(self, path: str, context: Context) -> None:
+        self.path = path
+        self.context = context
+
+    @abstractmethod
+    async def serve(self, exchange: Exchange) -> None:
+        """Answers, or raises what becomes the answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Never raises: every error becomes an answer."""
+        started_s = asyncio.get_running_loop().time()
+        headers: RawHeaders = dict(scope["headers"])
+        shown_id, request_id = request_ids(headers, new_request_id())
+        reply = Reply(send)
+        reply.name(shown_id)
+        exchange = Exchange(scope, headers, receive, reply, shown_id, request_id)
+        try:
+            await self.serve(exchange)
+        except ClientDisconnected:
+            reply.status = 499
+            self.context.metrics.cancelled.inc()
+        except StreamLeft:
+            await reply.end()  # without an error and without `[DONE]`: its client goes on with it elsewhere
+        except Exception as error:
+            with suppress(TimeoutError):  # a caller that does not read holds no place for long
+                async with asyncio.timeout(2 * LINGER_S):
+                    await self._fail(exchange, error)
+        finally:
+            self.context.places.free(exchange.places)
+        self._record(exchange, started_s)
+
+    def check_accepting(self) -> None:
+        """Raises `Unavailable` while no requests are welcome."""
+        if not self.context.accepting():
+            raise Unavailable(
+                "this gateway takes no requests at the moment: it starts, stops or has no broker",
+                reason="not_ready",
+                retry_after_s=1.0,
+            )
+
+    def take_places(self, exchange: Exchange, count: int) -> None:
+        """Places that the request holds until its end; raises `Overloaded`."""
+        self.context.places.take(count)
+        exchange.places += count
+
+    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+        """Answers with the error: as a status if there is still one to choose, else as an event."""
+        if isinstance(error, Cancelled) and error.data.get("reason") == "attached_elsewhere":
+            error = HttpRefusal(409, "attached_elsewhere", "another connection has attached to this stream")
+        answer, reply = answer_for(error), exchange.reply
+        if answer.code == "internal":
+            log.error("request failed", request_id=exchange.request_id, route=self.path, exc_info=error)
+        if reply.started:
+            self.context.metrics.failed_stream(answer.code)
+            with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
+                async with asyncio.timeout(LINGER_S):
+                    await reply.part(error_event(answer), more=False)
+            return
+        unread = isinstance(error, RequestTooLarge) and not exchange.body_read
+        if not unread or b"expect" in exchange.headers:
+            await reply.whole(answer.status, answer.body, answer.headers)
+            return
+        # Closing while the caller still sends would reset the connection, and it might never see the answer
+        await reply.whole(answer.status, answer.body, [*answer.headers, (b"connection", b"close")], more=True)
+        with suppress(TimeoutError):
+            await discard_body(exchange.receive)
+        await reply.end()
+
+    def _record(self, exchange: Exchange, started_s: float) -> None:
+        metrics, outcome, reply = self.context.metrics, exchange.outcome, exchange.reply
+        seconds = asyncio.get_running_loop().time() - started_s
+        metrics.ended(self.path, reply.status, seconds)
+        metrics.response_bytes.inc(reply.bytes_sent)
+        if outcome.first_text_s:
+            metrics.first_token(self.path, outcome.first_text_s - started_s)
+        if self.context.settings.request_log:
+            log.info(
+                "request",
+                request_id=exchange.request_id,
+                shown_id=exchange.shown_id,
+                tenant=exchange.tenant,
+                route=self.path,
+                status=reply.status,
+                seconds=round(seconds, 6),
+                model=exchange.model,
+                group=outcome.group,
+                reason=outcome.accepted.reason if outcome.accepted else "",
+                kv=outcome.accepted.kv if outcome.accepted else "",
+                prompt_tokens=sum(usage.prompt_tokens for usage in outcome.usages),
+                completion_tokens=sum(usage.completion_tokens for usage in outcome.usages),
+            )

@@ -1,0 +1,123 @@
+"""Goes on with a request that another caller has published: finds it, and takes it over.
+
+Leaders that have the request answer; where several do (one of them may have been given up meanwhile), the
+newest attempt counts and the others are told to stop.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.client.client import InferenceClient
+from shared.client.stream import GenerationStream
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import Attach, Attached, Cancel, GenerateRequest
+
+log = structlog.get_logger(__name__)
+
+OTHERS_S = 0.02  # how long other leaders may take once one has answered
+ASKS = 3  # a request that moves from a lost group to another is with nobody for a moment
+NEVER = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A request that is ours now. Its frames are kept from `first_seq` on; `next_seq` was the next one."""
+
+    stream: GenerationStream
+    request: GenerateRequest
+    first_seq: int
+    next_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    answer: Attached
+    request: GenerateRequest
+
+
+async def attach(
+    client: InferenceClient, request_id: str, tenant: str, *, reach: int, find_s: float, timeout_s: float
+) -> Attachment | None:
+    """Takes a tenant's request over; None: no leader has it.
+
+    Args:
+        client: takes the frames from here on.
+        request_id: of a request that was published with a note.
+        tenant: whose it has to be.
+        reach: frames below that number were shown to somebody; without them a loss of the group is an end.
+        find_s: how long leaders may take to answer.
+        timeout_s: the deadline from now.
+
+    Raises `Unavailable` without a broker, and `Cancelled` (reason `attached_elsewhere`) when another caller
+    was quicker.
+    """
+    found = await _find(
+        client.bus, Attach(request_id=request_id, tenant=tenant, reply_to=client.reply_to), find_s
+    )
+    if not found:
+        return None
+    newest = max(found, key=lambda one: one.request.attempt)
+    await _stop_others(client.bus, (one for one in found if one.answer.group != newest.answer.group))
+    request, answer = newest.request, newest.answer
+    begins_at = request.resume.next_seq if request.resume is not None else 0
+    stream = client.adopt(
+        request,
+        group=answer.group,
+        instance_id=answer.instance_id,
+        first_seq=answer.first_seq,
+        reach=reach if answer.first_seq == begins_at else NEVER,  # else tokens are missing for good
+        timeout_s=timeout_s,
+    )
+    return Attachment(stream, request, answer.first_seq, answer.next_seq)
+
+
+async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
+    """The newest answer of each group that has the request."""
+    found: dict[str, _Found] = {}
+    answered = asyncio.Event()
+
+    async def collect(message: Message) -> None:
+        if message.no_responders:
+            return
+        try:
+            answer = decode(message.data, Attached)
+            found[answer.group] = _Found(answer, decode(answer.request, GenerateRequest))
+        except InvalidRequest as error:
+            log.warning("an answer that cannot be read", subject=message.subject, error=error.message)
+            return
+        answered.set()
+
+    inbox = (
+        bus.new_inbox()
+    )  # the same for each time it asks: a leader knows by it that it has given it already
+    subscription = await bus.subscribe(inbox, collect)
+    try:
+        for _ in range(ASKS):
+            await bus.publish(subjects.ATTACH, encode(question), reply=inbox)
+            try:
+                async with asyncio.timeout(timeout_s / ASKS):
+                    await answered.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(OTHERS_S)
+            break
+    finally:
+        await subscription.unsubscribe()
+    return list(found.values())
+
+
+async def _stop_others(bus: Bus, others: Iterable[_Found]) -> None:
+    for one in others:
+        cancel = Cancel(
+            request_id=one.request.request_id, reason="it goes on elsewhere", attempt=one.request.attempt
+        )
+        try:
+            await bus.publish(subjects.cancel(one.answer.group), encode(cancel))
+        except RyzError as error:
+            log.debug("not cancelled", group=one.answer.group, error=error.message)
