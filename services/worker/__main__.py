@@ -13,6 +13,7 @@ from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.drain import HAND_OVER_S
 from services.worker.leader.heartbeat import OnThread
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.kv_tier import KVOptions
@@ -105,6 +106,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
         weight=settings.weight,
         heartbeat_interval_s=settings.heartbeat_interval_ms / 1000,
         heartbeat_stale_s=settings.heartbeat_stale_s,
+        drain_timeout_s=settings.drain_timeout_s,
         retention_s=settings.retention_s,
         retention_bytes=settings.retention_bytes,
         commit_wait_s=settings.session_done_wait_s,
@@ -151,6 +153,13 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     stack.push_async_callback(leader.stop)
     service.set_detail(leader.detail)
     service.add_check("engine", lambda: leader.state == "ready")
+
+    async def end_when_drained() -> None:  # also one that is asked to drain before it is ready
+        await leader.drained.wait()
+        if service.state != "draining":  # else a signal asked for it
+            service.stop()
+
+    service.spawn(end_when_drained(), "end when drained")
     await service.answer_status(bus)
     await service.serve_admin(stack)
     try:
@@ -164,7 +173,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         log.info("a rank is ready", **rank)
 
     async def drain() -> None:
-        await leader.drain(settings.drain_timeout_s)
+        timeout_s = settings.drain_timeout_s  # of which KV gets a part, since the whole is bounded
+        await leader.drain(max(timeout_s - HAND_OVER_S, timeout_s / 2))
 
     async def watch() -> None:
         await leader.crashed.wait()

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from shared.bus.nats import NatsBus
 from shared.messages import (
     AnyFrame,
     Done,
+    DrainGroup,
+    Draining,
     Failed,
     FrameBatch,
     Heartbeat,
@@ -81,6 +83,53 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
     assert isinstance(frames[-1], Done)
     assert len(text_of(frames)) == 40
     assert {"draining", "stopped"} <= set(states)
+    assert '"level": "error"' not in log
+
+
+async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
+    nats_url: str, nats_bus: NatsBus
+) -> None:
+    frames: list[AnyFrame] = []
+    states: list[str] = []
+    changed = asyncio.Event()
+
+    async def on_frames(message: Message) -> None:
+        frames.extend(codec.decode(message.data, FrameBatch).frames)
+        changed.set()
+
+    async def on_heartbeat(message: Message) -> None:
+        states.append(codec.decode(message.data, Heartbeat).state)
+        changed.set()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                changed.clear()
+                await changed.wait()
+
+    inbox = nats_bus.new_inbox() + ".f"
+    await nats_bus.subscribe(inbox, on_frames)
+    await nats_bus.subscribe(subjects.heartbeat("wp2"), on_heartbeat)
+    async with worker(nats_url, "wp2", NULL_STEP_DELAY_MS="5", DRAIN_TIMEOUT_S="600") as process:
+        await until(lambda: "ready" in states)
+        request = chat("r", sampling={"max_tokens": 4000})
+        work = Work(request=codec.encode(request), route=Route(group="wp2", reason=""), reply_to=inbox)
+        await nats_bus.publish(subjects.work("wp2"), codec.encode(work))
+        await until(lambda: len(frames) > 5)
+        asked = codec.encode(DrainGroup(timeout_ms=200))
+        answer = await nats_bus.request(subjects.drain("wp2"), asked, timeout_s=5)
+        told = codec.decode_reply(answer.data, Draining)
+        assert (told.group, told.requests) == ("wp2", 1)
+        async with asyncio.timeout(20):
+            assert process.stderr is not None
+            log = (await process.stderr.read()).decode()
+            assert await process.wait() == 0
+        await until(lambda: isinstance(frames[-1], Failed))
+    last = frames[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, last.data["reason"], last.resumable) == ("group_lost", "draining", True)
+    assert [frame.seq for frame in frames] == list(range(len(frames)))
+    assert states[-1] == "stopped"
     assert '"level": "error"' not in log
 
 

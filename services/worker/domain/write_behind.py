@@ -113,6 +113,10 @@ class WriteBehind:
         """Whether it may still become known: it waits, or is being written."""
         return name in self._waiting or name in self._writing
 
+    def due(self) -> list[bytes]:
+        """All names that may still become known."""
+        return [*self._waiting, *self._writing]
+
     def num_known_of(self, names: Sequence[bytes]) -> int:
         """How many of a sequence's blocks the store has, from the first on without a gap."""
         for count, name in enumerate(names):

@@ -3,13 +3,15 @@
 Text that is known here and not in the store yet, or no more, is given to leaders that go on with the session.
 """
 
+from collections.abc import Callable
+
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import Sessions
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
-from shared.errors import InvalidRequest, RyzError, SessionNotFound, Unavailable
+from shared.errors import InvalidRequest, RyzError, SessionNotFound
 from shared.messages import (
     ErrorReply,
     HoldersQuery,
@@ -29,7 +31,7 @@ from shared.messages.sessions import SessionRecord
 class KVCalls:
     """Handlers of the subjects; each answers, with an `ErrorReply` if it has to.
 
-    model, tensor_parallel: what the group is.
+    model, tensor_parallel: what the group is. refuse: why it warms nothing now; None: it does.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class KVCalls:
         tier: KVTier,
         sessions: Sessions,
         replies: Replies,
+        refuse: Callable[[], RyzError | None],
     ) -> None:
         self._group = group
         self._model = model
@@ -52,6 +55,7 @@ class KVCalls:
         self._tier = tier
         self._sessions = sessions
         self._replies = replies
+        self._refuse = refuse
 
     async def on_holders(self, message: Message) -> None:
         """How much of a sequence is in this group's memory."""
@@ -136,11 +140,9 @@ class KVCalls:
         await self._bus.publish(subjects.SESSION_TURNS, codec.encode(SessionTurns(turns=turns)))
 
     async def _warm(self, asked: WarmSession) -> Warmed:
-        if self._generations.scheduler is None:
-            raise Unavailable(
-                f"the engine of group {self._group} is not ready; try again, or choose another group",
-                reason="engine_not_ready",
-            )
+        refusal = self._refuse()
+        if refusal is not None:
+            raise refusal
         record = await self._sessions.lookup(asked.tenant, asked.session_id)
         if record is None:
             raise SessionNotFound(f"no session {asked.session_id!r}; it may have expired")

@@ -17,7 +17,7 @@ from services.worker.domain.request import Generation
 from services.worker.domain.write_behind import WriteBehind
 from services.worker.metrics import Metrics
 from shared.errors import RyzError
-from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
+from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks, SessionRecord
 from shared.messages.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
@@ -114,6 +114,13 @@ class Holdings:
             holding = self._held.get((generation.request.request_id, choice.sequence.choice))
             if holding is not None:
                 holding.until = self._clock() + LINGER_S
+
+    def keep(self, record: SessionRecord, names: Sequence[bytes]) -> None:
+        """A session holds these blocks, though nothing of it runs: they are told when they are written."""
+        key = (f"session/{record.tenant}/{record.session_id}", 0)  # no request is called so
+        self._held[key] = _Holding(
+            record.tenant, record.session_id, 0, list(names), until=self._clock() + LINGER_S
+        )
 
     def clear(self) -> None:
         """The engine is gone, and with it what was being written."""

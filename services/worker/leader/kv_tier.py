@@ -7,7 +7,7 @@ is decided in `domain/`, bytes are moved by the ranks.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,11 +27,13 @@ from services.worker.leader.kv_orders import FetchOrders
 from services.worker.metrics import Metrics
 from shared import kv_hash
 from shared.circuit import CircuitLimits
+from shared.codec import unpack_tokens
 from shared.errors import RyzError
-from shared.messages import BlocksFound, KVRates, KVSource
+from shared.messages import BlocksFound, KVRates, KVSource, SessionRecord
 from shared.messages.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
+WRITTEN_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class KVTier:
         self._index = index
         self._metrics = metrics
         self._clock = clock
+        self._work = work
         self._scheduler: Scheduler | None = None
         self.names = BlockNames("", sharing="off")
         self._health = StoreHealth(
@@ -190,6 +193,37 @@ class KVTier:
         if scheduler is not self._scheduler or scheduler.blocks.num_found(names) >= count:
             return 0
         return await self._orders.alone(scheduler, names[:count])
+
+    async def keep(self, sessions: Iterable[SessionRecord]) -> None:
+        """Has the blocks of sessions written that are here and not in the store, so that others find them.
+
+        It takes a hash of all tokens; what else the loop has to do goes on between the sessions.
+        """
+        for record in sessions:
+            scheduler = self._scheduler
+            if scheduler is None or not scheduler.write_behind.enabled:
+                return
+            names = self.names.of_tokens(unpack_tokens(record.token_ids), record.tenant)
+            names = names[: scheduler.blocks.num_found(names)]
+            if scheduler.write_behind.num_known_of(names) < len(names):
+                scheduler.write_behind.add(names)
+                self.holdings.keep(record, names)
+                self._work()
+            await asyncio.sleep(0)
+
+    async def wait_written(self, timeout_s: float) -> bool:
+        """Whether all that waits now is written in that time, or lost; later blocks are not waited for."""
+        deadline, behind = self._clock() + timeout_s, self.write_behind
+        due = behind.due() if behind is not None else ()
+        while behind is not None and behind.enabled and behind is self.write_behind:
+            due = [name for name in due if behind.is_due(name)]
+            if not due:
+                return True
+            if self._clock() >= deadline:
+                return False
+            self._work()
+            await asyncio.sleep(WRITTEN_POLL_S)
+        return not due
 
     def order(self, scheduler: Scheduler) -> None:
         """Gives the engine the fetches that a plan made necessary."""

@@ -22,6 +22,7 @@ from services.worker.domain.rate import TokenRate
 from services.worker.domain.scheduler import Limits
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
+from services.worker.leader.drain import Drain
 from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
 from services.worker.leader.heartbeat import Carrier, Heartbeats
@@ -58,6 +59,7 @@ class LeaderOptions:
     weight: float = 1.0
     heartbeat_interval_s: float = 0.025
     heartbeat_stale_s: float = 1.0
+    drain_timeout_s: float = 5.0
     retention_s: float = 30.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
@@ -89,7 +91,6 @@ class Leader:
         self._engine = engine
         self._model = model
         self._clock = clock
-        self._draining = False
         self._stopped = False
         self.crashed = asyncio.Event()
         self._created_s = int(time.time())
@@ -142,6 +143,17 @@ class Leader:
             tier=self._kv_tier,
             sessions=self._sessions,
             replies=replies,
+            refuse=self._refusal,
+        )
+        self._drain = Drain(
+            options.group,
+            options.instance_id,
+            generations=self._generations,
+            kv_tier=self._kv_tier,
+            sessions=self._sessions,
+            replies=replies,
+            announce=self._heartbeats.beat,
+            timeout_s=options.drain_timeout_s,
         )
         self._sessions.on_turns = self._kv_calls.tell_turns
         finisher = Finisher(
@@ -157,6 +169,7 @@ class Leader:
             metrics=metrics,
             refuse=self._refusal,
             limits=options.intake,
+            instance_id=options.instance_id,
         )
         self._control = Control(self._generations, replies, bus.max_payload // 2)
         self._attaching = Attaching(
@@ -175,12 +188,17 @@ class Leader:
         """What heartbeats say."""
         if self._stopped:
             return "stopped"
-        return "draining" if self._draining and self._loop.state == "ready" else self._loop.state
+        return "draining" if self._drain.active else self._loop.state
 
     @property
     def failure(self) -> str:
         """Why the state is "failed"."""
         return self._loop.failure
+
+    @property
+    def drained(self) -> asyncio.Event:
+        """Set when a drain is over, whoever asked for it: the process may end."""
+        return self._drain.done
 
     async def start(self) -> None:
         """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
@@ -196,6 +214,7 @@ class Leader:
             (subjects.peer(group), self._kv_calls.on_peer),
             (subjects.KV_HOLDERS, self._kv_calls.on_holders),
             (subjects.SESSION_GONE, self._kv_calls.on_gone),
+            (subjects.drain(group), self._drain.on_drain),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handler))
         self._subscriptions.append(
@@ -206,22 +225,15 @@ class Leader:
         await self._heartbeats.beat()
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes no new work, lets running generations end, and fails those that do not end in time."""
-        self._draining = True
-        await self._heartbeats.beat()
-        if not await self._generations.wait_empty(timeout_s):
-            unfinished = len(self._generations.by_id)
-            log.warning("generations did not end in time", number=unfinished, timeout_s=timeout_s)
-            self._generations.fail_all(
-                Unavailable(f"group {self._options.group} is shutting down", reason="draining")
-            )
+        """Takes no new work, lets running generations end, and moves those that do not end in time.
+
+        It may take `HAND_OVER_S` longer, to write KV. Called again it joins the drain that is under way.
+        """
+        await self._drain.run(timeout_s)
 
     async def stop(self) -> None:
-        """Ends everything; what is pending is written first. Requests that run are failed."""
-        self._draining = True
-        self._generations.fail_all(
-            Unavailable(f"group {self._options.group} is shutting down", reason="draining")
-        )
+        """Ends everything; what is pending is written first. Requests that run move."""
+        await self._drain.stop()
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         for task in self._tasks:
@@ -269,8 +281,8 @@ class Leader:
 
     def _refusal(self) -> RyzError | None:
         """Why no work is taken now; None: it is."""
-        if self._draining:
-            return Unavailable(f"group {self._options.group} is shutting down", reason="draining")
+        if self._drain.active:
+            return self._drain.refusal()
         if self._loop.state != "ready":
             return Unavailable(
                 f"the engine of group {self._options.group} is not ready",

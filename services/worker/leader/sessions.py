@@ -94,6 +94,10 @@ class Sessions:
         """Records that are not acknowledged yet."""
         return len(self._pending) + len(self._in_flight)
 
+    def newest_first(self) -> list[SessionRecord]:
+        """The records in the cache, the one used last comes first."""
+        return list(reversed(self._cache.values()))
+
     def newest(self, tenant: str, session_id: str) -> SessionRecord | None:
         """What this leader knows of a session; what waits to be stored is never forgotten."""
         return self._newest((tenant, session_id))
