@@ -20,7 +20,7 @@ DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker tells
 class Account:
     """One user of the broker. `read` may name a queue group after the subject: then only as its member.
 
-    answers: may publish to the reply subject of what it has read, once for each message.
+    answers: may publish to the reply subjects of what it has read, for a minute.
     """
 
     user: str

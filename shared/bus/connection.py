@@ -104,6 +104,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._address = address
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
+        self._refusals = 0
         self.refused = asyncio.Event()  # the broker does not know this user with this password
         self._bus_stats = stats
         self._backoff = backoff
@@ -184,6 +185,14 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
             raise nats.errors.Error("the broker speaks no TLS, which RYZ_NATS_URL or RYZ_NATS_CA asks for")
         return await super()._process_info(info, initial_connection)
 
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:  # nats-py leaves the socket of an attempt that was refused to the collector
+            if self._transport is not None:
+                self._transport.close()
+            raise
+
     async def _process_pong(self) -> None:
         # the answer to a flush that was cancelled or timed out must not end the read loop
         if self._pongs and self._pongs[0].done():
@@ -198,8 +207,12 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
     async def _failed(self, error: Exception) -> None:
         self._bus_stats.errors += 1
         if _REFUSED in str(error).lower():
+            self._refusals += 1
             self.refused.set()
-        if _FORBIDDEN in str(error).lower():
+            if self._refusals.bit_count() == 1:  # 1, 2, 4, 8, ...: it may go on for long
+                log.error("the broker refuses user or password", user=user_of(self._address.url),
+                          times=self._refusals, remedy="correct RYZ_NATS_URL")  # fmt: skip
+        elif _FORBIDDEN in str(error).lower():
             # the broker names the subject; nothing was delivered, and whoever waits there waits in vain
             log.error("the broker forbids it to this user", error=str(error), user=user_of(self._address.url))
         elif self.is_connected:

@@ -62,7 +62,11 @@ accounts {{
 
 
 def _user(account: Account) -> str:
-    answers = '\n          allow_responses: { max: 1, expires: "1m" }' if account.answers else ""
+    answers = (
+        '\n          allow_responses: { max: -1, expires: "1m" } # to whoever has asked'
+        if account.answers
+        else ""
+    )
     return f"""\
       # {account.who.replace("`", "")}
       {{
