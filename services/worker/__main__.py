@@ -51,7 +51,7 @@ def make_store(settings: Settings) -> KVStoreConfig | None:
     if not settings.redis_url or settings.prefix_sharing == "off":
         return None
     return KVStoreConfig(
-        url=settings.redis_url,
+        url=settings.redis_address(settings.redis_url),
         ttl_s=settings.kv_store_ttl_s,
         timeout_s=settings.kv_store_timeout_s,
         queue_bytes=settings.kv_store_queue_bytes,

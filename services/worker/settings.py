@@ -9,10 +9,10 @@ from services.worker.domain.kv_costs import FetchMode
 from services.worker.domain.kv_messages import Compression
 from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
-from shared.settings import CommonSettings
+from shared.settings import CommonSettings, RedisTlsSettings
 
 
-class Settings(CommonSettings):
+class Settings(CommonSettings, RedisTlsSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     group: str = Field(

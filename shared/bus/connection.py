@@ -190,7 +190,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
             await super()._process_connect_init()
         except BaseException:  # nats-py leaves the socket of an attempt that was refused to the collector
             if self._transport is not None:
-                self._transport.close()
+                self._transport.close()  # type: ignore[no-untyped-call, unused-ignore]
             raise
 
     async def _process_pong(self) -> None:
