@@ -19,6 +19,7 @@ from rich.table import Table
 from cli.bench_collectives import collectives
 from cli.bench_compare import compare
 from cli.bench_engine import engine
+from cli.bench_failover import failover
 from cli.bench_kv import kv
 from cli.bench_model import make_model
 from cli.bench_options import numbers
@@ -42,7 +43,7 @@ def bench() -> None:
     """Measure the serving path, the engine and its parts; compare results."""
 
 
-for command in (engine, overflow, routing, sessions, kv, collectives, make_model, compare):
+for command in (engine, failover, overflow, routing, sessions, kv, collectives, make_model, compare):
     app.command(command.__name__.replace("_", "-"))(command)
 
 

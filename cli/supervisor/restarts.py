@@ -8,18 +8,24 @@ MISCONFIGURED = 2  # the exit code of a service that refuses its settings: the s
 
 @dataclass(slots=True)
 class RestartPolicy:
-    """At most `max_restarts` in `window_s`; the pause doubles from `first_pause_s` up to `max_pause_s`."""
+    """At most `max_restarts` in `window_s`; the pause doubles from `first_pause_s` up to `max_pause_s`.
+
+    One that has served for `settled_s` was well: its death has another cause than those before it.
+    """
 
     max_restarts: int = 5
     window_s: float = 60.0
     first_pause_s: float = 0.2
     max_pause_s: float = 5.0
+    settled_s: float = 2.0
     _deaths: deque[float] = field(default_factory=deque)
 
-    def pause_after(self, exit_code: int, now: float) -> float | None:
-        """Seconds to wait before the next start; None: give up."""
+    def pause_after(self, exit_code: int, now: float, served_s: float = 0.0) -> float | None:
+        """Seconds to wait before the next start; None: give up. served_s: since it was ready."""
         if exit_code == MISCONFIGURED:
             return None
+        if served_s >= self.settled_s:
+            self._deaths.clear()
         while self._deaths and now - self._deaths[0] > self.window_s:
             self._deaths.popleft()
         if len(self._deaths) >= self.max_restarts:

@@ -31,6 +31,7 @@ class Stack:
         self._children = [Child(spec, state_dir.log(spec.name)) for spec in specs]
         self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
+        self._ready_at: dict[str, float] = {}
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,7 +144,8 @@ class Stack:
                 with suppress(asyncio.CancelledError):
                     await probing
             entry.ready = False
-            pause = policy.pause_after(code, time.monotonic())
+            now = time.monotonic()
+            pause = policy.pause_after(code, now, now - self._ready_at.pop(child.spec.name, now))
             hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
             if pause is None or hopeless:
                 self._give_up(child, code, entry.restarts)
@@ -170,6 +172,7 @@ class Stack:
             await asyncio.sleep(PROBE_INTERVAL_S)
         entry = self._entries[child.spec.name]
         entry.ready = True
+        self._ready_at[child.spec.name] = time.monotonic()
         self._save()
         if self._ready[child.spec.name].is_set():
             self._report.note(f"{child.spec.name} is ready again")

@@ -42,6 +42,12 @@ def test_old_deaths_are_forgotten() -> None:
     assert policy.pause_after(-9, now=61.0) == 0.2
 
 
+def test_who_was_well_for_a_while_starts_afresh() -> None:
+    policy = RestartPolicy(max_restarts=1, settled_s=2.0)
+    assert [policy.pause_after(-9, now=10.0 * n, served_s=2.0) for n in range(5)] == [0.2] * 5
+    assert policy.pause_after(-9, now=51.0, served_s=0.5) is None
+
+
 def test_a_refused_setting_is_not_tried_again() -> None:
     assert RestartPolicy().pause_after(2, now=0.0) is None
 

@@ -1,0 +1,80 @@
+"""What came of faults under streams, in figures. Pure."""
+
+import statistics
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from benchmarks.failover_streams import Readers, Reading
+
+Victim = Literal["rank", "leader"]
+_WINDOW_S = 3.0  # after a fault in which a pause is put down to it
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault, at a time of `time.monotonic()`. back_s: until the group was ready again."""
+
+    victim: Victim
+    group: str
+    at: float
+    back_s: float = 0.0
+
+
+def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
+    """pause_ms: of streams whose group was hit; others_ms: of other streams at the same time; calm_ms:
+    between frames without faults. breakdown_ms: from the fault until the caller knew of the loss, from there
+    until another group had the request, and from there until tokens came.
+    """
+    pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
+    others, detect, republish, first = list[float](), list[float](), list[float](), list[float]()
+    for fault in faults:
+        until = fault.at + _WINDOW_S
+        for reading in readers.readings:
+            if reading.began > fault.at or reading.ended < fault.at:
+                continue
+            pause = 1000 * reading.pause_around(fault.at, until)
+            mine = next((one for one in reading.interruptions if fault.at <= one.lost_at < until), None)
+            if mine is None:
+                others.append(pause)
+                continue
+            pauses[fault.victim].append(pause)
+            detect.append(1000 * (mine.lost_at - fault.at))
+            if mine.accepted_at:
+                republish.append(1000 * (mine.accepted_at - mine.lost_at))
+            if mine.resumed_at:
+                first.append(1000 * (mine.resumed_at - mine.accepted_at))
+    gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
+    everybody = pauses["rank"] + pauses["leader"]
+    return {
+        "kills": len(faults),
+        "killed": {victim: sum(fault.victim == victim for fault in faults) for victim in pauses},
+        "streams": len(readers.readings),
+        "interrupted": len(everybody),
+        "unequal": readers.unequal,
+        "lost": len(readers.failures),
+        "hung": sum(failure.startswith("deadline") for failure in readers.failures),
+        "failures": sorted(set(readers.failures))[:10],
+        "pause_ms": spread(everybody),
+        "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
+        "others_ms": spread(others),
+        "calm_ms": spread(gaps),
+        "breakdown_ms": {
+            "detect": spread(detect),
+            "republish": spread(republish),
+            "first_token": spread(first),
+        },
+        "back_s": spread([fault.back_s for fault in faults]),
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 99th percentile and largest; zeros of nothing."""
+    if not values:
+        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    ordered = sorted(values)
+    return {
+        "p50": round(statistics.median(ordered), 3),
+        "p99": round(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 3),
+        "max": round(ordered[-1], 3),
+    }
