@@ -159,7 +159,9 @@ class _Timed:
     def step(self) -> None:
         """One op."""
         began = time.perf_counter()
-        self._kernels.run(self._team, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data)
+        self._kernels.run(
+            self._team, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None
+        )
         self._seconds.append(time.perf_counter() - began)
 
     def close(self) -> float:

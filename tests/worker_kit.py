@@ -18,6 +18,7 @@ from services.worker.domain.scheduler import Limits
 from services.worker.leader.heartbeat import OnLoop
 from services.worker.leader.kv_holdings import BlockIndex
 from services.worker.leader.service import Leader, LeaderOptions
+from services.worker.orchestrator.failure_recovery_manager import BackOff
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
 from shared.errors import SessionNotFound, Unavailable
@@ -138,6 +139,7 @@ class Kit:
         self.store = DictStore()
         self.registry = CollectorRegistry()
         options.setdefault("steps", Limits(256, 64, 64))
+        options.setdefault("back_off", BackOff(first_s=0.02))
         self.leader = Leader(
             LeaderOptions(group=group, instance_id="i", **options),
             bus=bus,

@@ -19,6 +19,7 @@ from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.kv_tier import KVOptions
 from services.worker.leader.service import Leader, LeaderOptions
 from services.worker.leader.sessions import SessionLimits
+from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.settings import Settings
 from shared.client.sessions import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
@@ -86,6 +87,8 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             kv_store=make_store(settings),
             start_timeout_s=settings.engine_start_timeout_s,
             step_timeout_s=settings.step_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            memory_growth_bytes=settings.rank_memory_growth_mb * 2**20,
         )
     )
 
@@ -121,6 +124,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
             commit_timeout_s=settings.session_commit_timeout_s,
         ),
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
+        back_off=BackOff(first_s=settings.restart_pause_ms / 1000),
         sessions=SessionLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,
             commit_timeout_s=settings.session_commit_timeout_s,

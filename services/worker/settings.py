@@ -141,6 +141,26 @@ class Settings(CommonSettings, RedisTlsSettings):
         description="How long a step may take before the ranks count as hung; large chunks of prompts get "
         "more, at the pace that they show.",
     )
+    stall_timeout_s: float = Field(
+        default=2.0,
+        ge=0,
+        le=3600,
+        description="How long ranks may make no progress at all in a step before they count as hung; 0: only "
+        "RYZ_STEP_TIMEOUT_S counts, as it does with ranks of other hosts.",
+    )
+    rank_memory_growth_mb: int = Field(
+        default=4096,
+        ge=0,
+        le=2**24,
+        description="MiB that a rank may take beyond its weights and its cache; 0: no limit.",
+    )
+    restart_pause_ms: float = Field(
+        default=400.0,
+        ge=0,
+        le=5000,
+        description="How long a group whose engine failed waits before it starts it again; it doubles with "
+        "each failure in a row, up to 5 s.",
+    )
     null_step_delay_ms: float = Field(
         default=0.0, ge=0, le=60_000, description="Time of a null engine's step."
     )

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from services.worker.adapters.model_dir import Model, load_model_dir
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.scheduler import Limits
-from services.worker.leader import loop as engine_loop
+from services.worker.orchestrator.failure_recovery_manager import BackOff
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, GenerateRequest
 from tests.engine_support import make_llama
@@ -71,10 +71,9 @@ async def test_company_and_preemption_change_no_token(
 
 
 async def test_a_killed_rank_costs_the_running_requests_only(
-    memory_bus: MemoryBus, path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus, path: Path, model: Model
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.05, 0.1))
-    async with Kit(memory_bus, engine(path), model=model) as kit:
+    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         await kit.ask(chat("long", prompt="x", sampling={"max_tokens": 500, "ignore_eos": True}))
@@ -91,14 +90,13 @@ async def test_a_killed_rank_costs_the_running_requests_only(
 
 
 async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_anybody_asks(
-    memory_bus: MemoryBus, path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus, path: Path, model: Model
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.05, 0.1))
-    async with Kit(memory_bus, engine(path), model=model) as kit:
+    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         ranks: Any = kit.leader.detail()["ranks"]
         os.kill(ranks[1]["pid"], signal.SIGKILL)
-        await kit.until(lambda: kit.leader.state == "failed", 5)
+        await kit.until(lambda: kit.leader.state == "recovering", 5)
         await kit.until(lambda: kit.leader.state == "ready", 20)
         assert [tokens_of(await kit.run(ask(0, "again")))] == expected

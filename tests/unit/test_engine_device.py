@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from torch import Tensor, distributed
 from transformers import AutoModelForCausalLM
 
-from services.worker.adapters.rank_options import RankEngineOptions, group_config
 from services.worker.domain.plan import StepPlan
 from services.worker.domain.rank_messages import (
     FrameReader,
@@ -37,6 +36,8 @@ from services.worker.engine.model import Decoder
 from services.worker.engine.placement import CPU, Placement
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.weights import Checkpoint, open_checkpoint
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.resource_allocator import group_config
 from services.worker.settings import Settings
 from tests.engine_support import (
     Blocks,

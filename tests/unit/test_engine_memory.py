@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from services.worker import host
 from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine import memory
 from services.worker.engine.config import read_config
@@ -100,20 +101,20 @@ def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    machine = memory.available_bytes()
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+    machine = host.available_bytes()
     assert machine > 2**20
     (tmp_path / "memory.max").write_text("3000000\n")
     (tmp_path / "memory.current").write_text("2500000\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
-    assert memory.available_bytes() == 600000
-    assert memory.total_bytes() == 3000000
+    assert host.available_bytes() == 600000
+    assert host.total_bytes() == 3000000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_bytes() > 2**20
+    assert host.available_bytes() > 2**20
 
 
 def test_where_nobody_says_what_is_free_all_memory_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
-    assert memory.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(host, "_MEMINFO", tmp_path / "none")
+    assert host.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

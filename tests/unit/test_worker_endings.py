@@ -10,7 +10,7 @@ import pytest
 from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from services.worker.domain.plan import EngineFailed, StepPlan, StepResult
 from services.worker.domain.scheduler import Limits
-from services.worker.leader import loop as engine_loop
+from services.worker.orchestrator.failure_recovery_manager import BackOff
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
@@ -128,9 +128,8 @@ class Flaky:
 
 
 async def test_a_failed_engine_fails_its_requests_and_comes_back(
-    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus,
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.05, 0.1))
     engine = Flaky(failing_step=5, failing_starts=1)
     states: list[str] = []
 
@@ -138,7 +137,8 @@ async def test_a_failed_engine_fails_its_requests_and_comes_back(
         states.append(codec.decode(message.data, Heartbeat).state)
 
     await memory_bus.subscribe(subjects.HEARTBEAT_ALL, on_heartbeat)
-    async with Kit(memory_bus, engine, heartbeat_interval_s=0.01) as kit:  # type: ignore[arg-type]
+    quick = BackOff(first_s=0.05, longest_s=0.1)
+    async with Kit(memory_bus, engine, heartbeat_interval_s=0.01, back_off=quick) as kit:  # type: ignore[arg-type]
         kit.expected_errors = {"the engine failed"}
         await asyncio.gather(kit.ask(chat("a")), kit.ask(chat("b")))
         for name in ("a", "b"):
@@ -151,7 +151,7 @@ async def test_a_failed_engine_fails_its_requests_and_comes_back(
         assert isinstance((await kit.run(chat("d")))[-1], Done)
         assert kit.metric("engine_failures_total") == 2
         assert engine.stops == 2
-        assert [state for state, _ in groupby(states)] == ["starting", "ready", "failed", "ready"]
+        assert [state for state, _ in groupby(states)] == ["starting", "ready", "recovering", "ready"]
 
 
 async def test_an_engine_that_does_not_come_up_is_an_error_at_start(memory_bus: MemoryBus) -> None:

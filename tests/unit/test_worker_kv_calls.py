@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.worker.leader import loop as engine_loop
 from services.worker.leader.peers import PeerSessions
+from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
@@ -124,12 +124,12 @@ async def test_what_cannot_be_had_is_said(kit: Group) -> None:
         await kit.warm()
 
 
-async def test_an_engine_that_is_gone_takes_no_session(kit: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_is_gone_takes_no_session(kit: Group) -> None:
     kit.expected_errors = {"the engine failed"}
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (5.0, 5.0))
+    kit.leader._group._recovery = FailureRecoveryManager(BackOff(first_s=5.0))
     kit.remember()
     kit.ranks.die()
-    await kit.until(lambda: kit.leader.state == "failed")
+    await kit.until(lambda: kit.leader.state == "recovering")
     with pytest.raises(Unavailable, match="engine of group g0 is not ready"):
         await kit.warm()
     assert kit.turns == []

@@ -23,7 +23,7 @@ class Ranks:
         self.ends: list[socket.socket] = []
         self.lost: list[str] = []
         self.stored: list[Stored] = []
-        self.blocks = RankBlocks(self.lost.append)
+        self.blocks = RankBlocks(lambda _, reason: self.lost.append(reason))
         self.blocks.on_stored = self.stored.append
         processes: list[Any] = [SimpleNamespace(rank=world, kv_sock=None)]
         for rank in range(world):

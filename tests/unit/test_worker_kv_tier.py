@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import pytest
 
-from services.worker.leader import loop as engine_loop
 from services.worker.leader.kv_tier import KVOptions
 from shared import codec, kv_hash
 from shared.bus.memory import MemoryBus
@@ -245,9 +244,8 @@ async def test_a_deadline_passes_while_blocks_are_fetched(memory_bus: MemoryBus,
 
 
 async def test_an_engine_that_fails_amid_a_fetch_fails_the_request_once(
-    memory_bus: MemoryBus, store: Store, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus, store: Store
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.02, 0.1))
     async with Group(memory_bus, store) as kit:
         kit.expected_errors = {"the engine failed"}
         kit.ranks.hangs = True
@@ -267,9 +265,8 @@ async def test_an_engine_that_fails_amid_a_fetch_fails_the_request_once(
 
 
 async def test_an_engine_that_fails_amid_a_lookup_fails_the_request_once(
-    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus,
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.02, 0.1))
     patient = KVOptions(lookup_timeout_s=1.0)
     async with Group(memory_bus, kv=patient) as kit:
         kit.expected_errors = {"the engine failed"}
@@ -285,9 +282,8 @@ async def test_an_engine_that_fails_amid_a_lookup_fails_the_request_once(
 
 
 async def test_ranks_that_take_no_order_are_told_of_by_the_next_step(
-    memory_bus: MemoryBus, store: Store, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus, store: Store
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.02, 0.1))
     async with Group(memory_bus, store) as kit:
         kit.expected_errors = {"the engine failed"}
         kit.ranks.refuses = True

@@ -10,7 +10,7 @@ import pytest
 from services.worker.adapters.null_engine import NullEngine
 from services.worker.domain.plan import EngineFailed, Sampled, StepPlan, StepResult
 from services.worker.domain.scheduler import Limits
-from services.worker.leader import loop as engine_loop
+from services.worker.orchestrator.failure_recovery_manager import BackOff
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, Tokens
 from tests.worker_kit import Kit, chat, null_engine, text_of, tokens_of
@@ -132,14 +132,13 @@ async def test_a_sequence_without_a_token_fails_alone(memory_bus: MemoryBus, del
 
 
 async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
-    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+    memory_bus: MemoryBus,
 ) -> None:
-    monkeypatch.setattr(engine_loop, "RESTART_PAUSE_S", (0.01, 0.1))
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     engine = Watched(0.004)
     engine.fail_at = 6
-    async with Kit(memory_bus, engine) as kit:
+    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
         kit.expected_errors = {"the engine failed"}
         failed = await kit.failure(chat("r", sampling={"max_tokens": 50}))
         assert (failed.code, "rank 1 died" in failed.message) == ("group_lost", True)

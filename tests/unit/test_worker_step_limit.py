@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.worker.adapters.step_limit import StepLimit
+from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.domain.plan import Slice, StepPlan
 
 

@@ -26,9 +26,9 @@ class _Fetch:
 
 
 class RankBlocks:
-    """on_lost: called with a reason when a rank no longer answers on its KV socket."""
+    """on_lost: called with a rank and a reason when it no longer answers on its KV socket."""
 
-    def __init__(self, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, on_lost: Callable[[RankProcess, str], None]) -> None:
         self.on_stored: Callable[[Stored], None] | None = None
         self._on_lost = on_lost
         self._links: list[RankLink] = []
@@ -77,7 +77,7 @@ class RankBlocks:
             self._take_stored(self._stored.decode(body))
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
-        self._on_lost(f"rank {process.rank} closed its KV socket{reason and f': {reason}'}")
+        self._on_lost(process, f"rank {process.rank} closed its KV socket{reason and f': {reason}'}")
 
     def _take_fetched(self, answer: Fetched) -> None:
         fetch = self._fetches.get(answer.fetch_id)

@@ -1,8 +1,8 @@
 """The engine port over rank processes: real models, computed by torch in other processes.
 
-Starts the ranks through `ProcessGroupManager`, sends every plan to all of them and hands out what rank 0
-answers. The death of a rank is seen at once as the end of its socket, a hanging one by the step's time limit;
-both end the engine with a sentence that says which rank and why. No torch here.
+Sends every plan to all ranks and hands out what rank 0 answers. What the ranks take of the machine, their
+processes, and what is wrong with them are the business of `ResourceAllocator`, `ProcessGroupManager` and
+`HealthMonitor`; any failure ends the engine, with a sentence that says which rank and why. No torch here.
 """
 
 import asyncio
@@ -14,9 +14,8 @@ import msgspec
 
 from services.worker.adapters.rank_blocks import RankBlocks
 from services.worker.adapters.rank_link import RankLink
-from services.worker.adapters.rank_options import RankEngineOptions, cores, group_config
 from services.worker.adapters.remote_ranks import RemoteRanks
-from services.worker.adapters.step_limit import StepLimit
+from services.worker.domain.failures import Failure
 from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from services.worker.domain.plan import (
     MAX_OUTSTANDING,
@@ -33,13 +32,18 @@ from services.worker.domain.rank_messages import (
     RankReady,
     pack_frame,
 )
-from services.worker.orchestrator.process_group_manager import (
-    ProcessGroupManager,
-    RankProcess,
-)
+from services.worker.orchestrator.health_monitor import HealthMonitor
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.orchestrator.step_limit import StepLimit
 
 __all__ = ["RankEngine", "RankEngineOptions"]
-_EXIT_WAIT_S = 0.1  # at most, from the end of a socket, which comes first, to its process's exit code
+_KV_END_WAIT_S = 0.1  # until the other socket's end, which says more, has been seen
+_NEW, _STOPPED = (
+    Failure("start_failed", "the engine was not started"),
+    Failure("start_failed", "the engine was stopped"),
+)
 
 
 class RankEngine:
@@ -47,7 +51,7 @@ class RankEngine:
 
     def __init__(self, options: RankEngineOptions) -> None:
         self.options = options
-        self._threads = options.threads or max(1, cores() // max(1, options.tensor_parallel))
+        self._resources = ResourceAllocator(options)
         self._processes = ProcessGroupManager(start=options.rank_start)
         self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
@@ -55,10 +59,10 @@ class RankEngine:
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
         self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
-        self._timer: asyncio.TimerHandle | None = None  # of the oldest one
-        self._failure = "the engine was not started"
-        self._refused = False  # for a reason that would be the same the next time
-        self._limit = StepLimit(options.step_timeout_s, 0)
+        self._timer: asyncio.TimerHandle | None = None  # of the next look at the ranks' health
+        self._failure: Failure | None = _NEW
+        self._starts = 0  # what was begun in an earlier one must not touch this one
+        self._health = HealthMonitor([], StepLimit(options.step_timeout_s, 0))
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
         self._plan = msgspec.msgpack.Encoder()
@@ -69,29 +73,30 @@ class RankEngine:
         forked from. May be left out; `stop` ends it.
         """
         with contextlib.suppress(OSError):  # `start` tries again and says why not
-            self._processes.prepare(self._threads)
+            self._processes.prepare(self._resources.threads)
 
     async def start(self) -> EngineInfo:
         """Starts and loads all ranks; see `Engine`."""
         options = self.options
         if self._links:
             raise EngineFailed("the engine runs already; stop it before it is started again")
-        self._failure, self._refused, self._steps, self._ready = "", False, 0, {}
+        self._failure, self._steps, self._ready = None, 0, {}
+        self._starts += 1
         try:
-            remote = await self._gather()
-            with contextlib.ExitStack() as stack:
-                self._spawn(stack, remote)
+            self._spawn(await self._gather())
             await self._until_ready(options.start_timeout_s)
         except OSError as error:
-            self._failure = f"the ranks could not be started: {error}"
-            raise EngineFailed(self._failure) from error
+            self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
+            raise _error(self._failure) from error
+        except EngineFailed as error:
+            self._failure = self._failure or error.failure
+            raise
         finally:
             if self._failure or len(self._ready) < options.tensor_parallel:
                 await self.stop()
                 self._close()
         first = self._ready[0]
-        largest = max(ready.info.loaded_bytes for ready in self._ready.values())
-        self._limit = StepLimit(options.step_timeout_s, largest)
+        self._health = self._watch()
         return EngineInfo(
             num_blocks=first.num_blocks,
             vocab_size=first.vocab_size,
@@ -105,13 +110,15 @@ class RankEngine:
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Sends the plan to all ranks; see `Engine`."""
         if self._failure:
-            raise EngineFailed(self._failure)
+            raise _error(self._failure)
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
         future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
         self._outstanding.append((plan, future))
-        if len(self._outstanding) == 1:
-            self._time_oldest()
+        if self._timer is None:
+            loop = future.get_loop()
+            self._health.begin(loop.time())
+            self._timer = loop.call_later(self._health.interval_s, self._check)
         self._steps += 1
         if plan.store:
             self._blocks.expect(plan.store)
@@ -123,7 +130,7 @@ class RankEngine:
     def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
         """Sends the order to all ranks; see `Engine`."""
         if self._failure:
-            raise EngineFailed(self._failure)
+            raise _error(self._failure)
         return self._blocks.fetch(order)
 
     def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
@@ -169,12 +176,14 @@ class RankEngine:
         """
         restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or self._outstanding)
-        self._fail("the engine was stopped", tell=False)
+        self._fail(_STOPPED, tell=False)
         for link in self._links:
             link.close()
         self._links = []
-        self._blocks.close(EngineFailed(self._failure))
+        self._blocks.close(_error(self._failure or _STOPPED))
         await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
+        self._health = HealthMonitor([], StepLimit(self.options.step_timeout_s, 0))
+        self._resources.release()
         if not restarts:
             self._close()
 
@@ -190,60 +199,67 @@ class RankEngine:
             return []
         self.prepare()
         first = options.tensor_parallel - options.remote_ranks
-        try:
-            return await self._remote.gather(first, options.start_timeout_s)
-        except EngineFailed as error:
-            self._failure = str(error)
-            raise
+        return await self._remote.gather(first, options.start_timeout_s)
 
-    def _spawn(self, stack: contextlib.ExitStack, remote: list[RankProcess]) -> None:
-        """Starts the processes and sends their configs; what only they need is closed with the stack."""
+    def _spawn(self, remote: list[RankProcess]) -> None:
+        """Takes what the group needs, starts the processes and sends their configs."""
         self._processes.adopt(remote)
         # where the others have found this host
         address = remote[0].sock.getsockname()[0] if remote else ""
-        config, inherit = group_config(self.options, self._threads, address, stack)
+        resources = self._resources
+        config, inherit = resources.take(address)
         here = config.world - config.remote
         stores = config.kv_store is not None
-        for process in self._processes.spawn(here, self._threads, inherit, kv_sockets=stores):
+        for process in self._processes.spawn(here, resources.threads, inherit, kv_sockets=stores):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
-            own = msgspec.structs.replace(config, rank=process.rank, kv_fd=process.kv_fd)
-            if process in remote:
-                own = msgspec.structs.replace(own, store_fd=-1)
-            link.send(pack_frame(Kind.CONFIG, own))
+            link.send(pack_frame(Kind.CONFIG, resources.config_of(process, config)))
         self._blocks.open(self._processes.ranks)
+        resources.handed_over()
 
     async def _until_ready(self, limit_s: float) -> None:
         """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
         loop = asyncio.get_running_loop()
         self._starting = loop.create_future()
-        late = f"the ranks did not load the model within {limit_s:g} s"
+        late = Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s")
         timer = loop.call_later(limit_s, self._fail, late)
         try:
             await self._starting
         except asyncio.CancelledError:
-            self._fail("the start was abandoned before the ranks were ready", tell=False)
+            abandoned = Failure("start_failed", "the start was abandoned before the ranks were ready")
+            self._fail(abandoned, tell=False)
             raise
         finally:
             timer.cancel()
             self._starting = None
 
-    def _time_oldest(self) -> None:
-        """Limits the time of the oldest step from now on: its ranks have begun with it."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._outstanding:
-            plan = self._outstanding[0][0]
-            limit_s = self._limit.of(plan)
-            late = f"step {plan.step_id} was not done within {limit_s:g} s"
-            self._timer = asyncio.get_running_loop().call_later(limit_s, self._fail, late)
+    def _watch(self) -> HealthMonitor:
+        options, ranks, ready = self.options, self._processes.ranks, self._ready
+        largest = max(one.info.loaded_bytes for one in ready.values())
+        return HealthMonitor(
+            ranks,
+            StepLimit(options.step_timeout_s, largest),
+            stall_s=options.stall_timeout_s,
+            progress=self._resources.progress,
+            memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
+        )
+
+    def _check(self) -> None:
+        """Looks at the ranks, now and again as long as steps run."""
+        self._timer = None
+        if not self._outstanding:
+            return
+        loop = asyncio.get_running_loop()
+        failure = self._health.check(loop.time(), self._outstanding[0][0], self._steps)
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._timer = loop.call_later(self._health.interval_s, self._check)
 
     def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
         if kind is Kind.FAILED:
-            failed = msgspec.msgpack.decode(body, type=RankFailed)
-            self._refused = failed.refused and not self._failure
-            self._fail(failed.message if not self._steps else f"rank {process.rank}: {failed.message}")
+            told = msgspec.msgpack.decode(body, type=RankFailed)
+            self._fail(self._health.reported(process, told, serving=bool(self._steps)))
         elif kind is Kind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self.options.tensor_parallel
@@ -252,42 +268,52 @@ class RankEngine:
         elif self._outstanding:  # else the engine failed a moment ago
             plan, future = self._outstanding.popleft()
             result = self._result.decode(body)
-            self._limit.done(plan, result.compute_s)
-            self._time_oldest()
+            self._health.step_done(plan, result.compute_s)
             if not future.done():
                 future.set_result(result)
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
-        if not reason:
-            reason = process.describe_end(_EXIT_WAIT_S)
         ready = self._ready.get(process.rank)
-        where = f" on {process.host}" if process.host else ""
         pid = ready.info.pid if ready else process.pid
-        self._fail(f"rank {process.rank} (pid {pid}{where}) is gone: {reason}")
+        self._fail(self._health.ended(process, reason, pid))
 
-    def _on_kv_end(self, reason: str) -> None:
+    def _on_kv_end(self, process: RankProcess, reason: str) -> None:
         """A rank that does not move blocks any more may still write to some: it has to go.
 
         Mostly its process has ended, and the end of the other socket says why.
         """
-        asyncio.get_running_loop().call_later(_EXIT_WAIT_S, self._fail, reason)
+        failure, start = Failure("rank_died", reason, process.rank), self._starts
+        asyncio.get_running_loop().call_later(_KV_END_WAIT_S, self._fail_start, failure, start)
 
-    def _fail(self, reason: str, tell: bool = True) -> None:
+    def _fail_start(self, failure: Failure, start: int) -> None:
+        """Fails the ranks of that start, and none of a later one."""
+        if start == self._starts:
+            self._fail(failure)
+
+    def _fail(self, failure: Failure, tell: bool = True) -> None:
         """The first reason counts; the ranks end at once, since no step can follow."""
         if self._failure:
             return
-        self._failure = reason
+        self._failure = failure
         if self._links and tell:
             self._processes.kill()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting: list[asyncio.Future[StepResult] | asyncio.Future[None]] = [f for _, f in self._outstanding]
         if self._starting is not None:
             waiting.append(self._starting)
         self._outstanding.clear()
-        self._time_oldest()
-        self._blocks.close(EngineFailed(reason))
+        self._blocks.close(_error(failure))
         for future in waiting:
             if not future.done():
-                future.set_exception((EngineRefused if self._refused else EngineFailed)(reason))
+                future.set_exception(_error(failure))
                 future.exception()  # nobody has to ask for the second one
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()
+
+
+def _error(failure: Failure) -> EngineFailed:
+    if failure.kind == "refused":
+        return EngineRefused(failure.reason, failure.rank)
+    return EngineFailed(failure.reason, failure.kind, failure.rank)

@@ -94,7 +94,7 @@ class RemoteRanks:
             for sock in come:
                 sock.close()
             if isinstance(error, TimeoutError):
-                raise EngineFailed(self._missing(len(come), limit_s)) from None
+                raise EngineFailed(self._missing(len(come), limit_s), "start_failed") from None
             raise
         finally:
             accepting.cancel()

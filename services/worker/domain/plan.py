@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from services.worker.domain.failures import Failure, FailureKind
 from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
 from shared.messages import Sampling
 
@@ -156,11 +157,21 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EngineFailed(Exception):
-    """The engine is gone or broken; every running sequence is lost with it. The text says what and why."""
+    """The engine is gone or broken; every running sequence is lost with it. The text says what and why.
+
+    failure: the same as data.
+    """
+
+    def __init__(self, reason: str, kind: FailureKind = "rank_failed", rank: int = -1) -> None:
+        super().__init__(reason)
+        self.failure = Failure(kind, reason, rank)
 
 
 class EngineRefused(EngineFailed):
     """The engine cannot serve this model with these settings; another start would end the same."""
+
+    def __init__(self, reason: str, rank: int = -1) -> None:
+        super().__init__(reason, "refused", rank)
 
 
 class Engine(Protocol):

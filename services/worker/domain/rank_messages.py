@@ -61,7 +61,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_fd: this rank's KV socket (`kv_messages.py`). kv_store: where blocks go; None: nowhere.
     remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
         network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
-    shared_fd: file for the shared-memory collectives. store_*: where the ranks meet for Gloo and NCCL.
+    shared_fd: file for the shared-memory collectives. progress_fd: page of `progress.py`. store_*: where the
+        ranks meet for Gloo and NCCL.
     """
 
     model: str
@@ -79,6 +80,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_cache_tokens: int = 0
     kv_memory_share: float = 0.5
     shared_fd: int = -1
+    progress_fd: int = -1
     store_fd: int = -1
     store_host: str = ""
     store_port: int = 0
@@ -110,10 +112,14 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a rank ends; one sentence for a person. refused: the same model and settings would fail again."""
+    """Why a rank ends; one sentence for a person.
+
+    refused: the same model and settings would fail again. memory: there was not enough of it.
+    """
 
     message: str
     refused: bool = False
+    memory: bool = False
 
 
 def shared_bytes(world: int) -> int:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import structlog
 import torch
 
-from services.worker.cores import usable_cores
 from services.worker.domain.rank_messages import RankConfig
 from services.worker.engine import cache as plain_cache
 from services.worker.engine.cache import KVCache
@@ -31,6 +30,7 @@ from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.placement import CPU, Placement
 from services.worker.engine.plain import PlainCompute
 from services.worker.engine.weights import Checkpoint
+from services.worker.host import usable_cores
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from services.worker.domain.plan import Slice
 from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.progress import Progress
 from services.worker.engine.sequences import SequenceState
 
 
@@ -58,13 +59,15 @@ class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
     num_blocks: of the cache. blocks: what is in it, for the store. collectives: connects the ranks, which all
-    call `forward` with the same slices.
+    call `forward` with the same slices. progress: where it shows how far it is, about once for each layer or
+    operation; may be replaced between steps.
     """
 
     num_blocks: int
     blocks: CacheBlocks
     collectives: Collectives
     times: Times
+    progress: Progress
 
     def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the slices, whose states include them already; their keys and values go into the cache.

@@ -1,9 +1,9 @@
-"""How much memory this process may still take, and whether a model fits into it before it is loaded."""
+"""Whether a model fits into this machine's memory before it is loaded, and whether an error says not."""
 
-import os
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
+
+import torch
 
 from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.rank_messages import RankConfig
@@ -11,9 +11,8 @@ from services.worker.engine.config import ModelConfig
 from services.worker.engine.fields import ModelError
 from services.worker.engine.kv_cold import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.engine.safetensors_file import TYPES, Stored
+from services.worker.host import available_bytes, total_bytes
 
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
 _EMBEDDING = "model.embed_tokens.weight"
 
 
@@ -21,24 +20,11 @@ class MemoryShort(ModelError):
     """The model would fit into this machine, but not beside what runs on it now."""
 
 
-def available_bytes() -> int:
-    """Memory that is free for new allocations; in a container no more than its limit leaves.
-
-    Off Linux nobody says what is free: there it is all that the machine has.
-    """
-    free = _meminfo("MemAvailable")
-    if free is None:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
-    if limit is None or used is None:
-        return free
-    return max(0, min(free, limit - used + _file_cache()))
-
-
-def total_bytes() -> int:
-    """All memory that this machine, or this container, has."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(total, _number(_CGROUP / "memory.max") or total)
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there was no memory; torch raises `RuntimeError` for that on a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
 def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, tied: bool) -> int:
@@ -124,27 +110,3 @@ def require_room(
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _meminfo(name: str) -> int | None:
-    if not _MEMINFO.exists():
-        return None
-    for line in _MEMINFO.read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _file_cache() -> int:
-    """File pages that the kernel would give back; `memory.current` counts them."""
-    for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
-        if line.startswith("inactive_file "):
-            return int(line.split()[1])
-    return 0
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no cgroup v2 here, or `max`: no limit
-        return None

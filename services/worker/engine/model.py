@@ -5,6 +5,7 @@ split over ranks shows only in the names of the layers (`layers.py`) and in thei
 sequences are batched and their KV is paged only in `batch.py` and `attention.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -145,6 +146,7 @@ class Decoder:
         head = self.embedding.weight if config.tied_embeddings else put(load_head(source, config, dtype))
         self.head = VocabParallelHead(head, config.vocab_size, collectives)
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length, placement)
+        self.after_layer: Callable[[], None] = lambda: None  # for whoever watches how far a step is
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor | None:
         """Logits [sampling slices, vocab] on rank 0; None on the others, and when nothing is sampled."""
@@ -152,6 +154,7 @@ class Decoder:
         hidden = self.embedding(batch.token_ids)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = layer(hidden, rotation, batch, layer_cache)
+            self.after_layer()
         if not len(batch.sample_rows):
             return None
         return self.head(self.norm(hidden[batch.sample_rows]))

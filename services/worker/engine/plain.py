@@ -13,6 +13,7 @@ from services.worker.engine.cuda_graphs import Capture, DecodeGraphs
 from services.worker.engine.kv_blocks import PlainBlocks
 from services.worker.engine.model import Decoder
 from services.worker.engine.placement import CPU
+from services.worker.engine.progress import Progress
 from services.worker.engine.sequences import SequenceState
 
 
@@ -35,6 +36,17 @@ class PlainCompute:
         self._cache = cache
         self._windows = frozenset(model.config.windows)
         self._graphs = None if capture is None else DecodeGraphs(model, cache, capture)
+        self.progress = Progress()
+
+    @property
+    def progress(self) -> Progress:
+        """See `Compute`."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._progress = progress
+        self._model.after_layer = progress.beat
 
     def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""

@@ -35,10 +35,12 @@ from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.device import gpu_memory, take_device
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.kv_channel import start as start_mover
-from services.worker.engine.memory import MemoryShort, available_bytes
+from services.worker.engine.memory import MemoryShort, ran_out
+from services.worker.engine.progress import Progress
 from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
+from services.worker.host import available_bytes
 
 SWITCH_S = 0.0005  # the longest that a thread which moves blocks keeps the interpreter from a step
 Adapt = Callable[[RankConfig], RankConfig]
@@ -73,12 +75,17 @@ def serve(
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
             if tell:
                 print(error, file=sys.stderr)
-            return _report(sock, str(error), refused)
+            told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
+            return _report(sock, told)
         except (BrokenPipeError, ConnectionResetError):
             return 0  # the leader left while this rank was talking
         except Exception as error:
             sys.excepthook(*sys.exc_info())  # the trace is for the log, the sentence for the leader
-            return _report(sock, f"internal error: {type(error).__name__}: {error}")
+            memory = ran_out(error)
+            what = "out of memory" if memory else "internal error"
+            return _report(
+                sock, RankFailed(message=f"{what}: {type(error).__name__}: {error}", memory=memory)
+            )
     return 0
 
 
@@ -94,6 +101,7 @@ def _config(
         config,
         shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
         store_fd=descriptors.get(config.store_fd, config.store_fd),
+        progress_fd=descriptors.get(config.progress_fd, config.progress_fd),
         kv_fd=descriptors.get(config.kv_fd, config.kv_fd),
     )
     return config if adapt is None else adapt(config)
@@ -176,7 +184,9 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
     num_blocks = _agreed_blocks(config, backend, collectives)
-    runner = Runner(backend.start(num_blocks))
+    runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank))
+    if config.progress_fd >= 0:
+        os.close(config.progress_fd)
     info = RankInfo(
         rank=config.rank,
         pid=os.getpid(),
@@ -253,9 +263,9 @@ def _receive(sock: socket.socket) -> bytes:
         return b""  # the same news as an orderly end
 
 
-def _report(sock: socket.socket, message: str, refused: bool = False) -> int:
+def _report(sock: socket.socket, told: RankFailed) -> int:
     try:
-        sock.sendall(pack_frame(Kind.FAILED, RankFailed(message=message, refused=refused)))
+        sock.sendall(pack_frame(Kind.FAILED, told))
     except OSError:
-        print(f"rank process {os.getpid()}: {message}", file=sys.stderr)  # nobody is left to be told
-    return 2 if refused else 1
+        print(f"rank process {os.getpid()}: {told.message}", file=sys.stderr)  # nobody is left to be told
+    return 2 if told.refused else 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from services.worker.domain.plan import Sampled, StepPlan, StepResult
 from services.worker.engine.compute import CacheBlocks, Compute
+from services.worker.engine.progress import Progress
 from services.worker.engine.sampler import Sampler
 from services.worker.engine.sequences import Sequences, SequenceState
 
@@ -19,9 +20,13 @@ BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
 
 
 class Runner:
-    """Runs plans on one rank, one at a time and all of them in the order of the leader."""
+    """Runs plans on one rank, one at a time and all of them in the order of the leader.
 
-    def __init__(self, compute: Compute) -> None:
+    progress: where it shows how far it is; None: nowhere.
+    """
+
+    def __init__(self, compute: Compute, progress: Progress | None = None) -> None:
+        self._progress = compute.progress = progress or Progress()
         self.sequences = Sequences(compute.num_blocks)
         self._compute = compute
         self._sampler = Sampler()
@@ -40,16 +45,20 @@ class Runner:
             CollectiveError: another rank is gone.
         """
         began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
+        self._progress.begin()
         linears_s, attention_s = times.linears_s, times.attention_s
         states, logits = self.forward(plan)
         sampling = [i for i, part in enumerate(plan.slices) if part.sample]
         rows = [states[i] for i in sampling]
         ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
+        self._progress.beat()
         computed, sampled = time.perf_counter(), list[Sampled]()
         if logits is not None and rows:
             sampled = self._sampler.sample(logits.numpy(), rows, ends)
         sampling_s = time.perf_counter() - computed
+        self._progress.beat()
         self._share(sampled, rows, ends)
+        self._progress.done()
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,

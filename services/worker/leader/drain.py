@@ -28,7 +28,8 @@ POLL_S = 0.05
 class Drain:
     """Begins once, however often it is asked for; the shortest time-out of all counts.
 
-    announce: tells routers at once. timeout_s: for who names none.
+    on_begin: called when no more work is taken. announce: tells routers at once.
+    timeout_s: for who names none.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Drain:
         kv_tier: KVTier,
         sessions: Sessions,
         replies: Replies,
+        on_begin: Callable[[], None],
         announce: Callable[[], Awaitable[None]],
         timeout_s: float,
     ) -> None:
@@ -49,6 +51,7 @@ class Drain:
         self._kv_tier = kv_tier
         self._sessions = sessions
         self._replies = replies
+        self._on_begin = on_begin
         self._announce = announce
         self._timeout_s = timeout_s
         self._deadline = math.inf
@@ -85,7 +88,7 @@ class Drain:
     def begin(self, timeout_s: float) -> None:
         """Takes no new work from here on; requests in hand may go on for that long."""
         self._deadline = min(self._deadline, self._generations.clock() + timeout_s)
-        self._refuses = True
+        self._refuse()
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(), name="drain")
             self._draining.add_done_callback(self._ended)
@@ -97,11 +100,15 @@ class Drain:
 
     async def stop(self) -> None:
         """Cuts it short: what still runs moves now."""
-        self._refuses = True
+        self._refuse()
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)
         self._move()
+
+    def _refuse(self) -> None:
+        self._refuses = True
+        self._on_begin()
 
     async def _drain(self) -> None:
         generations, tier = self._generations, self._kv_tier

@@ -1,8 +1,9 @@
-"""The engine loop: plan a step, run it, turn its tokens into frames; and restart a failed engine.
+"""The engine loop: plan a step, run it, turn its tokens into frames; a failed engine ends its requests.
 
 While a short step runs, the next one is planned and submitted, so ranks need not wait for the leader. It
 yields to the event loop after each step, so that work, cancels and frames go on between steps. What a step
-computes is the scheduler's decision, what the caller sees the generation's.
+computes is the scheduler's decision, what the caller sees the generation's, and what follows a failure that
+of `MultiGPUOrchestrator`.
 """
 
 import asyncio
@@ -22,13 +23,12 @@ from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.prepare import Room
 from services.worker.metrics import Metrics
+from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.errors import DeadlineExceeded, GroupLost, Internal
-from shared.messages import State
 
 log = structlog.get_logger(__name__)
 WHOLE_FLUSH_S = 0.05
 WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has to fit into a message
-RESTART_PAUSE_S = (0.5, 10.0)  # first and longest
 CHECK_INTERVAL_S = 1.0
 FETCHING_CHECK_S = 0.1  # the longest that a deadline goes unseen while nothing is computed
 # A step of more tokens takes long against the time to plan one, and a prompt that comes meanwhile would have
@@ -45,9 +45,10 @@ class _Step(NamedTuple):
 
 
 class EngineLoop:
-    """Owns the engine's life. `state` is what heartbeats tell, `failure` why it is "failed".
+    """Drives the engine while it is up.
 
-    kv_tier: the store for KV blocks. announce: called when the state has changed.
+    group: starts the engine, and says when it is started again. kv_tier: the store for KV blocks.
+    announce: called when the state has changed.
     stream_interval_s: streams get their first and last text at once, the rest at most so often, all of them
         after the same steps, so that processes between here and the callers wake up once for several steps.
     """
@@ -55,6 +56,7 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
+        group: MultiGPUOrchestrator,
         *,
         generations: Generations,
         limits: Limits,
@@ -66,6 +68,7 @@ class EngineLoop:
         stream_interval_s: float = 0.0,
     ) -> None:
         self._engine = engine
+        self._group = group
         self._generations = generations
         self._limits = limits
         self._kv_tier = kv_tier
@@ -82,8 +85,6 @@ class EngineLoop:
         self._run_ahead = 0
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.watch(self._on_idle_failure)
-        self.state: State = "starting"
-        self.failure = ""
         self.info: EngineInfo | None = None
         self.room = Room(context_length, 0)
         self.num_tokens = 0  # computed so far, prefill and decode
@@ -91,7 +92,7 @@ class EngineLoop:
     async def start(self) -> None:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
         self._failed_idle = False
-        info = await self._engine.start()
+        info = await self._group.start()
         # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info, self.room = info, Room(context_length, info.vocab_size)
@@ -107,29 +108,24 @@ class EngineLoop:
         )
         self._kv_tier.open(info, names, scheduler)
         self._generations.scheduler = scheduler
-        self.state, self.failure = "ready", ""
 
     async def run(self) -> None:
-        """Steps until cancelled; a failed engine is started again, after a pause that grows."""
-        pause = RESTART_PAUSE_S[0]
+        """Steps until cancelled; a failed engine is started again when the group says so."""
         while True:
             try:
-                if self.state == "failed":
+                if not self._group.is_up:
                     await self.start()
                     log.info("the engine is ready again")
                     await self._announce()
                 await self._serve()
             except EngineFailed as error:
-                worked = self._lose(str(error))
+                self._lose(error)
             except Exception as error:  # a bug must not leave requests hanging
                 log.exception("the engine loop failed")
-                worked = self._lose(f"{type(error).__name__} in the leader; the log has the trace")
-            if worked:
-                pause = RESTART_PAUSE_S[0]
+                why = f"{type(error).__name__} in the leader; the log has the trace"
+                self._lose(EngineFailed(why, "leader_bug"))
             await self._announce()
-            await self._engine.stop()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, RESTART_PAUSE_S[1])
+            await self._group.restart_due()
 
     async def _serve(self) -> NoReturn:
         work, scheduler, steps = self._generations.work, self._generations.scheduler, self._steps
@@ -295,13 +291,17 @@ class EngineLoop:
             self._next_check = now + CHECK_INTERVAL_S
             scheduler.check_invariants()
 
-    def _lose(self, why: str) -> bool:
-        """The engine is gone, and all running requests with it; says whether it had worked before."""
-        log.error("the engine failed", why=why)
+    def _lose(self, error: EngineFailed) -> None:
+        """The engine is gone, and all running requests with it."""
+        recovery, why = self._group.lost(error), str(error)
+        log.error(
+            "the engine failed",
+            why=why,
+            kind=error.failure.kind,
+            restart_in_s=round(recovery.pause_s, 2),
+            gives_up=recovery.gives_up,
+        )
         self._metrics.engine_failures.inc()
-        worked = self.state == "ready"
-        self.state, self.failure = "failed", why
         self._generations.scheduler = None
         self._kv_tier.close()
         self._generations.fail_all(GroupLost(f"the group's engine failed: {why}", reason="engine_failed"))
-        return worked

@@ -37,6 +37,8 @@ from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import SessionLimits, Sessions, SessionStore
 from services.worker.metrics import LoadCollector, Metrics, RatesCollector
+from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
+from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared import subjects
 from shared.bus.api import Bus, Subscription
 from shared.client.blocks import BlocksClient
@@ -68,6 +70,7 @@ class LeaderOptions:
     kv: KVOptions = field(default_factory=KVOptions)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 class Leader:
@@ -91,7 +94,6 @@ class Leader:
         self._engine = engine
         self._model = model
         self._clock = clock
-        self._stopped = False
         self.crashed = asyncio.Event()
         self._created_s = int(time.time())
         self._rate = TokenRate()
@@ -116,8 +118,10 @@ class Leader:
         )
         registry.register(RatesCollector(self._kv_tier))
         self._generations.on_end = self._kv_tier.end
+        self._group = MultiGPUOrchestrator(engine, FailureRecoveryManager(options.back_off))
         self._loop = EngineLoop(
             engine,
+            self._group,
             generations=self._generations,
             limits=options.steps,
             kv_tier=self._kv_tier,
@@ -152,6 +156,7 @@ class Leader:
             kv_tier=self._kv_tier,
             sessions=self._sessions,
             replies=replies,
+            on_begin=self._group.drain,
             announce=self._heartbeats.beat,
             timeout_s=options.drain_timeout_s,
         )
@@ -186,14 +191,12 @@ class Leader:
     @property
     def state(self) -> State:
         """What heartbeats say."""
-        if self._stopped:
-            return "stopped"
-        return "draining" if self._drain.active else self._loop.state
+        return self._group.state
 
     @property
     def failure(self) -> str:
-        """Why the state is "failed"."""
-        return self._loop.failure
+        """Why the state is "recovering" or "failed"."""
+        return self._group.failure
 
     @property
     def drained(self) -> asyncio.Event:
@@ -245,7 +248,7 @@ class Leader:
         await self._publisher.flush()
         if not await self._sessions.flush(self._options.sessions.commit_timeout_s):
             log.error("session records not stored", number=self._sessions.num_pending)
-        self._stopped = True
+        self._group.stop()
         await self._heartbeats.stop()
         await self._engine.stop()
 
@@ -283,10 +286,10 @@ class Leader:
         """Why no work is taken now; None: it is."""
         if self._drain.active:
             return self._drain.refusal()
-        if self._loop.state != "ready":
+        if self._group.state != "ready":
             return Unavailable(
                 f"the engine of group {self._options.group} is not ready",
-                reason=f"engine_{self._loop.state}",
+                reason=f"engine_{self._group.state}",
                 retry_after_s=self._options.intake.retry_after_s,
             )
         return None

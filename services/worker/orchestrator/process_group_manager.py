@@ -63,6 +63,16 @@ class RankProcess:
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def run_state(self) -> str:
+        """The kernel's letter for what it does, such as R, S, D, T; empty when it is gone or elsewhere."""
+        if not self.pid:
+            return ""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return ""
+        return text.rpartition(")")[2].split()[0]
+
     def describe_end(self, wait_s: float = 0.0) -> str:
         """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running` after that time."""
         deadline = time.monotonic() + wait_s

@@ -26,6 +26,7 @@ from services.worker.engine.native.packed import padded
 from services.worker.engine.native.program import MAX_ROWS, HeadShape
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.native.zones import Zones
+from services.worker.engine.progress import Progress
 from services.worker.engine.rope import RotaryEmbedding
 from services.worker.engine.sequences import SequenceState
 
@@ -71,6 +72,7 @@ class NativeCompute:
         self.num_blocks = num_blocks
         self.collectives = collectives
         self.times = Times()
+        self.progress = Progress()
         self._kernels = kernels
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
@@ -166,7 +168,9 @@ class NativeCompute:
         if exchange is not None:
             exchange.timeout_ns = int(self.collectives.timeout_s * 1e9)
         before = self._clock[2]
-        late = self._kernels.run(self._team, exchange, ops, len(ops), batch, self._clock)
+        late = self._kernels.run(
+            self._team, exchange, ops, len(ops), batch, self._clock, self.progress.address
+        )
         self.collectives.seconds += (self._clock[2] - before) / 1e9
         if late != ALL_HERE:
             limit = self.collectives.timeout_s

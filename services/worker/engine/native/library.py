@@ -153,6 +153,7 @@ class Kernels:
             ctypes.c_int,
             ctypes.POINTER(BatchPointers),
             ctypes.c_void_p,
+            ctypes.c_void_p,
         ]
         self.publish = library.ryz_publish
         self.publish.argtypes = [ctypes.POINTER(Exchange)]

@@ -148,14 +148,16 @@ int time_of(int kind) {
   }
 }
 
+// beats: raised by one before each op, so that others see how far this rank is; may be null.
 // Returns -1, or the number of a rank that did not come.
-int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& batch, int64_t* times) {
+int run(Team& team, Exchange* exchange, const Op* ops, int count, const Batch& batch, int64_t* times, uint64_t* beats) {
   std::vector<Counter> counters(count * team.threads());
   const Context c = {team, exchange, batch};
   std::atomic<int> late{-1};
   team.run([&](int thread) {
     int64_t before = thread == 0 ? now_ns() : 0;
     for (int i = 0; i < count; i++) {
+      if (thread == 0 && beats) __atomic_store_n(beats, *beats + 1, __ATOMIC_RELAXED);
       const Op& op = ops[i];
       Counter* mine = &counters[i * team.threads()];
       const auto split = [&](int64_t total, void (*work)(const Op&, const Batch&, int, int)) {
@@ -231,8 +233,9 @@ int ryz_panel() { return PANEL; }
 Team* ryz_team_new(int threads, int spin) { return new Team(threads, spin); }
 void ryz_team_free(Team* team) { delete team; }
 
-int ryz_run(Team* team, Exchange* exchange, const Op* ops, int count, const Batch* batch, int64_t* times) {
-  return run(*team, exchange, ops, count, *batch, times);
+int ryz_run(Team* team, Exchange* exchange, const Op* ops, int count, const Batch* batch, int64_t* times,
+            uint64_t* beats) {
+  return run(*team, exchange, ops, count, *batch, times, beats);
 }
 void ryz_publish(Exchange* exchange) { exchange->publish(); }
 int ryz_wait(Exchange* exchange) { return exchange->wait(); }

@@ -23,13 +23,17 @@ class StepLimit:
     """
 
     def __init__(self, base_s: float, weight_bytes: int) -> None:
-        self._base_s = base_s
+        self.base_s = base_s
         self._token_s = weight_bytes / _ASSUMED_BYTES_PER_S
         self._measured = False
 
     def of(self, plan: StepPlan) -> float:
         """The limit of that step."""
-        return self._base_s + _MARGIN * self._token_s * _num_tokens(plan)
+        return self.base_s + self.for_tokens(plan)
+
+    def for_tokens(self, plan: StepPlan) -> float:
+        """What of it is for the tokens."""
+        return _MARGIN * self._token_s * _num_tokens(plan)
 
     def done(self, plan: StepPlan, compute_s: float) -> None:
         """Takes in how long a step took."""

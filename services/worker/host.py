@@ -1,0 +1,56 @@
+"""What this machine, or this container, lets a process have: cores and memory. No torch here."""
+
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def usable_cores() -> int:
+    """Those that the system lets it run on; where it does not tell, all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_bytes() -> int:
+    """Memory that is free for new allocations; in a container no more than its limit leaves.
+
+    Off Linux nobody says what is free: there it is all that the machine has.
+    """
+    free = _meminfo("MemAvailable")
+    if free is None:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    if limit is None or used is None:
+        return free
+    return max(0, min(free, limit - used + _file_cache()))
+
+
+def total_bytes() -> int:
+    """All memory that this machine, or this container, has."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(total, _number(_CGROUP / "memory.max") or total)
+
+
+def _meminfo(name: str) -> int | None:
+    if not _MEMINFO.exists():
+        return None
+    for line in _MEMINFO.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _file_cache() -> int:
+    """File pages that the kernel would give back; `memory.current` counts them."""
+    for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
+        if line.startswith("inactive_file "):
+            return int(line.split()[1])
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no cgroup v2 here, or `max`: no limit
+        return None
