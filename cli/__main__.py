@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from cli.chat import chat
 from cli.console import CommandError, err, out
+from cli.groups import app as groups
 from cli.sessions import app as sessions
 from cli.status import status
 from cli.train_demo import train_demo
@@ -42,6 +43,7 @@ app = typer.Typer(
 for command in (up, down, chat, status, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
+app.add_typer(groups, name="groups")
 
 
 @app.command("bench")

@@ -38,7 +38,7 @@ def _services(report: Report) -> Table:
         restarts = str(started[one.pid]) if one.pid in started else "-"
         table.add_row(
             " ".join(filter(None, (one.service, one.detail.get("group")))),
-            _state("no store" if one.detail.get("store") == "away" else one.state),
+            state_text("no store" if one.detail.get("store") == "away" else one.state),
             str(one.pid),
             duration(one.uptime_s),
             restarts,
@@ -67,10 +67,13 @@ def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
             str(group.get("cached_blocks", "?")),
             str(sent.get(name, 0)),
         )
-        store = _state(str(group.get("kv_store", {}).get("state", "?")))
-        table.add_row(name, _state(str(group["state"])), str(group.get("model", "")), *counts, store)
+        store = state_text(str(group.get("kv_store", {}).get("state", "?")))
+        table.add_row(name, state_text(str(group["state"])), str(group.get("model", "")), *counts, store)
         if group.get("failure"):
             table.add_row("", Text(str(group["failure"]), style="red"))
+        if group.get("degraded"):
+            parts = ", ".join(str(part) for part in group["degraded"])
+            table.add_row("", Text("degraded", style="yellow"), Text(parts, style="yellow"))
     return table
 
 
@@ -85,7 +88,7 @@ def _ranks(groups: list[dict[str, Any]]) -> Table:
             table.add_row(
                 str(group.get("group")),
                 str(rank.get("rank")),
-                _state(str(rank.get("state"))),
+                state_text(str(rank.get("state"))),
                 " on ".join(filter(None, (str(rank.get("pid")), rank.get("host")))),
                 str(rank.get("steps")),
                 f"{memory / 2**20:.0f} MiB" if memory else "-",
@@ -102,7 +105,8 @@ def _table(title: str, *columns: str, right: tuple[int, ...]) -> Table:
     return table
 
 
-def _state(state: str) -> Text:
+def state_text(state: str) -> Text:
+    """A state in its colour."""
     return Text(state, style="green" if state in GOOD else "red" if state in BAD else "yellow")
 
 
