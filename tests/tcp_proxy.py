@@ -1,6 +1,7 @@
 """A TCP proxy before a real server that can make it slow, cut its connections, or stall it."""
 
 import asyncio
+import ssl
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -12,13 +13,15 @@ class TcpProxy:
     """Passes bytes both ways between a free port of 127.0.0.1 and a server.
 
     delay_s: how much later each chunk arrives, in each direction; takes effect on the next one.
+    tls: what clients speak with the proxy; the server is spoken to in the clear.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.delay_s = 0.0
         self.port = 0
         self.connections = 0
         self._target = host, port
+        self._tls = tls
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._refusing = False
@@ -26,7 +29,7 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
