@@ -47,6 +47,8 @@ class Watch:
         """One tick: what this router missed is excused, and the next echo is on its way."""
         connected = self._bus.connected
         late_s = self._listening.tick(now, connected, self._bus.restored_at)
+        if self._listening.trusted_from > now:
+            self._fleet.unsettle(self._listening.trusted_from)
         if late_s:
             self._metrics.event("late_tick")
             self._fleet.excuse(late_s)

@@ -6,6 +6,7 @@ losses are recorded for whoever tells of them (`take_losses`).
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from services.router.domain.balance import DecayingCounts, fair_shares
@@ -57,6 +58,7 @@ class Fleet:
         self._groups: dict[str, Group] = {}
         # instances that were replaced: their late heartbeats count for nothing
         self._former: dict[str, list[str]] = {}
+        self._unsettled_until = -inf
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
@@ -104,13 +106,17 @@ class Fleet:
         """Gives the group up until its next heartbeat. True if it was not lost before.
 
         A group that said goodbye takes no work, and that nobody listens for it says nothing of what it runs.
+        No more does it while groups come back to a broker that was away: then it is passed over, and no loss.
         """
         group = self._groups.get(name)
         if group is None or group.lost:
             return False
         if reason == "no_responders" and group.heartbeat.state in _LEAVING:
             return False
-        self._lose(group, reason, now)
+        if reason == "no_responders" and now < self._unsettled_until:
+            group.lost = reason
+        else:
+            self._lose(group, reason, now)
         return True
 
     def disconnected(self, instance_id: str, now: float) -> None:
@@ -153,6 +159,10 @@ class Fleet:
                 self._lose(group, "silent", now)
                 lost.append(name)
         return lost
+
+    def unsettle(self, until: float) -> None:
+        """The broker is or was away: until then groups come back to it."""
+        self._unsettled_until = until
 
     def excuse(self, seconds: float) -> None:
         """For so long this router could not listen: that is nobody's silence."""

@@ -19,7 +19,7 @@ class Listening:
         self._tick_s = tick_s
         self._settle_s = settle_s
         self._ticked_at = now
-        self._trusted_from = now
+        self.trusted_from = now
         self._restored_at = restored_at  # by the bus, on whatever clock: only its changes count
         self._heard_at = now
 
@@ -28,7 +28,7 @@ class Listening:
         gap, self._ticked_at = now - self._ticked_at, now
         if not connected or restored_at != self._restored_at:
             self._restored_at = restored_at
-            self._trusted_from = now + self._settle_s
+            self.trusted_from = now + self._settle_s
             self._heard_at = now
         late = gap - self._tick_s if gap > _LATE * self._tick_s else 0.0
         self._heard_at += late  # the echo had no time to come, either
@@ -37,7 +37,7 @@ class Listening:
     def proof(self, sent_at: float, now: float) -> float | None:
         """The echo sent at `sent_at` is here: the moment up to which silence counts; None: none counts."""
         self._heard_at = max(self._heard_at, now)
-        return sent_at if sent_at >= self._trusted_from else None
+        return sent_at if sent_at >= self.trusted_from else None
 
     def deaf_s(self, now: float) -> float:
         """For so long no echo has come back, though the broker is connected."""
