@@ -138,7 +138,7 @@ class Generations:
         generation, known = self.by_id.get(request_id), self.outbox.attempt(request_id)
         if generation is not None and generation.request.attempt <= attempt:
             self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
-        elif generation is None and (known is None or known < attempt):
+        elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
             self._tombstones[request_id] = self.clock() + self._tombstone_s, attempt
             if len(self._tombstones) > MAX_TOMBSTONES:
                 self._tombstones.popitem(last=False)

@@ -23,6 +23,7 @@ from services.worker.domain.scheduler import Limits
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
 from services.worker.leader.drain import Drain
+from services.worker.leader.fence import Fence
 from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
 from services.worker.leader.heartbeat import Carrier, Heartbeats
@@ -177,6 +178,7 @@ class Leader:
             instance_id=options.instance_id,
         )
         self._control = Control(self._generations, replies, bus.max_payload // 2)
+        self._fence = Fence(options.group, options.instance_id, self._generations)
         self._attaching = Attaching(
             options.group,
             options.instance_id,
@@ -218,6 +220,7 @@ class Leader:
             (subjects.KV_HOLDERS, self._kv_calls.on_holders),
             (subjects.SESSION_GONE, self._kv_calls.on_gone),
             (subjects.drain(group), self._drain.on_drain),
+            (subjects.GROUP_DOWN, self._fence.on_group_down),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handler))
         self._subscriptions.append(
