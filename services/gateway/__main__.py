@@ -23,6 +23,7 @@ from shared.errors import Unavailable
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
 from shared.settings import load
+from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ async def start(
 ) -> int:
     """Connects the parts and serves until the stack closes; returns the port."""
     client = InferenceClient(bus, client_settings)
+    ClientCollector(client.stats).register(service.registry)
     await client.start()
     stack.push_async_callback(client.close)
     places, metrics = Places(settings.max_concurrent), GatewayMetrics(service.registry)

@@ -276,7 +276,9 @@ class Assembly:
     def _take(self, frame: Accepted | Tokens | Done, now: float) -> None:
         self.next_seq = frame.seq + 1
         if isinstance(frame, Tokens):
-            self._attempts.take(frame, now)
+            pause_s = self._attempts.take(frame, now)
+            if pause_s:
+                self._stats.observe_pause(pause_s)
             self.ready.append(frame)
         elif isinstance(frame, Accepted):
             self.accepted = frame
@@ -328,7 +330,7 @@ class Assembly:
         group, attempt = self.group, self._attempts.number
         self._stats.lost += 1
         cancel = () if told else (SendCancel(group, attempt),)
-        if self.next_seq < self._reach or not self._attempts.lose(group, reason, now):
+        if self.next_seq < self._reach or not self._attempts.lose(group, reason, self._last_heard, now):
             often = f" ({self._attempts.losses} groups in all)" if self._attempts.losses > 1 else ""
             message = (
                 f"group {group} was lost while it ran request {self.request_id}{often}: {why}; "

@@ -21,11 +21,13 @@ MAX_PAUSE_S = 1.0
 class Interruption:
     """A group was lost in mid-stream. Times on the client's clock, in seconds; 0: not yet.
 
-    lost_at: the loss was known here. accepted_at: another group had the request. resumed_at: new tokens came.
+    heard_at: its last frame. lost_at: the loss was known here. accepted_at: another group had the request.
+    resumed_at: new tokens came.
     """
 
     group: str
     reason: str
+    heard_at: float
     lost_at: float
     accepted_at: float = 0.0
     resumed_at: float = 0.0
@@ -72,13 +74,18 @@ class Attempts:
         self._max_losses = settings.max_losses
         self.refusals = 0
 
-    def take(self, frame: Tokens, now: float) -> None:
-        """New tokens came. A choice that was not asked for is for the reader to complain about."""
+    def take(self, frame: Tokens, now: float) -> float:
+        """New tokens came; returns how long the stream had paused if they are the first after a loss, else 0.
+
+        A choice that was not asked for is for the reader to complain about.
+        """
         for delta in frame.deltas:
             if delta.choice < len(self._tokens):
                 self._tokens[delta.choice] += delta.token_ids
         if self.interruptions and not self.interruptions[-1].resumed_at:
             self.interruptions[-1].resumed_at = now
+            return now - self.interruptions[-1].heard_at
+        return 0.0
 
     def accept(self, now: float) -> None:
         """A group has the request."""
@@ -93,12 +100,12 @@ class Attempts:
             return None
         return ResumePoint(token_ids=[bytes(tokens) for tokens in self._tokens], next_seq=next_seq)
 
-    def lose(self, group: str, reason: str, now: float) -> bool:
+    def lose(self, group: str, reason: str, heard_at: float, now: float) -> bool:
         """The group is lost; whether there is to be another attempt, which begins at once."""
         self.losses += 1
         if self.losses > self._max_losses or self.number >= MAX_ATTEMPT:
             return False
-        self.interruptions.append(Interruption(group, reason, now))
+        self.interruptions.append(Interruption(group, reason, heard_at, now))
         self.number += 1
         return True
 

@@ -1,5 +1,6 @@
 """What an `Assembly` wants done, as data; `client.py` does it. And what it counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.messages import ResumePoint
@@ -40,7 +41,11 @@ NOTHING: Commands = ()
 
 @dataclass(slots=True)
 class AssemblyStats:
-    """What went wrong with frames, over all requests of a client."""
+    """What went wrong with frames and groups, over all requests of a client.
+
+    lost: groups, each for one request; resumed: those of them that another group went on with. refused:
+    offers to go on that nobody could take then. observe_pause: told how many seconds a stream paused so.
+    """
 
     republished: int = 0
     gaps: int = 0
@@ -50,3 +55,4 @@ class AssemblyStats:
     lost: int = 0
     resumed: int = 0
     refused: int = 0
+    observe_pause: Callable[[float], None] = lambda seconds: None

@@ -1,13 +1,16 @@
-"""Metrics that every service has: what happened on its bus connections. The rest is each service's own."""
+"""Metrics that several services have: of bus connections, and of requests that go to the fleet."""
 
 from collections.abc import Iterator
 from dataclasses import fields
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from shared.bus.delivery import BusStats
+from shared.client.commands import AssemblyStats
+
+PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class BusCollector(Collector):
@@ -29,3 +32,29 @@ class BusCollector(Collector):
             )
             family.add_metric([self._connection], getattr(self._stats, field.name))
             yield family
+
+
+class ClientCollector(Collector):
+    """Exports what a client counted as `ryz_client_<name>_total`, and `ryz_client_stream_pause_seconds`."""
+
+    def __init__(self, stats: AssemblyStats) -> None:
+        self._stats = stats
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Adds it to a registry, and observes the pauses from here on."""
+        registry.register(self)
+        pauses = Histogram(
+            "ryz_client_stream_pause_seconds",
+            "From the last frame of a lost group to the first tokens of another one.",
+            buckets=PAUSE_BUCKETS,
+            registry=registry,
+        )
+        self._stats.observe_pause = pauses.observe
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Called at each scrape."""
+        for field in fields(AssemblyStats):
+            value = getattr(self._stats, field.name)
+            if isinstance(value, int):
+                text = f"Requests to the fleet: {field.name}."
+                yield CounterMetricFamily(f"ryz_client_{field.name}", text, value=value)

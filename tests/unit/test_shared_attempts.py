@@ -74,6 +74,7 @@ def test_a_group_that_is_given_up_is_told_to_stop_and_the_next_attempt_goes_on()
     assert assembly.error is None
     assert assembly.finished
     (loss,) = assembly.attempts.interruptions
+    assert loss.heard_at == 1.0
     assert (loss.group, loss.reason, loss.lost_at, loss.accepted_at, loss.resumed_at) == (
         "g0", "silent", 2.0, 2.1, 2.2,
     )  # fmt: skip

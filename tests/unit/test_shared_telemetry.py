@@ -8,13 +8,15 @@ import pytest
 import structlog
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 
 from shared.bus.delivery import BusStats
+from shared.client.commands import AssemblyStats
 from shared.errors import Unavailable
 from shared.lifecycle import Service
 from shared.settings import CommonSettings, redact
 from shared.telemetry.logs import bind_request, configure_logging
-from shared.telemetry.metrics import BusCollector
+from shared.telemetry.metrics import BusCollector, ClientCollector
 from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -134,3 +136,13 @@ async def test_bus_counters_are_exported() -> None:
     stats = BusStats(dropped=3)
     BusCollector(stats, "main").register(service.registry)
     assert service.registry.get_sample_value("ryz_bus_dropped_total", {"connection": "main"}) == 3
+
+
+def test_what_a_client_counted_can_be_scraped() -> None:
+    stats, registry = AssemblyStats(lost=3, resumed=2), CollectorRegistry()
+    ClientCollector(stats).register(registry)
+    stats.observe_pause(0.03)
+    assert registry.get_sample_value("ryz_client_lost_total") == 3
+    assert registry.get_sample_value("ryz_client_resumed_total") == 2
+    assert registry.get_sample_value("ryz_client_stream_pause_seconds_bucket", {"le": "0.025"}) == 0
+    assert registry.get_sample_value("ryz_client_stream_pause_seconds_bucket", {"le": "0.05"}) == 1
