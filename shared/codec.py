@@ -16,6 +16,7 @@ from shared.errors import Internal, InvalidRequest, from_code
 from shared.messages import ErrorReply, Wire
 
 M = TypeVar("M", bound=Wire)
+MAX_ITEMS = 65_536  # of one array or map
 _OWN_FIELD = re.compile(r"(?:Object missing required field )?`(\w+)`")
 
 
@@ -78,8 +79,10 @@ def decode_reply(data: bytes, kind: type[M]) -> M:
 
 def _unpack(data: bytes) -> object:
     try:
-        # bounded by the payload: msgpack never allocates more items than there are bytes
-        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+        # msgpack makes room for as many items as a length announces, at each of up to 1,024 levels, before it
+        # sees that they are not there; the payload bounds what is
+        most = min(len(data), MAX_ITEMS)
+        return msgpack.unpackb(data, raw=False, strict_map_key=False, max_array_len=most, max_map_len=most)
     except Exception as error:  # msgpack raises many kinds, all of them mean the same
         reason = str(error) or type(error).__name__
         raise InvalidRequest(f"the message is not valid MessagePack: {reason}") from error
