@@ -36,6 +36,7 @@ class ResourceAllocator:
         self.threads = options.threads or max(1, usable_cores() // max(1, options.tensor_parallel))
         self.progress: Sequence[int] | None = None
         self._inherited = ExitStack()
+        self._held = ExitStack()
 
     def take(self, address: str = "") -> tuple[RankConfig, list[int]]:
         """The config of rank 0, and the descriptors that ranks of this host inherit.
@@ -60,7 +61,8 @@ class ResourceAllocator:
     def release(self) -> None:
         """Gives everything back; may be called twice."""
         self.handed_over()
-        self.progress = None  # unmapped with the last reference
+        self.progress = None
+        self._held.close()
 
     def config_of(self, rank: RankProcess, config: RankConfig) -> RankConfig:
         """That rank's copy: with its number, and without what a rank of another host cannot inherit."""
@@ -82,7 +84,8 @@ class ResourceAllocator:
             page = os.memfd_create("ryz-progress")
             self._inherited.callback(os.close, page)
             os.ftruncate(page, page_bytes(config.world))
-            self.progress = memoryview(mmap.mmap(page, page_bytes(config.world))).cast("Q")
+            memory = self._held.enter_context(mmap.mmap(page, page_bytes(config.world)))
+            self.progress = self._held.enter_context(memoryview(memory).cast("Q"))
             config, inherit = msgspec.structs.replace(config, progress_fd=page), [*inherit, page]
         return config, inherit
 
