@@ -49,6 +49,9 @@ class Metrics:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that were started.")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
         self.requests = counter("requests", "Requests by how they ended.", ["outcome"])
+        self.shed_requests = counter(
+            "shed_requests", "Waiting requests that gave their places to others, of more right to them."
+        )
         self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
         self.attached = counter("attached_requests", "Requests given to another caller who asked for them.")
         self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])

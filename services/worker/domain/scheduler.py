@@ -98,10 +98,15 @@ class Scheduler:
         """How often a sequence gave its blocks to another."""
         return self.queues.num_preemptions
 
-    def has_room(self, num_sequences: int) -> bool:
-        """Whether that many more may come in: waiting places and free running places together."""
+    @property
+    def num_free(self) -> int:
+        """How many more may come in: waiting places and free running places together. It may be below 0."""
         bound = self.limits.max_running + self.limits.max_waiting
-        return len(self.waiting) + len(self.running) + num_sequences <= bound
+        return bound - len(self.waiting) - len(self.running)
+
+    def has_room(self, num_sequences: int) -> bool:
+        """Whether that many more may come in."""
+        return num_sequences <= self.num_free
 
     @property
     def queued_tokens(self) -> int:

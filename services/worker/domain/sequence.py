@@ -11,6 +11,8 @@ from enum import Enum
 from services.worker.domain.plan import NewSequence
 from shared.messages import FinishReason, Sampling
 
+FIRST = 2**62  # more than there are arrivals
+
 
 class Phase(Enum):
     """Where a sequence is: not with the scheduler yet, or there. A preempted one is waiting again."""
@@ -69,10 +71,13 @@ class Sequence:
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
 
-    def enqueued_as(self, arrival: int) -> None:
-        """Gives it its place in the order of arrival; later ones have higher numbers."""
-        self.arrival = arrival
-        self.order = (-self.priority, arrival)
+    def enqueued_as(self, arrival: int, *, first: bool = False) -> None:
+        """Gives it its place in the order of arrival; later ones have higher numbers.
+
+        first: before all of its priority that are not; it had its turn to wait already.
+        """
+        self.arrival = arrival - FIRST if first else arrival
+        self.order = (-self.priority, self.arrival)
 
     @property
     def remaining(self) -> int:

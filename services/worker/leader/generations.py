@@ -53,9 +53,15 @@ class Generations:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def has_room(self, num_sequences: int) -> bool:
-        """Whether a request of that many sequences may come in now."""
-        return self.scheduler is not None and self.scheduler.has_room(self._places_held + num_sequences)
+    def num_free(self, *, resumed: bool = False) -> int:
+        """How many sequences may come in now, below 0 if too many did.
+
+        resumed: of a request that was admitted before; there may be more of those, as many as may run.
+        """
+        if self.scheduler is None:
+            return 0
+        more = self.scheduler.limits.max_running if resumed else 0
+        return self.scheduler.num_free - self._places_held + more
 
     def open(self, generation: Generation) -> None:
         """Takes a request; its places are held until `start` or its end."""
@@ -85,7 +91,7 @@ class Generations:
             if choice.finish_reason is None:
                 generation.open_choices += 1
                 self._arrivals += 1
-                choice.sequence.enqueued_as(self._arrivals)
+                choice.sequence.enqueued_as(self._arrivals, first=generation.request.attempt > 0)
                 self.scheduler.add(choice.sequence)
         self._metrics.prompt_tokens.inc(generation.prompt_tokens)
         self.work.set()

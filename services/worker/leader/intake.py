@@ -15,12 +15,13 @@ from services.worker.domain.request import Generation, failed_frame
 from services.worker.domain.session_context import Turn
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
+from services.worker.leader.places import Places
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
-from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, Overloaded, RyzError
+from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, RyzError
 from shared.messages import GenerateRequest, KVSource, Route, Work
 from shared.subjects import HEADER_TIMEOUT
 
@@ -65,6 +66,7 @@ class Intake:
         self._metrics = metrics
         self._refuse = refuse
         self._limits = limits
+        self.places = Places(group, generations, metrics, limits.retry_after_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self.taken = 0
 
@@ -150,12 +152,7 @@ class Intake:
             raise Cancelled("the request was cancelled before it arrived")
         if timeout_s <= 0:
             raise DeadlineExceeded("the request's deadline had passed when it reached the group")
-        if not self._generations.has_room(request.sampling.n):
-            raise Overloaded(
-                f"the queue of group {self._group} is full; try again later",
-                retry_after_s=self._limits.retry_after_s,
-                group=self._group,
-            )
+        self.places.make_room(request)
 
     def _in_background(
         self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route

@@ -327,6 +327,7 @@ class Leader:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._generations.expire()
+            self._intake.places.expire()
 
     def _spawn(self, *coroutines: Coroutine[None, None, None]) -> None:
         for coroutine in coroutines:

@@ -1,0 +1,62 @@
+"""Who gives a waiting place up when there is none left for a request that has more right to one. Pure.
+
+A higher priority goes before a lower one. Among equals a tenant that holds less than its share of the waiting
+places may have one of a tenant that holds more. Neither takes anything from a request that has begun.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A request that waits, or would like to. `places` is one for each sequence.
+
+    arrived: orders them in time. firm: a caller has tokens of it already, so it keeps its place.
+    """
+
+    request_id: str
+    tenant: str
+    priority: int
+    places: int
+    arrived: float = 0.0
+    firm: bool = False
+
+
+def displaced_by(newcomer: Waiter, waiting: Iterable[Waiter], missing: int) -> list[str]:
+    """The requests that go so that `missing` places become free; none if that cannot be had.
+
+    First those of lower priority: of the lowest, of the tenant that holds most places, the newest. Then,
+    while the newcomer's tenant stays within its share, the newest of the tenant that holds most above it.
+    Shares are equal among the tenants that wait. Nobody is displaced by a lower priority, and since a tenant
+    within its share is not displaced by an equal one, two cannot displace each other in turn.
+    """
+    held: Counter[str] = Counter()
+    candidates: list[Waiter] = []
+    for waiter in waiting:
+        held[waiter.tenant] += waiter.places
+        if not waiter.firm and waiter.priority <= newcomer.priority:
+            candidates.append(waiter)
+    gone: list[str] = []
+    while missing > 0:
+        victim = _next(newcomer, candidates, held)
+        if victim is None:
+            return []
+        candidates.remove(victim)
+        held[victim.tenant] -= victim.places
+        missing -= victim.places
+        gone.append(victim.request_id)
+    return gone
+
+
+def _next(newcomer: Waiter, candidates: list[Waiter], held: Counter[str]) -> Waiter | None:
+    lower = [waiter for waiter in candidates if waiter.priority < newcomer.priority]
+    if lower:
+        return min(lower, key=lambda waiter: (waiter.priority, -held[waiter.tenant], -waiter.arrived))
+    tenants = {tenant for tenant, places in held.items() if places} | {newcomer.tenant}
+    share = (held.total() + newcomer.places) / len(tenants)
+    if held[newcomer.tenant] + newcomer.places > share:
+        return None
+    greedy = [waiter for waiter in candidates if held[waiter.tenant] > share]
+    return min(greedy, key=lambda waiter: (-held[waiter.tenant], -waiter.arrived), default=None)
