@@ -40,6 +40,7 @@ check: dev ## format, lint, types, import rules, generated docs
 	$(BIN)/lint-imports
 	$(BIN)/python -m shared.protocol_doc --check
 	$(BIN)/python -m cli.settings_doc --check
+	$(BIN)/python -m shared.bus.nats_conf --check
 
 format: dev ## put the code into shape
 	$(BIN)/ruff format .
@@ -48,6 +49,7 @@ format: dev ## put the code into shape
 docs: dev ## write the generated pages anew
 	$(BIN)/python -m shared.protocol_doc
 	$(BIN)/python -m cli.settings_doc
+	$(BIN)/python -m shared.bus.nats_conf
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from shared import subjects
+from shared.bus.accounts import INBOX
+from shared.codec import MAX_ITEMS
 from shared.messages.base import MAX_DEPTH
 
 
@@ -96,13 +98,18 @@ services have it easier with `shared.client.InferenceClient` (`examples/publish_
 `examples/plain_nats.py` does it with nothing but nats-py and msgpack.
 
 A message is one MessagePack map with string keys. A field that has its default may be left out, and is left
-out by our services, in frames too (the first `seq`, 0, is not there); unknown fields are ignored; map and
-string sizes are bounded by the broker's `max_payload` (1 MiB by default), nesting by {MAX_DEPTH} levels.
+out by our services, in frames too (the first `seq`, 0, is not there); unknown fields are ignored. Sizes are
+bounded by the broker's `max_payload` (1 MiB by default), an array or a map by {MAX_ITEMS:,} items, nesting by
+{MAX_DEPTH} levels.
 Messages change by addition only: what would break a reader gets a new version in the subject
 (`{subjects.VERSION}`).
 
 The broker's address is the one that `RYZ_NATS_URL` gives the services. `ryz up` takes a free port unless
-`--nats-port` says otherwise; it prints the address, and `ryz status` shows it.
+`--nats-port` says otherwise; it prints the address with a user and a password for services outside.
+
+Where the broker has [accounts](security.md), each user reads inboxes that begin with `{INBOX}.<user>.` and no
+others; nats-py wants `inbox_prefix` for that. The user `outside` may publish requests, cancel them and ask
+for lost frames; it may not read `GroupDown`, so that a lost group shows by its silence.
 
 ## Subjects
 
