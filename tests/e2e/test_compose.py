@@ -137,6 +137,27 @@ def test_a_session_keeps_its_context(stack: ComposeStack) -> None:
     assert "Ada" in text(stack.chat("What is my name?", session))
 
 
+def test_the_broker_serves_its_users_and_nobody_else(stack: ComposeStack) -> None:
+    probe = (
+        "import asyncio, os, sys\n"
+        "from shared.bus.nats import NatsBus\n"
+        "from shared.errors import InvalidRequest\n"
+        "url = os.environ['RYZ_NATS_URL']\n"
+        "async def connect(url):\n"
+        "    try:\n"
+        "        bus = await NatsBus.connect(url, name='probe')\n"
+        "    except InvalidRequest:\n"
+        "        return 'refused'\n"
+        "    await bus.close()\n"
+        "    return 'connected'\n"
+        "for one in (url, 'nats://nats:4222', url.replace('gateway:', 'router:')):\n"
+        "    print(asyncio.run(connect(one)))\n"
+    )
+    said = [line for line in stack.inside("gateway", "python", "-c", probe).splitlines() if " " not in line]
+    assert said == ["connected", "refused", "refused"]
+    assert "Violation" not in stack.compose("logs", "nats"), "a service may not do what it does"
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_nothing_runs_as_root_or_writes_to_its_image(stack: ComposeStack, service: str) -> None:
     assert stack.inside(service, "id", "-u") == "10001"
