@@ -1,21 +1,23 @@
 """The HTTP API as commands use it.
 
-Finds the stack, asks, streams one answer, and says in one sentence what went wrong. The conversation is
-kept elsewhere.
+Finds the stack, asks, and says in one sentence what went wrong. The conversation is kept elsewhere, and
+how a streamed answer is read stands in `answers.py`.
 """
 
-import json
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import httpx
 
+from cli.answers import GRACE_S, Place, read_answer
 from cli.console import fail
 from cli.supervisor.state import DEFAULT_DIR, StateDir
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+CANCEL_S = 2.0
 
 
 def find_url(given: str, state_dir: Path | None) -> str:
@@ -93,32 +95,25 @@ class ChatApi(HttpApi):
         return str(models[0]["id"])
 
     def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
-        """The answer's text, piece by piece. Closing the generator early cancels the generation."""
-        headers = {"X-Session-Id": session_id}
+        """The answer's text, piece by piece; a connection that breaks costs a pause.
+
+        Closing the generator early cancels the generation.
+        """
+        place = Place()
+
+        def begin_or_go_on(stream_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
+            headers = {"X-Session-Id": session_id, "X-Stream-Grace": f"{GRACE_S:g}"}
+            if stream_id:
+                path = f"/v1/streams/{stream_id}"
+                return self._http.stream("GET", path, headers=headers | {"Last-Event-ID": last_id})
+            json = body | {"stream": True}
+            return self._http.stream("POST", "/v1/chat/completions", json=json, headers=headers)
+
         try:
-            with self._http.stream(
-                "POST", "/v1/chat/completions", json=body | {"stream": True}, headers=headers
-            ) as answer:
-                if answer.is_error:
-                    answer.read()
-                    self._check(answer)
-                yield from _texts(answer.iter_lines())
+            yield from read_answer(begin_or_go_on, self._check, place)
         except httpx.TransportError as error:
             self._unreachable(error)
-
-
-def _texts(lines: Iterator[str]) -> Iterator[str]:
-    """The text of a stream of server-sent events; fails on an `error` event and without the last event."""
-    for line in lines:
-        field, _, value = line.partition(":")
-        if field != "data":
-            continue
-        if value.strip() == "[DONE]":
-            return
-        event = json.loads(value)
-        if "error" in event:
-            fail(f"The answer broke off: {event['error'].get('message', event['error'])}")
-        for choice in event.get("choices", []):
-            if text := choice.get("delta", {}).get("content"):
-                yield text
-    fail("The answer broke off: the connection ended before the answer did.")
+        finally:
+            if place.stream_id and not place.done:
+                with suppress(httpx.HTTPError):  # else its time without a reader ends it
+                    self._http.delete(f"/v1/streams/{place.stream_id}", timeout=CANCEL_S)

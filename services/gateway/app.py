@@ -162,6 +162,9 @@ def _add_streams(app: FastAPI, context: Context) -> None:
     ) -> None:
         """Goes on with a stream after the last event that came, or from its beginning."""
 
+    async def end_stream(request_id: str) -> None:
+        """Ends a stream that need not go on."""
+
     responses = _ERRORS | {
         404: {"description": "No group has that stream, or it is none of this tenant."},
         409: {"description": "Another connection has attached to the stream."},
@@ -169,7 +172,10 @@ def _add_streams(app: FastAPI, context: Context) -> None:
     }
     path = STREAMS + "/{request_id}"
     direct = StreamRoute(context)
-    app.router.routes.append(DirectRoute(path, stream, direct=direct, methods=["GET"], responses=responses))
+    for method, endpoint in (("GET", stream), ("DELETE", end_stream)):
+        app.router.routes.append(
+            DirectRoute(path, endpoint, direct=direct, methods=[method], responses=responses)
+        )
 
 
 def _add_models(

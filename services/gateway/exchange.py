@@ -81,6 +81,12 @@ class Reply:
         )
         await self.part(body, more=more)
 
+    async def empty(self) -> None:
+        """A 204."""
+        self.status = 204
+        await self._send({"type": "http.response.start", "status": 204, "headers": self.headers})
+        await self.end()
+
     async def start(self, headers: Headers) -> None:
         """The beginning of a 200 that comes in parts."""
         self.status = 200

@@ -1,7 +1,7 @@
-"""The route on which a client goes on with a stream that it lost: `GET /v1/streams/{request id}`.
+"""The route of streams that exist already: `GET /v1/streams/{request id}` goes on with one, `DELETE` ends it.
 
-Any gateway answers it: the leader that has the request says what it was, and what the client has already is
-left out. The events are those of the stream as it began.
+Any gateway answers: the leader that has the request says what it was, and what the client has already is left
+out. The events are those of the stream as it began.
 """
 
 import re
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from services.gateway.chunks import Resumed
 from services.gateway.completions import DEADLINE_MARGIN_S
 from services.gateway.errors import HttpRefusal
-from services.gateway.event_ids import EventId, parse_event_id
+from services.gateway.event_ids import NOTHING_YET, EventId, parse_event_id
 from services.gateway.exchange import Running
 from services.gateway.note import Note, read_note, request_id_of, writer_of
 from services.gateway.route import Context, Exchange, Route
@@ -26,7 +26,7 @@ _REQUEST_ID = re.compile(ID_PATTERN)
 
 
 class StreamRoute(Route):
-    """Answers `GET` on a stream that exists already."""
+    """Answers both."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(PREFIX, context)
@@ -37,6 +37,12 @@ class StreamRoute(Route):
         self.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
         context.rates.take(exchange.tenant, time.monotonic())
+        if exchange.scope["method"] == "DELETE":
+            self.take_places(exchange, 1)
+            found = await self._attach(exchange, NOTHING_YET, settings.stream_attach_timeout_s)
+            await found.stream.cancel("its client ended it")
+            await exchange.reply.empty()
+            return
         last = last_event_id(exchange)
         grace_given = b"x-stream-grace" in exchange.headers
         grace_s = stream_grace_s(exchange.headers, default_s=0.0, max_s=settings.stream_max_grace_s)

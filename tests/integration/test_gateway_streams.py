@@ -139,6 +139,19 @@ async def test_without_a_grace_a_client_that_leaves_is_not_waited_for(fleet: Fle
     assert client.error == "stream_not_found"
 
 
+async def test_a_client_ends_a_stream_on_any_gateway(fleet: Fleet) -> None:
+    client = Client(chat(13, max_tokens=2000), headers={"X-Stream-Grace": "20"})
+    await client.begin(fleet.gateways[0], cut_after=3000)
+    path = f"{fleet.gateways[1]}/v1/streams/{client.stream_id}"
+    async with httpx.AsyncClient() as http:
+        stranger, owner = ({"Authorization": f"Bearer key-of-{name}"} for name in ("two", "one"))
+        assert (await http.delete(path, headers=stranger)).status_code == 404
+        assert fleet.running() == 1
+        assert (await http.delete(path, headers=owner)).status_code == 204
+        await fleet.until(lambda: not fleet.running(), "its places are free")
+        assert (await http.delete(path, headers=owner)).status_code == 404
+
+
 async def test_past_its_grace_a_stream_is_gone_and_its_places_are_free(fleet: Fleet) -> None:
     client = Client(chat(7, max_tokens=2000), headers={"X-Stream-Grace": "1.0"})
     await client.begin(fleet.gateways[0], cut_after=3000)

@@ -4,7 +4,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -129,28 +129,6 @@ def test_messages_of_several_lines(
 ) -> None:
     typed(monkeypatch, *lines)
     assert chat.read_message() == message
-
-
-def events(*data: object) -> Iterator[str]:
-    for item in data:
-        yield f"data: {item if isinstance(item, str) else json.dumps(item)}"
-        yield ""
-
-
-def piece(text: str) -> dict[str, Any]:
-    return {"choices": [{"delta": {"content": text}}]}
-
-
-def test_the_text_of_a_stream() -> None:
-    lines = [": a comment", *events({"choices": []}, piece("a"), piece("b"), "[DONE]", piece("c"))]
-    assert list(api._texts(iter(lines))) == ["a", "b"]
-
-
-def test_a_stream_that_breaks_off() -> None:
-    with pytest.raises(CommandError, match="group g0 was lost"):
-        list(api._texts(events(piece("a"), {"error": {"message": "group g0 was lost"}})))
-    with pytest.raises(CommandError, match="broke off"):
-        list(api._texts(events(piece("a"))))
 
 
 def test_where_the_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

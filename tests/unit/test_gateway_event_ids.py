@@ -97,7 +97,9 @@ def test_an_id_says_whether_earlier_frames_are_needed() -> None:
     assert not EventId(5, 1).needs_from(5)
 
 
-@pytest.mark.parametrize("text", ["x", "1.", ".1", "1.2.3", "-1", "1e3", "9" * 10, "1.9999999", "\u0661", " 1"])
+@pytest.mark.parametrize(
+    "text", ["x", "1.", ".1", "1.2.3", "-1", "1e3", "9" * 10, "1.9999999", "\u0661", " 1"]
+)
 def test_an_id_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_event_id(text)
