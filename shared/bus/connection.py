@@ -213,8 +213,10 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
                 log.error("the broker refuses user or password", user=user_of(self._address.url),
                           times=self._refusals, remedy="correct RYZ_NATS_URL")  # fmt: skip
         elif _FORBIDDEN in str(error).lower():
-            # the broker names the subject; nothing was delivered, and whoever waits there waits in vain
-            log.error("the broker forbids it to this user", error=str(error), user=user_of(self._address.url))
+            # the broker names the subject; whoever waits for something there waits in vain
+            log.warning(
+                "the broker forbids it to this user", error=str(error), user=user_of(self._address.url)
+            )
         elif self.is_connected:
             log.warning("bus error", error=str(error) or type(error).__name__)
         else:

@@ -13,6 +13,7 @@ import nats
 import pytest
 from nats.aio.client import Client
 
+from services.router.domain.loss import read_disconnect
 from shared import subjects
 from shared.bus import Message, RequestTimedOut
 from shared.bus.accounts import ACCOUNTS, Account, inbox_prefix, user_of, with_user
@@ -219,17 +220,20 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
     async with AsyncExitStack() as stack:
         router = await NatsBus.connect(broker.url("router"), name="router/r0")
         stack.push_async_callback(router.close)
-        gone: asyncio.Queue[str] = asyncio.Queue()
+        gone: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
 
         async def told(message: Message) -> None:
-            gone.put_nowait(json.loads(message.data)["client"]["name"])
+            name = json.loads(message.data)["client"]["name"]
+            if name.startswith("worker/i-"):  # the clients of the test before are just going
+                gone.put_nowait((name, read_disconnect(message.data) is not None))
 
         await router.subscribe(subjects.BROKER_DISCONNECT, told)
+        liar = await NatsBus.connect(broker.url("outside"), name="worker/i-2")
+        await liar.close()
         leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
         leader._connection._transport.close()  # type: ignore[union-attr]  # no goodbye
         async with asyncio.timeout(10):
-            while await gone.get() != "worker/i-1":
-                pass
+            assert [await gone.get() for _ in range(2)] == [("worker/i-2", False), ("worker/i-1", True)]
         await leader.close()
 
 

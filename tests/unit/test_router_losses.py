@@ -156,13 +156,13 @@ def test_a_group_to_avoid_is_taken_when_there_is_no_other() -> None:
     assert len(fleet.view("m", 0.0, avoid="g9").ready) == 2
 
 
-def news(name: object, reason: object = "Client Closed") -> bytes:
+def news(name: object, reason: object = "Client Closed", user: object = "worker") -> bytes:
     """As the broker sends it, with what is not used of it."""
     return json.dumps(
         {
             "type": "io.nats.server.advisory.v1.client_disconnect",
             "server": {"name": "n", "id": "N1", "ver": "2.10.0"},
-            "client": {"acc": "RYZ", "id": 7, "name": name, "rtt": 12, "stop": "2026-01-01T00:00:00Z"},
+            "client": {"acc": "RYZ", "id": 7, "user": user, "name": name, "stop": "2026-01-01T00:00:00Z"},
             "sent": {"msgs": 1},
             "reason": reason,
         }
@@ -175,6 +175,13 @@ def test_the_broker_names_leaders_by_both_of_their_connections() -> None:
     assert read_disconnect(b'{"client": {"name": "worker/i"}}') == "i"
     for other in ("router/host-1", "", "worker/", "xworker/i", "gateway/worker/i"):
         assert read_disconnect(news(other)) is None
+
+
+def test_who_only_calls_itself_a_leader_is_not_believed() -> None:
+    assert read_disconnect(news("worker/i", user="outside")) is None
+    assert read_disconnect(news("worker/i", user="")) is None
+    other = news("worker/i", user="somebody").replace(b'"RYZ"', b'"$G"')  # a broker without our accounts
+    assert read_disconnect(other) == "i"
 
 
 @pytest.mark.parametrize(

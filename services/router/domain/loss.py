@@ -15,6 +15,8 @@ MAX_NEWS_BYTES = 64 * 1024
 _PEER_ENDED = frozenset(("", "Client Closed", "Read Error", "Write Error"))
 _LEADER = "worker/"
 _HEARTBEATS = "/heartbeats"
+# Clients choose their names, but not their users: with our accounts, only leaders are believed to be leaders
+_ACCOUNT, _LEADERS_USER = "RYZ", "worker"
 
 
 class Loss(NamedTuple):
@@ -34,6 +36,8 @@ class Loss(NamedTuple):
 
 class _Client(msgspec.Struct):
     name: str = ""
+    acc: str = ""
+    user: str = ""
 
 
 class _Disconnect(msgspec.Struct):
@@ -59,6 +63,8 @@ def read_disconnect(data: bytes) -> str | None:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
     name = news.client.name
+    if news.client.acc == _ACCOUNT and news.client.user != _LEADERS_USER:
+        return None
     if not name.startswith(_LEADER) or news.reason not in _PEER_ENDED:
         return None
     return name.removeprefix(_LEADER).removesuffix(_HEARTBEATS) or None
