@@ -17,7 +17,8 @@ from services.worker.domain.plan import Engine
 from services.worker.domain.scheduler import Limits
 from services.worker.leader.heartbeat import OnLoop
 from services.worker.leader.kv_holdings import BlockIndex
-from services.worker.leader.service import Leader, LeaderOptions
+from services.worker.leader.options import LeaderOptions
+from services.worker.leader.service import Leader
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message

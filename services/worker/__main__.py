@@ -17,7 +17,8 @@ from services.worker.leader.drain import HAND_OVER_S
 from services.worker.leader.heartbeat import OnThread
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.kv_tier import KVOptions
-from services.worker.leader.service import Leader, LeaderOptions
+from services.worker.leader.options import LeaderOptions
+from services.worker.leader.service import Leader
 from services.worker.leader.sessions import SessionLimits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.settings import Settings

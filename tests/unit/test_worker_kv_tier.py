@@ -98,6 +98,7 @@ async def test_what_an_engine_without_a_store_says(memory_bus: MemoryBus) -> Non
         frames = await kit.run(ask("a"))
         assert source_of(frames) == ""
         assert store_state(kit.leader) == {"state": "off"}
+        assert kit.leader.detail()["degraded"] == []
         assert kit.metric("kv_lookups_total", outcome="failed") == 0
 
 
@@ -110,6 +111,7 @@ async def test_lookups_that_fail_open_the_circuit_until_a_probe_gets_through(mem
         assert kit.metric("kv_lookups_total", outcome="failed") == 3
         assert kit.state["state"] == "away"
         assert kit.metric("kv_store_up") == 0
+        assert kit.leader.detail()["degraded"] == ["kv_store"]
         assert not kit.leader._kv_tier.rates().store
         kit.index.away = False
         await kit.until(lambda: kit.metric("kv_store_up") == 1)

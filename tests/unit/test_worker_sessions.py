@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.worker.leader import description
 from services.worker.leader.sessions import SessionLimits, Sessions, record_bytes
 from services.worker.metrics import Metrics
 from shared import codec, subjects
@@ -96,6 +97,17 @@ async def test_what_is_not_stored_yet_is_known_here(kit: Kit) -> None:
     await kit.until(lambda: ("default", "m") in kit.store.records)
     await kit.until(lambda: kit.store.records["default", "m"].version == 2)
     assert kit.store.records["default", "m"].messages[1].content == text_of(first)
+
+
+async def test_records_that_wait_for_long_are_told(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    await kit.run(chat("a", **given("late")))
+    kit.store.away = True
+    await kit.run(chat("b", **given("late")))
+    assert kit.leader.detail()["degraded"] == []  # not for long yet
+    monkeypatch.setattr(description, "RECORDS_LATE_S", 0.05)
+    await kit.until(lambda: kit.leader.detail()["degraded"] == ["session_store"])
+    kit.store.away = False
+    await kit.until(lambda: kit.leader.detail()["degraded"] == [], 5.0)
 
 
 async def test_without_the_store_only_what_depends_on_it_fails(kit: Kit) -> None:

@@ -105,6 +105,11 @@ class KVTier:
         return self._scheduler is not None and self._scheduler.write_behind.enabled
 
     @property
+    def away(self) -> bool:
+        """Whether there is a store that is not used since it did not do what it was asked for."""
+        return self._scheduler is not None and self._health.away
+
+    @property
     def write_behind(self) -> WriteBehind | None:
         """Of the engine that runs now."""
         return self._scheduler.write_behind if self._scheduler is not None else None

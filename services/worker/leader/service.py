@@ -8,70 +8,44 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
 from services.worker.adapters.model_dir import Model
-from services.worker.domain.names import PrefixSharing
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.plan import Engine
-from services.worker.domain.rate import TokenRate
-from services.worker.domain.scheduler import Limits
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
+from services.worker.leader.description import Description
 from services.worker.leader.drain import Drain
 from services.worker.leader.fence import Fence
 from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
 from services.worker.leader.heartbeat import Carrier, Heartbeats
-from services.worker.leader.intake import Intake, IntakeLimits
+from services.worker.leader.intake import Intake
 from services.worker.leader.kv_calls import KVCalls
 from services.worker.leader.kv_holdings import BlockIndex
-from services.worker.leader.kv_tier import KVOptions, KVTier
+from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.loop import EngineLoop
+from services.worker.leader.options import LeaderOptions
 from services.worker.leader.peers import PeerSessions
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
-from services.worker.leader.sessions import SessionLimits, Sessions, SessionStore
+from services.worker.leader.sessions import Sessions, SessionStore
 from services.worker.metrics import LoadCollector, Metrics, RatesCollector
-from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
+from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared import subjects
 from shared.bus.api import Bus, Subscription
 from shared.client.blocks import BlocksClient
 from shared.errors import RyzError, Unavailable
-from shared.messages import Heartbeat, Load, ModelCard, State
+from shared.messages import Heartbeat, Load, State
 
 log = structlog.get_logger(__name__)
 HOUSEKEEPING_S = 0.5
 MAX_WARMING = 8  # sessions that are fetched at once because somebody asked for it
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderOptions:
-    """What is chosen about a group; times in seconds."""
-
-    group: str
-    instance_id: str
-    steps: Limits
-    tensor_parallel: int = 1
-    weight: float = 1.0
-    heartbeat_interval_s: float = 0.025
-    heartbeat_stale_s: float = 1.0
-    drain_timeout_s: float = 5.0
-    retention_s: float = 30.0
-    retention_bytes: int = 64 * 2**20
-    commit_wait_s: float = 0.1
-    stream_interval_s: float = 0.0
-    prefix_sharing: PrefixSharing = "tenant"
-    kv: KVOptions = field(default_factory=KVOptions)
-    intake: IntakeLimits = field(default_factory=IntakeLimits)
-    sessions: SessionLimits = field(default_factory=SessionLimits)
-    back_off: BackOff = field(default_factory=BackOff)
 
 
 class Leader:
@@ -96,8 +70,6 @@ class Leader:
         self._model = model
         self._clock = clock
         self.crashed = asyncio.Event()
-        self._created_s = int(time.time())
-        self._rate = TokenRate()
         metrics = Metrics(registry)
         registry.register(LoadCollector(self))
         replies = Replies(bus, metrics)
@@ -138,6 +110,16 @@ class Leader:
             metrics,
             lambda: bus.max_payload,
             PeerSessions(bus, options.sessions.lookup_timeout_s),
+        )
+        self._description = Description(
+            options,
+            model,
+            engine=engine,
+            group=self._group,
+            loop=self._loop,
+            generations=self._generations,
+            kv_tier=self._kv_tier,
+            sessions=self._sessions,
         )
         self._kv_calls = KVCalls(
             options.group,
@@ -261,25 +243,7 @@ class Leader:
 
     def detail(self) -> dict[str, object]:
         """What `ryz status` shows of the group."""
-        info, load, scheduler = self._loop.info, self.load(), self._generations.scheduler
-        return {
-            "group": self._options.group,
-            "model": self._model.name,
-            "fingerprint": info.fingerprint if info else "",
-            "state": self.state,
-            "failure": self.failure,
-            "running": load.running,
-            "waiting": load.waiting,
-            "free_blocks": load.free_blocks,
-            "total_blocks": load.total_blocks,
-            "requests": len(self._generations.by_id),
-            "retained_bytes": self._generations.outbox.num_bytes,
-            "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
-            "kv_store": self._kv_tier.describe(),
-            "sessions_cached": self._sessions.num_cached,
-            "sessions_pending": self._sessions.num_pending,
-            "ranks": self._engine.status(),
-        }
+        return self._description.detail()
 
     def kv_names(self, tokens: list[int], tenant: str = "default") -> list[bytes]:
         """The names of the blocks that a tenant's tokens fill; of no use while there is no store."""
@@ -298,30 +262,7 @@ class Leader:
         return None
 
     def _heartbeat(self) -> Heartbeat:
-        options = self._options
-        rate = self._rate.update(self._loop.num_tokens, self._clock())
-        load = msgspec.structs.replace(self.load(), tokens_per_s=rate)
-        return Heartbeat(
-            group=options.group,
-            instance_id=options.instance_id,
-            seq=0,  # it gets its number when it is sent
-            interval_ms=round(options.heartbeat_interval_s * 1000),
-            state=self.state,
-            model=ModelCard(
-                name=self._model.name,
-                context_length=self._loop.room.context_length,
-                fingerprint=self._loop.info.fingerprint if self._loop.info else "",
-                created_s=self._created_s,
-                chat=self._model.template is not None,
-            ),
-            load=load,
-            tensor_parallel=options.tensor_parallel,
-            weight=options.weight,
-            accepted_total=self._intake.taken,
-            kv=self._kv_tier.rates(),
-            ended_total=self._generations.endings.ended,
-            broken_total=self._generations.endings.broken,
-        )
+        return self._description.heartbeat(self._intake.taken)
 
     async def _keep_house(self) -> None:
         while True:

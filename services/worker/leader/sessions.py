@@ -5,6 +5,7 @@ it. Trouble with the store fails a request only if the request cannot be underst
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -49,6 +50,7 @@ class SessionLimits:
 class _Pending:
     record: SessionRecord
     waiters: list[asyncio.Future[bool]] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
 
 
 Key = tuple[str, str]  # tenant, session id
@@ -93,6 +95,12 @@ class Sessions:
     def num_pending(self) -> int:
         """Records that are not acknowledged yet."""
         return len(self._pending) + len(self._in_flight)
+
+    @property
+    def pending_s(self) -> float:
+        """How long the record that waits for longest has waited to be stored."""
+        since = [pending.since for pending in (*self._pending.values(), *self._in_flight.values())]
+        return time.monotonic() - min(since) if since else 0.0
 
     def newest_first(self) -> list[SessionRecord]:
         """The records in the cache, the one used last comes first."""
@@ -271,6 +279,7 @@ class Sessions:
             newer = self._pending.get(key)
             if newer is not None:
                 newer.waiters += older.waiters
+                newer.since = older.since
             else:
                 self._pending[key] = older
                 self._pending.move_to_end(key, last=False)

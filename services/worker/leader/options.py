@@ -1,0 +1,33 @@
+"""What is chosen about a group, all in one: `__main__.py` makes it from the settings."""
+
+from dataclasses import dataclass, field
+
+from services.worker.domain.names import PrefixSharing
+from services.worker.domain.scheduler import Limits
+from services.worker.leader.intake import IntakeLimits
+from services.worker.leader.kv_tier import KVOptions
+from services.worker.leader.sessions import SessionLimits
+from services.worker.orchestrator.failure_recovery_manager import BackOff
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOptions:
+    """What is chosen about a group; times in seconds."""
+
+    group: str
+    instance_id: str
+    steps: Limits
+    tensor_parallel: int = 1
+    weight: float = 1.0
+    heartbeat_interval_s: float = 0.025
+    heartbeat_stale_s: float = 1.0
+    drain_timeout_s: float = 5.0
+    retention_s: float = 30.0
+    retention_bytes: int = 64 * 2**20
+    commit_wait_s: float = 0.1
+    stream_interval_s: float = 0.0
+    prefix_sharing: PrefixSharing = "tenant"
+    kv: KVOptions = field(default_factory=KVOptions)
+    intake: IntakeLimits = field(default_factory=IntakeLimits)
+    sessions: SessionLimits = field(default_factory=SessionLimits)
+    back_off: BackOff = field(default_factory=BackOff)
