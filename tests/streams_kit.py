@@ -56,12 +56,12 @@ class Client:
         return bool(self.events) and self.events[-1][1] == "[DONE]"
 
     @property
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[Any, Any]:
         """What was said, whichever way it was cut into events: each choice's text, logprobs and end.
 
         Which tokens come in one event depends on how busy the group was.
         """
-        told: dict[str, Any] = {"done": self.done}
+        told: dict[Any, Any] = {"done": self.done}
         for _, data in self.events:
             chunk = json.loads(data) if data != "[DONE]" else {"choices": []}
             if usage := chunk.get("usage"):

@@ -5,7 +5,9 @@ included, with the same stream read again as a whole.
 """
 
 import asyncio
+import os
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.streams_kit import Client, Fleet
+from tests.streams_kit import KEYS, ROOT, Client, Fleet
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -112,6 +114,24 @@ async def test_twenty_streams_outlive_their_gateway(fleet: Fleet) -> None:
         assert client.told == whole.told
         await same_as_a_whole(fleet, client)
     await fleet.until(lambda: not fleet.running(), "the group has nothing left")
+
+
+async def test_the_example_reads_on_when_its_gateway_is_killed(fleet: Fleet) -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me about Python."}], "max_tokens": 200}
+    expected = await undisturbed(fleet, chat(0) | body)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "examples/resume_stream.py", *reversed(fleet.gateways),
+        cwd=ROOT, env={**os.environ, "RYZ_API_KEY": KEYS["one"]}, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        begun = await asyncio.wait_for(process.stdout.read(10), 20)
+        fleet.kill("gateway1")
+        rest, _ = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        fleet.start_gateway(1)
+        fleet.await_gateway(1)
+    assert (process.returncode, (begun + rest).decode()) == (0, expected.told[0]["text"] + "\n")
 
 
 async def test_a_stopping_gateway_leaves_streams_that_have_a_grace(fleet: Fleet) -> None:
