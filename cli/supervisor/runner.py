@@ -13,6 +13,7 @@ from cli.supervisor.plan import make_plan
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
 from cli.supervisor.state import StackState, StateDir, log_tail, start_time, write_private
+from shared.redact import redact
 
 POLL_S = 0.05
 SUPERVISOR_LOG = "supervisor"
@@ -133,11 +134,13 @@ def _announce(options: UpOptions, state: StackState) -> None:
     body = (
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
+    # ours with the user for services outside; of another one we do not show what was told in confidence
+    broker = state.nats_url if state.nats_urls else redact(state.nats_url)
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
     lines = [
         "",
         f"Ready: {state.url}  (model {state.model}, {describe_groups(options)}, "
-        f"broker {state.nats_url}, logs in {options.state_dir / 'logs'})",
+        f"broker {broker}, logs in {options.state_dir / 'logs'})",
         "",
         f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
         "",
