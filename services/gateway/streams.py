@@ -18,7 +18,6 @@ from services.gateway.route import Context, Exchange, Route
 from services.gateway.sessions import stream_grace_s, time_limit_s
 from services.gateway.stream import STREAM_HEADER, leaving, send_events
 from shared.client.attach import Attachment, attach
-from shared.errors import InvalidRequest
 from shared.messages.base import ID_PATTERN
 
 PREFIX = "/v1/streams"
@@ -52,6 +51,7 @@ class StreamRoute(Route):
         self.take_places(exchange, 1)
         async with Running(exchange.receive, context.running, timeout_s + DEADLINE_MARGIN_S) as running:
             found = await self._attach(exchange, last, timeout_s)
+            context.metrics.attached.inc()
             note = read_note(found.request.note)
             if note is None:
                 grace_s = 0.0
@@ -81,7 +81,6 @@ class StreamRoute(Route):
                 "or never was; send the request again",
             )
         exchange.request_id, exchange.model = request_id, found.request.model
-        self.context.metrics.attached.inc()
         return found
 
     async def _send(self, exchange: Exchange, found: Attachment, note: Note | None, last: EventId) -> None:
@@ -115,12 +114,9 @@ def last_event_id(exchange: Exchange) -> EventId:
 
 
 def _check_reach(found: Attachment, note: Note, last: EventId) -> None:
-    """Raises a 410 when events that the client lacks cannot be made any more, a 400 when it has too many."""
-    if last.seq >= found.next_seq:
-        raise InvalidRequest(
-            f"the stream has {found.next_seq} frames so far, and none with number {last.seq}",
-            param="Last-Event-ID",
-        )
+    """Raises a 410 when the events that follow the client's last one cannot be made (any more)."""
+    if last.seq >= found.next_seq:  # it went on elsewhere, and that is lost; or the id is of another stream
+        raise _gone(f"it has {found.next_seq} frames here, and none with number {last.seq}")
     if last.needs_from(found.first_seq):
         raise _gone(
             f"it is kept from frame {found.first_seq} on, which is after event {last.seq}.{last.left}"
