@@ -5,6 +5,7 @@ microseconds, and a message that is sent late would have been decided on old new
 """
 
 import asyncio
+from functools import lru_cache
 
 import structlog
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
 
 LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
+_heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
 class Handlers:
@@ -103,7 +105,7 @@ class Handlers:
         """A leader's heartbeat."""
         try:
             heartbeat = decode(message.data, Heartbeat)
-            if message.subject != subjects.heartbeat(heartbeat.group):
+            if message.subject != _heartbeat_subject(heartbeat.group):
                 raise InvalidRequest(
                     f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
                 )

@@ -51,7 +51,7 @@ class SessionNews:
     async def leave(self) -> None:
         """Answers no more."""
         if self._taking is not None:
-            await self._taking.unsubscribe()
+            await self._taking.drain()
 
     async def on_turns(self, message: Message) -> None:
         """Where sessions are now."""

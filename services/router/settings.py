@@ -59,6 +59,12 @@ class Settings(CommonSettings):
         le=60,
         description="Time on top of them, for delays of the broker and of ourselves.",
     )
+    router_heartbeat_patience: float = Field(
+        default=2.0,
+        ge=1,
+        le=100,
+        description="A group whose heartbeats came irregularly lately has up to so many times that time.",
+    )
     router_disconnect_hold_s: float = Field(
         default=0.1,
         ge=0,
@@ -145,6 +151,7 @@ class Settings(CommonSettings):
         return FleetLimits(
             missed_heartbeats=self.router_missed_heartbeats,
             slack_s=self.router_heartbeat_slack_s,
+            patience=self.router_heartbeat_patience,
             forget_s=self.router_forget_s,
             max_groups=self.router_max_groups,
             half_life_s=self.router_balance_half_life_s,

@@ -31,6 +31,7 @@ def _group(group: Group, now: float) -> dict[str, Any]:
         "tensor_parallel": heartbeat.tensor_parallel,
         "weight": heartbeat.weight,
         "heartbeat_age_s": round(now - group.heard_at, 3),
+        "heartbeat_gap_s": round(group.gap_s, 3),
         "kv": to_builtins(heartbeat.kv),
         "load": to_builtins(heartbeat.load),
         "requests": {"running": view.running, "waiting": view.waiting, "capacity": view.capacity},

@@ -45,7 +45,7 @@ system_account: SYS
 accounts {{
   SYS {{ exports: [ {{ stream: "$SYS.ACCOUNT.*.DISCONNECT", account_token_position: 3 }} ] }}
   RYZ {{
-    users: [ {{ user: ryz, password: pw }} ]
+    users: [ {{ user: worker, password: pw }} ]
     imports: [
       {{ stream: {{ account: SYS, subject: "$SYS.ACCOUNT.RYZ.DISCONNECT" }}, to: "{news}" }}
     ]
@@ -64,7 +64,7 @@ class TellingServer(ServerProcess):
         super().__init__([find_binary("nats-server"), "-c", str(config)], port)
 
     def url(self, port: int = 0) -> str:
-        return f"nats://ryz:pw@127.0.0.1:{port or self.port}"
+        return f"nats://worker:pw@127.0.0.1:{port or self.port}"
 
 
 @pytest.fixture

@@ -28,13 +28,15 @@ RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
-    A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`; its model is forgotten
-    `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half. Heartbeats
-    that come within `hold_s` of the broker's word that a leader is gone were under way and count for nothing.
+    A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`, and up to `patience` times
+    that if it was irregular lately; its model is forgotten `forget_s` seconds after its last heartbeat. Work
+    of `half_life_s` seconds ago counts half. Heartbeats that come within `hold_s` of the broker's word that a
+    leader is gone were under way and count for nothing.
     """
 
     missed_heartbeats: int = 3
     slack_s: float = 0.1
+    patience: float = 2.0
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0
@@ -264,7 +266,8 @@ class Fleet:
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
 
     def _timeout_s(self, group: Group) -> float:
-        return group.timeout_s(self._limits.missed_heartbeats, self._limits.slack_s)
+        limits = self._limits
+        return group.timeout_s(limits.missed_heartbeats, limits.slack_s, limits.patience)
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Breaker(self._limits.breaker), self._limits.load)

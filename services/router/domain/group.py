@@ -19,6 +19,7 @@ _BENEFIT_OF_DOUBT = (
 )
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
+_GAP_TIME_S = 20.0  # in which a long gap between heartbeats is forgotten to 1/e
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
 
@@ -45,6 +46,7 @@ class Group:
         self.lost = ""  # why it is given up, until its next heartbeat
         self.deaf_until = now  # heartbeats before that were under way when it was lost
         self.excused_s = 0.0  # of the silence since `heard_at`, what this router missed itself
+        self.gap_s = 0.0  # the longest between two heartbeats lately; fades
         self.breaker = breaker
         self.sent_total = 0
         self.requests_per_s = 0.0  # requests that end, measured while there are any
@@ -76,6 +78,8 @@ class Group:
         self._pending = pending
         if accepted:
             self.breaker.accepted()
+        gap_s = now - self.heard_at
+        self.gap_s = max(gap_s - self.excused_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
         self.heartbeat, self.heard_at, self.lost, self.excused_s = heartbeat, now, "", 0.0
         self.weight = heartbeat.weight
         return self.breaker.ended(
@@ -100,9 +104,14 @@ class Group:
             return "tripped"
         return self.heartbeat.state
 
-    def timeout_s(self, missed: int, slack_s: float) -> float:
-        """Seconds of silence after which it counts as lost."""
-        return missed * self.heartbeat.interval_ms / 1000 + slack_s
+    def timeout_s(self, missed: int, slack_s: float, patience: float) -> float:
+        """Seconds of silence after which it counts as lost.
+
+        A group whose heartbeats were far apart lately, as on a machine with too much to do, has twice the
+        longest gap; at most `patience` times what others have.
+        """
+        usual_s = missed * self.heartbeat.interval_ms / 1000 + slack_s
+        return min(usual_s * patience, max(usual_s, 2.0 * self.gap_s))
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
         """Its load as of now. See the module's text for the estimate.
