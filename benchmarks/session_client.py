@@ -124,7 +124,7 @@ def _read(parts: list[tuple[float, bytes]]) -> tuple[float, _Usage | None]:
     first_at, usage, rest = 0.0, None, b""
     for when, data in parts:
         *events, rest = (rest + data).split(b"\n\n")
-        for event in events:
+        for event in (whole.rpartition(b"\n")[2] for whole in events):  # an id may stand before
             if not event.startswith(b"data: {"):
                 continue
             try:

@@ -146,7 +146,7 @@ class _Events:
     def on_body(self, body: bytes) -> None:
         """From the parser."""
         *whole, self._rest = (self._rest + body).split(b"\n\n")
-        self.events += [(self.now, event) for event in whole]
+        self.events += [(self.now, event.rpartition(b"\n")[2]) for event in whole]  # an id may stand before
 
     def on_message_complete(self) -> None:
         """From the parser."""
