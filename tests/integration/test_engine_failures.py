@@ -17,6 +17,7 @@ import pytest
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.failures import Failure
 from services.worker.domain.plan import EngineFailed, EngineInfo
+from services.worker.orchestrator import process_group_manager
 from tests.engine_support import GREEDY, generate, make_llama
 
 PROMPT = [5, 9, 2, 77, 140]
@@ -149,6 +150,22 @@ async def test_a_leader_that_stood_still_itself_blames_nobody(model: Path) -> No
         generation = await amid_a_generation(engine)
         time.sleep(4 * STALL_S)  # noqa: ASYNC251 (as a stopped process would)
         assert len((await asyncio.wait_for(generation, 30))[0]) == 480
+
+
+async def test_a_nursery_that_hangs_delays_neither_the_news_of_a_death_nor_the_next_start(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
+    async with running(model, 1, rank_start="fork", start_timeout_s=30) as (engine, info):
+        assert engine._processes._nursery is not None
+        generation = await amid_a_generation(engine)
+        os.kill(engine._processes._nursery.pid, signal.SIGSTOP)
+        os.kill(info.ranks[0].pid, signal.SIGKILL)
+        failure = await end_of(generation)
+        assert failure.reason == f"rank 0 (pid {info.ranks[0].pid}) is gone: killed by SIGKILL"
+        await engine.stop()
+        await engine.start()
+        assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
 
 
 async def test_a_rank_without_memory_says_so(model: Path) -> None:

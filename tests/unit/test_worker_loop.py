@@ -209,3 +209,18 @@ async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory
         await kit.until(lambda: not generation.choices[0].unsent_tokens, 0.15)
         assert kit.leader.load().waiting == 1, "it has not gone on yet"
         assert len(tokens_of(await kit.end_of("b"))) == 200
+
+
+async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory_bus: MemoryBus) -> None:
+    engine = Watched(0.004)
+    async with Kit(memory_bus, engine) as kit:
+        kit.expected_errors = {"the engine failed", "the engine loop failed"}
+        await kit.ask(chat("r", sampling={"max_tokens": 500}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        scheduler: Any = kit.leader._generations.scheduler
+        scheduler.apply = None  # calling that is the bug
+        failed = (await kit.end_of("r"))[-1]
+        assert isinstance(failed, Failed)
+        assert "TypeError in the leader; the log has the trace" in failed.message
+        await kit.until(lambda: kit.leader.state == "ready")
+        assert isinstance((await kit.run(chat("again")))[-1], Done)

@@ -67,6 +67,13 @@ def test_each_kind_of_failure_stands_in_the_docs() -> None:
     assert set(RULES) <= told
 
 
+def test_the_tests_that_the_docs_name_are_there() -> None:
+    named = set(re.findall(r"`(test_[a-z_]+)`", DOC.read_text(encoding="utf-8")))
+    there = {path.stem for path in Path(__file__).resolve().parents[1].rglob("test_*.py")}
+    assert named
+    assert named <= there
+
+
 async def test_a_group_that_fails_comes_back() -> None:
     one, engine = group()
     await one.start()

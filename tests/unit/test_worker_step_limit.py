@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.domain.plan import Slice, StepPlan
+from services.worker.orchestrator.step_limit import StepLimit
 
 
 def plan(num_tokens: int) -> StepPlan:

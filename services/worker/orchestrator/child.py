@@ -4,6 +4,8 @@ import signal
 import subprocess
 from typing import Protocol
 
+STILL_RUNNING = "still running"
+
 
 class Child(Protocol):
     """A process. `pid` is 0 as long as nobody knows it."""
@@ -37,7 +39,7 @@ class SpawnedChild:
     def describe_end(self) -> str:
         """See `Child`."""
         code = self.poll()
-        return "still running" if code is None else exit_text(code)
+        return STILL_RUNNING if code is None else exit_text(code)
 
 
 def exit_text(code: int) -> str:

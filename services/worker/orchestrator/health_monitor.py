@@ -15,7 +15,7 @@ from services.worker.orchestrator.step_limit import StepLimit
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
-_EXIT_WAIT_S = 0.1  # at most, from the end of a socket, which comes first, to its process's exit code
+_EXIT_WAIT_S = 0.05  # at most, from the end of a socket, which comes first, to its process's exit code
 # What a check may add to the time that is counted, in intervals: when the leader itself stood still, or the
 # whole machine, the time in between says nothing about the ranks.
 _MOST_INTERVALS = 2.0

@@ -25,7 +25,7 @@ from services.worker.domain.nursery_messages import (
     Report,
     Request,
 )
-from services.worker.orchestrator.child import exit_text
+from services.worker.orchestrator.child import STILL_RUNNING, exit_text
 
 COMMAND = (sys.executable, "-m", "services.worker.engine.nursery")
 _KILLED = -9
@@ -59,10 +59,12 @@ class NurseryChild:
 
     def describe_end(self) -> str:
         """See `Child`."""
-        if self._nursery.gone and self.poll() is not None:
-            return f"the process that ranks are forked from ended ({self._nursery.describe_end()})"
         code = self.poll()
-        return "still running" if code is None else exit_text(code)
+        if self._nursery.gone and code is not None:
+            return f"the process that ranks are forked from ended ({self._nursery.describe_end()})"
+        if code is None and self.pid:
+            code = _ended(self.pid)  # the kernel knows before a nursery that has to wait for a core has told
+        return STILL_RUNNING if code is None else exit_text(code)
 
 
 class Nursery:
@@ -141,7 +143,7 @@ class Nursery:
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        return "still running" if code is None else exit_text(code)
+        return STILL_RUNNING if code is None else exit_text(code)
 
     def _take(self, report: Forked | Ended) -> None:
         if isinstance(report, Forked):
@@ -161,8 +163,20 @@ def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 def _runs(pid: int) -> bool:
     """Alive and no zombie: whoever inherits orphans may collect them late."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def _ended(pid: int) -> int | None:
+    """The exit code of a zombie, unless it is 0, as it looks where the kernel does not tell; else None."""
+    fields = _stat(pid)
+    status = int(fields[-1]) if fields and fields[0] == "Z" else 0
+    return os.waitstatus_to_exitcode(status) if status else None
+
+
+def _stat(pid: int) -> list[str]:
+    """What follows the name in `/proc/PID/stat`: the state first, the exit status last; empty: it is gone."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
-        return False
-    return state != "Z"
+        return []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.worker.orchestrator.child import Child, SpawnedChild
+from services.worker.orchestrator.child import STILL_RUNNING, Child, SpawnedChild
 from services.worker.orchestrator.nursery import Nursery
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -76,9 +76,9 @@ class RankProcess:
     def describe_end(self, wait_s: float = 0.0) -> str:
         """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running` after that time."""
         deadline = time.monotonic() + wait_s
-        while self.process.poll() is None and time.monotonic() < deadline:
+        while (told := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_S)
-        return self.process.describe_end()
+        return told
 
 
 class ProcessGroupManager:
