@@ -15,14 +15,13 @@ from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.identity import routing_key
 from shared.messages import GenerateRequest
-from shared.messages.base import ID_PATTERN
+from shared.messages.base import ID_PATTERN, MAX_ATTEMPT
 from shared.subjects import HEADER_TIMEOUT, PREFIX
 from shared.telemetry.traces import carry
 
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 _REQUEST_ID = regex(ID_PATTERN)
 _BYTES_PER_TOKEN = 4  # of English text, about
-_MAX_ATTEMPT = 1000
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
@@ -157,6 +156,6 @@ def sender(message: Message) -> Sender:
     found = reply_to if isinstance(reply_to, str) and can_answer(reply_to) else message.reply
     return Sender(
         request_id=next(candidates, "unknown"),
-        attempt=attempt if type(attempt) is int and 0 <= attempt <= _MAX_ATTEMPT else 0,
+        attempt=attempt if type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT else 0,
         reply_to=found if can_answer(found) else "",
     )
