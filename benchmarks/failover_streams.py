@@ -1,13 +1,15 @@
 """Streams that are read for ever, each compared with what it says when nothing goes wrong, and their pauses.
 
 A stream's tokens are a function of its request, so each request is run once without faults, and every later
-run of it must be the same: text, tokens, log probabilities, finish reasons, counts. Times are those of
-`time.monotonic()`, like the event loop's clock.
+run of it must be the same: text, tokens, log probabilities, finish reasons, counts. Each run has a tenant of
+its own, so that no group has its KV from another one. Times are those of `time.monotonic()`, like the event
+loop's clock.
 """
 
 import asyncio
 import time
 from dataclasses import dataclass, field
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -18,7 +20,7 @@ from shared.errors import RyzError
 from shared.identity import new_request_id
 from shared.messages import ChatMessage, GenerateRequest, Sampling, Tokens
 
-TENANT = "bench"
+_RUNS = count()
 NAMES = (
     "Ada",
     "Bo",
@@ -67,11 +69,7 @@ def make_requests(model: str, count: int, tokens: int) -> list[GenerateRequest]:
         )
         text = _TEXTS[number % len(_TEXTS)].format(name=f"{NAMES[number % len(NAMES)]} {number}")
         message = ChatMessage(role="user", content=text)
-        made.append(
-            GenerateRequest(
-                request_id="r-0", model=model, messages=[message], sampling=sampling, tenant=TENANT
-            )
-        )
+        made.append(GenerateRequest(request_id="r-0", model=model, messages=[message], sampling=sampling))
     return made
 
 
@@ -108,7 +106,7 @@ async def read(client: InferenceClient, request: GenerateRequest, number: int, t
     reading = Reading(number, time.monotonic())
     frames: list[Tokens] = []
     stream: GenerationStream = client.submit(
-        replace(request, request_id=new_request_id()), timeout_s=timeout_s
+        replace(request, request_id=new_request_id(), tenant=f"bench-{next(_RUNS)}"), timeout_s=timeout_s
     )
     reading.interruptions = stream.interruptions
     try:

@@ -134,7 +134,9 @@ class Index:
         """All that was told."""
         return [one for commit in self.commits for one in commit]
 
-    async def find(self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float) -> BlocksFound:
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
         self.finds += 1
         await asyncio.sleep(min(self.delay_s, timeout_s))
         if self.away or self.delay_s > timeout_s:

@@ -98,7 +98,9 @@ class RedisIndex:
         self.delay_s = 0.0
         self.finds = 0
 
-    async def find(self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float) -> BlocksFound:
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
         self.finds += 1
         await asyncio.sleep(min(self.delay_s, timeout_s))
         if self.away or self.delay_s > timeout_s:

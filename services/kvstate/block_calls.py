@@ -27,7 +27,7 @@ class BlockCalls:
     async def _find(self, data: bytes) -> bytes:
         query = decode(data, BlocksFind)
         names = _names(query.names)
-        found = await self._tier.find(names, query.lease_ms)
+        found = await self._tier.find(names, query.lease_ms, query.parts)
         self._metrics.found(found.blocks, len(names))
         return encode(BlocksFound(count=found.blocks, num_bytes=found.num_bytes))
 

@@ -8,14 +8,20 @@ then; those that free begin with a write that is never refused, after which Redi
 
 from services.kvstate.block_prelude import PRELUDE
 
-# ARGV: names, milliseconds of the lease. Answer: leading names that are stored, their bytes.
+# ARGV: names, milliseconds of the lease, parts of a block that counts though it is not registered (0: none
+# does). Answer: leading names that are stored, their bytes.
 FIND = (
     PRELUDE
     + """
-local names, lease, found, bytes = split(ARGV[3]), tonumber(ARGV[4]), 0, 0
+local names, lease, parts, found, bytes = split(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), 0, 0
 for place, raw in ipairs(redis.call('HMGET', META, unpack(names))) do
-  if not raw or redis.call('EXISTS', DATA .. names[place]) == 0 then break end
-  found, bytes = place, bytes + string.match(raw, '^%d+')
+  if raw then
+    if redis.call('EXISTS', DATA .. names[place]) == 0 then break end
+    bytes = bytes + string.match(raw, '^%d+')
+  elseif parts == 0 or redis.call('HLEN', DATA .. names[place]) ~= parts then
+    break
+  end
+  found = place
 end
 if lease > 0 and found > 0 then
   local leases, over = {}, string.format('%.0f', now + lease)

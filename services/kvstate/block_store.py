@@ -86,9 +86,11 @@ class BlockStore(Protocol):
     and those that add something `StoreFull` when there is no memory for it.
     """
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         """How many leading blocks are there. With a lease they stay that long at least.
 
+        Blocks that are not registered count if they have so many parts: the group that wrote them may have
+        died before it told. Their bytes are not in the sum.
         That does not count as use: whoever uses blocks commits them again after the turn.
         """
         ...

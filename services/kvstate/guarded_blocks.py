@@ -23,9 +23,9 @@ class GuardedBlocks:
         self._store = store
         self._guard = guard
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         """See `BlockStore.find`."""
-        return await self._guard.call(lambda: self._store.find(names, lease_ms))
+        return await self._guard.call(lambda: self._store.find(names, lease_ms, parts))
 
     async def register(self, written: Sequence[Written]) -> list[Registered]:
         """See `BlockStore.register`."""

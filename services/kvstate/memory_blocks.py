@@ -51,15 +51,17 @@ class MemoryBlockStore:
     def _now_ms(self) -> float:
         return self._clock() * 1000
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         """See `BlockStore.find`."""
         count = num_bytes = 0
         for name in names:
-            if name not in self._blocks or name not in self.data:
+            if name in self._blocks and name in self.data:
+                num_bytes += self._blocks[name].num_bytes
+            elif name in self._blocks or not parts or len(self.data.get(name, {})) != parts:
                 break
-            count, num_bytes = count + 1, num_bytes + self._blocks[name].num_bytes
+            count += 1
         if lease_ms:
-            for block in (self._blocks[name] for name in names[:count]):
+            for block in (self._blocks[name] for name in names[:count] if name in self._blocks):
                 block.lease_until_ms = max(block.lease_until_ms, self._now_ms + lease_ms)
         return Found(count, num_bytes)
 

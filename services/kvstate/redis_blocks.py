@@ -24,12 +24,12 @@ class RedisBlockStore:
         self._link = link
         self._data_ttl_ms = int(data_ttl_s * 1000)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         """See `BlockStore.find`."""
         count = num_bytes = 0
         for first in range(0, len(names), NAMES_PER_SCRIPT):
             chunk = names[first : first + NAMES_PER_SCRIPT]
-            found, size = await self._one(scripts.FIND, [b"".join(chunk), lease_ms])
+            found, size = await self._one(scripts.FIND, [b"".join(chunk), lease_ms, parts])
             count, num_bytes = count + found, num_bytes + size
             if found < len(chunk):
                 break

@@ -63,12 +63,12 @@ class Tier:
         limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
         return WaterMarks(limit)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         """See `BlockStore.find`; a full store finds as well, but has no memory for leases."""
         try:
-            return await self._store.find(names, lease_ms)
+            return await self._store.find(names, lease_ms, parts)
         except StoreFull:
-            return await self._store.find(names, 0)
+            return await self._store.find(names, 0, parts)
 
     async def commit(self, held: Sequence[HeldBlocks]) -> BlocksCommitted:
         """Registers blocks and lets sessions hold them, each entry for itself.

@@ -19,10 +19,13 @@ class BlocksClient:
         self._timeout_s = timeout_s
 
     async def find(
-        self, names: Sequence[bytes], *, lease_ms: int = 0, timeout_s: float | None = None
+        self, names: Sequence[bytes], *, lease_ms: int = 0, parts: int = 0, timeout_s: float | None = None
     ) -> BlocksFound:
-        """How many of the leading `names` are stored; those are not evicted for `lease_ms`."""
-        message = BlocksFind(names=b"".join(names), lease_ms=lease_ms)
+        """How many of the leading `names` are stored; those are not evicted for `lease_ms`.
+
+        With `parts`, of which a block consists, also those that nobody has told of yet.
+        """
+        message = BlocksFind(names=b"".join(names), lease_ms=lease_ms, parts=parts)
         return await self._call(subjects.BLOCKS_FIND, message, BlocksFound, timeout_s)
 
     async def commit(

@@ -26,11 +26,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class BlocksFind(Wire, frozen=True, kw_only=True):
     """Asks how many of a sequence's blocks are stored, from the first on without a gap.
 
-    lease_ms: for so long the blocks found are not evicted.
+    lease_ms: for so long the blocks found are not evicted. parts: of which a block consists; with it blocks
+    count that are whole, but of which nobody has told yet.
     """
 
     names: BlockNames
     lease_ms: Milliseconds = 0
+    parts: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
 
 
 class BlocksFound(Wire, frozen=True, kw_only=True):

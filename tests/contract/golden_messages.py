@@ -131,7 +131,7 @@ EXAMPLES: list[m.Wire] = [
     m.SessionGone(tenant="acme", session_id="s1", names=NAMES),
     m.SessionRouteQuery(tenant="acme", session_id="s1", model="demo"),
     m.SessionRoute(home="g0", pinned_group="g1", last_group="g2", groups={"g0": "ready"}),
-    m.BlocksFind(names=NAMES, lease_ms=2000),
+    m.BlocksFind(names=NAMES, lease_ms=2000, parts=4),
     m.BlocksFound(count=2, num_bytes=65_536),
     HELD,
     m.BlocksCommit(group="g0", held=[HELD]),

@@ -122,6 +122,20 @@ async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> Non
     assert await kit.store.find(names, 0) == Found(1, BLOCK_BYTES)
 
 
+async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: Kit) -> None:
+    names = chain(4)
+    await kit.register("s", [])
+    await kit.write(names[:1])
+    await kit.register("s", names[:1])
+    await kit.write(names[1:])
+    assert await kit.store.find(names, 1000, PARTS) == Found(4, BLOCK_BYTES)
+    assert await kit.store.find(names, 0, PARTS + 1) == Found(1, BLOCK_BYTES)
+    await kit.lose(names[2])
+    assert await kit.store.find(names, 0, PARTS) == Found(2, BLOCK_BYTES)
+    await kit.lose(names[0])  # registered, and gone
+    assert await kit.store.find(names, 0, PARTS) == Found(0, 0)
+
+
 async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
     names = chain(3)
     await kit.write(names[:1])

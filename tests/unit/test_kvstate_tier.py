@@ -36,10 +36,10 @@ class FullStore(MemoryBlockStore):
             raise StoreFull("full")
         return await super().register(written)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
         if lease_ms and self.no_leases:
             raise StoreFull("full")
-        return await super().find(names, lease_ms)
+        return await super().find(names, lease_ms, parts)
 
 
 class Kit:

@@ -34,8 +34,13 @@ Key = tuple[str, int]  # request id, choice
 class BlockIndex(Protocol):
     """The KV state service, as far as a leader needs it for blocks; `Unavailable` when it does not answer."""
 
-    async def find(self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float) -> BlocksFound:
-        """How many leading names are stored; those found are not evicted for so long."""
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
+        """How many leading names are stored; those found are not evicted for so long.
+
+        With `parts`, of which a block consists, also those that nobody has told of yet.
+        """
         ...
 
     async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:

@@ -289,7 +289,9 @@ class KVTier:
     async def _find(self, names: list[bytes]) -> BlocksFound:
         options = self._options
         lease_ms = round(2000 * options.fetch_timeout_s)
-        return await self._index.find(names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s)
+        return await self._index.find(
+            names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s, parts=self.holdings.parts
+        )
 
     def _on_stored(self, stored: Stored) -> None:
         if self._scheduler is None:
