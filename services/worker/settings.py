@@ -146,7 +146,7 @@ class Settings(CommonSettings, RedisTlsSettings):
         ge=0,
         le=3600,
         description="How long ranks may make no progress at all in a step before they count as hung; 0: only "
-        "RYZ_STEP_TIMEOUT_S counts, as it does with ranks of other hosts.",
+        "RYZ_STEP_TIMEOUT_S counts, as it does with ranks of other hosts. GPUs get at least 10 s.",
     )
     rank_memory_growth_mb: int = Field(
         default=4096,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.domain.plan import EngineFailed, EngineInfo, EngineRefused
@@ -138,6 +138,7 @@ async def test_what_stands_in_no_table_is_a_bug_that_shows() -> None:
         await one.start()
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["up", "lost", "refused", "drain"]), max_size=40))
 def test_no_order_of_events_leads_out_of_the_table(events: list[str]) -> None:
     one, _ = group()

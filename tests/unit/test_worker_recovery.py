@@ -3,7 +3,7 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.worker.domain.failures import Failure, FailureKind
@@ -71,6 +71,7 @@ def test_a_killed_group_is_back_in_time_for_the_promise_of_five_seconds() -> Non
     assert sum(pauses[1:2]) < 5
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 100), st.booleans()), max_size=80),
     st.floats(0, 0.999),

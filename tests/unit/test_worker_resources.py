@@ -125,3 +125,11 @@ def test_a_rank_may_grow_by_its_weights_its_cache_and_some_more() -> None:
     assert allocator().memory_limit(gone, ready) == 0
     for process in (here, gone):
         process.sock.close()
+
+
+def test_gpus_may_stand_still_for_longer() -> None:
+    limits = [
+        RankEngineOptions(model=Path("m"), device=device, stall_timeout_s=limit).stall_s  # type: ignore[arg-type]
+        for device, limit in (("cpu", 2.0), ("cuda", 2.0), ("cuda", 60.0), ("cuda", 0.0))
+    ]
+    assert limits == [2.0, 10.0, 60.0, 0.0]

@@ -239,7 +239,7 @@ class RankEngine:
         return HealthMonitor(
             ranks,
             StepLimit(options.step_timeout_s, largest),
-            stall_s=options.stall_timeout_s,
+            stall_s=options.stall_s,
             progress=self._resources.progress,
             memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
         )

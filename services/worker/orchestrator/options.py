@@ -10,6 +10,8 @@ from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
 
+GPU_STALL_S = 10.0  # the least there: recorded graphs show no progress, and the first steps record them
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEngineOptions:
@@ -61,3 +63,10 @@ class RankEngineOptions:
     rank_token: str = ""
     stop_timeout_s: float = 2.0
     kv_store: KVStoreConfig | None = None
+
+    @property
+    def stall_s(self) -> float:
+        """How long ranks on this device may stand still in a step; 0: it is not watched."""
+        if self.device == "cuda" and self.stall_timeout_s:
+            return max(self.stall_timeout_s, GPU_STALL_S)
+        return self.stall_timeout_s

@@ -80,7 +80,7 @@ class ResourceAllocator:
     def _take(self, address: str) -> tuple[RankConfig, list[int]]:
         config, inherit = group_config(self.options, self.threads, address, self._inherited)
         # ranks of other hosts may lie still while the network does, and nobody here could tell
-        if hasattr(os, "memfd_create") and self.options.stall_timeout_s and not config.remote:
+        if hasattr(os, "memfd_create") and self.options.stall_s and not config.remote:
             page = os.memfd_create("ryz-progress")
             self._inherited.callback(os.close, page)
             os.ftruncate(page, page_bytes(config.world))
