@@ -36,7 +36,7 @@ class FleetLimits:
 
     missed_heartbeats: int = 3
     slack_s: float = 0.1
-    patience: float = 2.0
+    patience: float = 2.5
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0

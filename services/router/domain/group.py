@@ -19,6 +19,7 @@ _BENEFIT_OF_DOUBT = (
 )
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
+_GAPS = 3.0  # longest gaps, from which on silence is more than another gap
 _GAP_TIME_S = 20.0  # in which a long gap between heartbeats is forgotten to 1/e
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
 
@@ -107,11 +108,11 @@ class Group:
     def timeout_s(self, missed: int, slack_s: float, patience: float) -> float:
         """Seconds of silence after which it counts as lost.
 
-        A group whose heartbeats were far apart lately, as on a machine with too much to do, has twice the
-        longest gap; at most `patience` times what others have.
+        A group whose heartbeats were far apart lately, as on a machine with too much to do, has some times
+        the longest gap; at most `patience` times what others have.
         """
         usual_s = missed * self.heartbeat.interval_ms / 1000 + slack_s
-        return min(usual_s * patience, max(usual_s, 2.0 * self.gap_s))
+        return min(usual_s * patience, max(usual_s, _GAPS * self.gap_s))
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
         """Its load as of now. See the module's text for the estimate.
