@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import nats.errors
 import structlog
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 
 from shared.bus.accounts import inbox_prefix, user_of
 from shared.bus.api import Message
 from shared.bus.delivery import BusStats
+from shared.bus.transport import BoundedTransport
 
 CONNECT_TIMEOUT_S = 2
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
@@ -184,6 +186,11 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         if initial_connection and self._address.needs_tls and not info.get("tls_required"):
             raise nats.errors.Error("the broker speaks no TLS, which RYZ_NATS_URL or RYZ_NATS_CA asks for")
         return await super()._process_info(info, initial_connection)
+
+    async def _connect_to_server(self, server: Any) -> None:
+        await super()._connect_to_server(server)
+        if type(self._transport) is TcpTransport:
+            self._transport = BoundedTransport(self._transport)
 
     async def _process_connect_init(self) -> None:
         try:

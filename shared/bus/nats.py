@@ -103,7 +103,7 @@ class NatsBus:
             refused.cancel()
             if not opening.done():
                 opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)
+                await asyncio.wait({opening}, timeout=CLOSE_WAIT_S)
         last = bus._connection.last_error
         await bus.close()
         if bus._connection.refused.is_set():

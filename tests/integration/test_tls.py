@@ -105,6 +105,22 @@ async def test_a_broker_that_asks_for_certificates(
         broker.stop()
 
 
+async def test_a_connection_that_hangs_can_be_closed(authority: Authority, tmp_path: Path) -> None:
+    """The farewell of TLS has no answer then; asyncio would wait for it for half a minute."""
+    own = authority.issue()
+    broker = GuardedNats(tmp_path, f'tls {{ cert_file: "{own.cert}", key_file: "{own.key}" }}')
+    broker.start()
+    try:
+        async with TcpProxy(broker.port) as proxy:
+            url = broker.url("router").replace(str(broker.port), str(proxy.port))
+            bus = await NatsBus.of(bus_settings(url, nats_ca=authority.ca), name="test")
+            proxy.stall()
+            async with asyncio.timeout(25):  # five for the last flush, one for the farewell
+                await bus.close()
+    finally:
+        broker.stop()
+
+
 @pytest.mark.parametrize(("scheme", "with_ca"), [("tls", False), ("tls", True), ("nats", True)])
 async def test_no_password_goes_to_a_broker_without_tls(
     authority: Authority, scheme: str, with_ca: bool
