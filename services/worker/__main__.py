@@ -86,6 +86,7 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             kv_cache_tokens=settings.kv_cache_tokens,
             kv_memory_share=settings.kv_memory_share,
             rank_start=settings.rank_start,
+            rank_nice=settings.rank_nice,
             remote_ranks=settings.remote_ranks,
             rank_listen=settings.rank_listen,
             rank_token=settings.rank_token,

@@ -131,6 +131,13 @@ class Settings(CommonSettings, RedisTlsSettings):
         description="`fork` takes ranks from one process that has torch loaded, `spawn` starts each on its "
         "own; `auto` forks on Linux.",
     )
+    rank_nice: int = Field(
+        default=10,
+        ge=0,
+        le=19,
+        description="How far ranks give way when cores are short to the processes that pass requests and "
+        "tokens on, as in `nice`; 0: not at all.",
+    )
     engine_start_timeout_s: float = Field(
         default=600.0, gt=0, le=86_400, description="How long loading the model may take."
     )

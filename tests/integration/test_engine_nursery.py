@@ -12,7 +12,7 @@ import pytest
 
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.plan import EngineFailed, StepPlan
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
 from tests.engine_support import GREEDY, generate, make_llama
 from tests.waiting import until
 
@@ -219,7 +219,7 @@ async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
 
 LEADER = """
 import os, sys
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
 manager = ProcessGroupManager(start="fork")
 ranks = manager.spawn(2, 1)
 while not all(rank.pid for rank in ranks): pass
@@ -244,3 +244,17 @@ def test_the_death_of_a_leader_ends_nursery_and_ranks() -> None:
     while any(map(runs, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+async def test_ranks_give_way_as_far_as_they_are_told(start: RankStart) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    manager = ProcessGroupManager(start=start, nice=own + 7)
+    try:
+        (rank,) = manager.spawn(1, 1)
+        async with asyncio.timeout(30):
+            while not rank.pid or os.getpriority(os.PRIO_PROCESS, rank.pid) != own + 7:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        await manager.stop(0.0)
+        manager.close()

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from services.worker.engine.process import bind_to_parent, end_process, name_process
+from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def main() -> int:
     if not bind_to_parent(int(sys.argv[2])):
         return 0
     name_process("ryz-rank")
+    give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     from services.worker.engine.rank import serve  # noqa: PLC0415 (torch takes a second to import)
 

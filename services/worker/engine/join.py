@@ -40,7 +40,7 @@ from services.worker.domain.rank_messages import (
     frame_length,
     pack_frame,
 )
-from services.worker.engine.process import bind_to_parent, end_process, name_process
+from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
 
 _CONNECT_S = 10.0
 _PAUSE_S = 1.0  # between two attempts
@@ -165,6 +165,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if bind_to_parent(parent):
             name_process("ryz-rank")
+            give_way()
             status = serve(sock, time.monotonic(), adapt=adapt, tell=True)
     finally:
         end_process(status)

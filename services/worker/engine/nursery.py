@@ -29,7 +29,7 @@ from services.worker.domain.nursery_messages import (
     Report,
     Request,
 )
-from services.worker.engine.process import bind_to_parent, end_process, name_process
+from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
 
 Serve = Callable[[socket.socket, float, Mapping[int, int]], int]
 _CRASHED = 70
@@ -152,6 +152,7 @@ def main() -> int:
     if not bind_to_parent(int(sys.argv[2])):
         return 0
     name_process("ryz-nursery")
+    give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of the time of the import
     from services.worker.engine.rank import serve  # noqa: PLC0415 (takes a second; bound to the leader first)

@@ -25,6 +25,15 @@ def bind_to_parent(parent_pid: int) -> bool:
     return os.getppid() == parent_pid
 
 
+def give_way() -> None:
+    """Lets processes that only pass messages on run first when cores are short: they need them for moments,
+    and whoever computes needs what they bring. Never takes a higher priority than was inherited.
+    """
+    text = os.environ.get("RYZ_RANK_NICE", "")
+    if text.isdigit():
+        os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), min(int(text), 19)))
+
+
 def name_process(name: str) -> None:
     """What `ps` and `top` show, at most 15 characters; Linux only."""
     if sys.platform == "linux":

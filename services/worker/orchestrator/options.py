@@ -30,6 +30,7 @@ class RankEngineOptions:
     device: `cuda` takes a GPU for each rank. dtype: what is computed in there; `auto`: bf16.
     remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
+    rank_nice: how far ranks give way to other processes when cores are short; 0: not at all.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
     stall_timeout_s: how long a step may stand still, likewise; 0: only the step's own limit counts.
     memory_growth_bytes: what a rank may take beyond its weights and its cache; 0: there is no limit.
@@ -58,6 +59,7 @@ class RankEngineOptions:
     stall_timeout_s: float = 2.0
     memory_growth_bytes: int = 4 * 2**30
     rank_start: RankStart = "auto"
+    rank_nice: int = 10
     remote_ranks: int = 0
     rank_listen: str = ""
     rank_token: str = ""

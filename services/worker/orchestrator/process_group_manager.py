@@ -88,10 +88,12 @@ class ProcessGroupManager:
         command: What a spawned rank runs; its socket's descriptor and the leader's process id are arguments.
         start: `fork` takes ranks from a nursery, which is kept until `close`; `spawn` starts a fresh
             interpreter for each; `auto` forks where that is safe: on Linux.
+        nice: How far ranks give way to other processes, as in `nice`.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND, start: RankStart = "spawn") -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, start: RankStart = "spawn", nice: int = 0) -> None:
         self._command = list(command)
+        self._nice = nice
         self._forks = start == "fork" or (start == "auto" and sys.platform == "linux")
         self._nursery: Nursery | None = None
         self.ranks: list[RankProcess] = []
@@ -108,7 +110,7 @@ class ProcessGroupManager:
             self._nursery.listen()
         if self._forks and (self._nursery is None or self._nursery.gone):
             self.close()
-            self._nursery = Nursery(_environment(threads))
+            self._nursery = Nursery(_environment(threads, self._nice))
 
     def spawn(
         self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
@@ -181,7 +183,7 @@ class ProcessGroupManager:
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=(theirs.fileno(), *inherit),
-            env=_environment(threads),
+            env=_environment(threads, self._nice),
             process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
         )
         return SpawnedChild(process)
@@ -198,8 +200,9 @@ def _socket_pair(
     return ours, theirs
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _environment(threads: int, nice: int) -> dict[str, str]:
     environment = dict(os.environ)
+    environment["RYZ_RANK_NICE"] = str(nice)
     # read by OpenMP when torch is imported: no pool larger than the rank will use
     environment["OMP_NUM_THREADS"] = str(threads)
     # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
