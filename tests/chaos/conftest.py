@@ -1,4 +1,4 @@
-"""One stack for all of them: trouble that is over leaves nothing behind."""
+"""Stacks that many tests share: trouble that is over leaves nothing behind."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,3 +30,11 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
                 assert stack.end() == 0
     finally:
         redis.stop(kill=True)
+
+
+@pytest.fixture(scope="package")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two groups of two ranks that compute the demo model; every part of it may be killed."""
+    with Stack(tmp_path_factory.mktemp("pair-stack"), "--log-level", "info") as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0

@@ -1,0 +1,213 @@
+"""Streams as clients read them over HTTP, each in a thread, compared with what they say without a fault.
+
+A stream's tokens are a function of its request, so each body is sent in peace first, and whatever happens then
+has to leave it the same: the texts of all choices, finish reasons, log probabilities, counts, one `[DONE]`.
+"""
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+Body = dict[str, Any]
+MAX_PROBLEMS = 20  # that are told of; all are counted
+_TEXTS = (
+    "Hello, my name is {name}.",
+    "My name is {name}. Tell me about Python.",
+    "{name} likes numbers. Count for me.",
+    "Tell me about lists, {name} wants to know.",
+)
+_NAMES = ("Ada", "Bo", "Cleo", "Dirk", "Edda", "Finn", "Gro", "Hal")
+
+
+@dataclass(slots=True)
+class Said:
+    """What came. Without a fault there is no error, and one `[DONE]` at the end. reason: of a refusal."""
+
+    status: int = 0
+    texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
+    finish: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    counts: tuple[int, int] = (0, 0)
+    errors: list[Body] = field(default_factory=list)
+    dones: int = 0
+    ids: list[str] = field(default_factory=list, compare=False)
+    reason: str = field(default="", compare=False)
+    arrivals: list[float] = field(default_factory=list, compare=False)
+
+    @property
+    def complete(self) -> bool:
+        """It came to its end, which came once."""
+        return self.status == 200 and not self.errors and self.dones == 1 and self.counts[1] > 0
+
+    def event(self, data: str) -> None:
+        """One event of the stream."""
+        assert not self.dones, f"after [DONE] came {data}"
+        if data == "[DONE]":
+            self.dones += 1
+            return
+        told = json.loads(data)
+        if "error" in told:
+            self.errors.append(told["error"])
+            return
+        if told.get("usage"):
+            self.counts = told["usage"]["prompt_tokens"], told["usage"]["completion_tokens"]
+        for choice in told["choices"]:
+            index = choice["index"]
+            self.texts[index] += choice["delta"].get("content") or ""
+            self.logprobs[index] += (choice["logprobs"] or {}).get("content") or []
+            if choice["finish_reason"]:
+                assert index not in self.finish, told
+                self.finish[index] = choice["finish_reason"]
+
+
+def make_bodies(model: str, count: int, tokens: int) -> list[Body]:
+    """Half greedy, half at temperature 1; with two choices, stop strings, penalties, log probabilities."""
+    bodies = []
+    for number in range(count):
+        kind = number // 2 % 4
+        text = _TEXTS[number % len(_TEXTS)].format(name=f"{_NAMES[number % len(_NAMES)]} {number}")
+        body: Body = {
+            "model": model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "messages": [{"role": "user", "content": text}],
+            "temperature": float(number % 2),
+            "seed": 7000 + number,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+        }
+        if kind == 1:
+            body["n"] = 2
+        if kind == 2:
+            body["stop"] = ["never said at all", "\n\n\n\n"]
+        if kind == 3:
+            body |= {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+        if number % 8 in {0, 3}:
+            body |= {"logprobs": True, "top_logprobs": 2}
+        bodies.append(body)
+    return bodies
+
+
+@contextmanager
+def http_client(url: str, timeout_s: float = 60.0) -> Iterator[httpx.Client]:
+    """A client for as many threads as there are; it fails what hangs for longer than `timeout_s`."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    with httpx.Client(base_url=url, timeout=timeout_s, limits=limits) as client:
+        yield client
+
+
+def read(client: httpx.Client, body: Body) -> Said:
+    """Sends a body and reads its answer to the end, whatever that is."""
+    said = Said()
+    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        said.status = answer.status_code
+        said.reason = answer.headers.get("x-ryz-reason", "")
+        if said.status != 200:
+            answer.read()
+            return said
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                said.ids.append(line.removeprefix("id: "))
+            if line.startswith("data: "):
+                said.arrivals.append(time.monotonic())
+                said.event(line.removeprefix("data: "))
+    return said
+
+
+def read_all(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
+    """All of them at the same time."""
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(lambda body: read(client, body), bodies))
+
+
+def undisturbed(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
+    """What all of them say in peace: the same twice, or there would be nothing to compare with."""
+    first, second = read_all(client, bodies), read_all(client, bodies)
+    for one, other in zip(first, second, strict=True):
+        assert one.complete, one
+        assert one == other
+    return second
+
+
+class Readers:
+    """Reads all bodies again and again, as a context manager. What is wrong is told at the end.
+
+    refusals: 503 before the first token is no problem, but counted.
+    """
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        bodies: Sequence[Body],
+        expected: Sequence[Said],
+        *,
+        refusals: bool = False,
+    ) -> None:
+        self.streams = 0
+        self.refused = 0
+        self.problems: list[str] = []
+        self._client, self._bodies, self._expected = client, bodies, expected
+        self._refusals = refusals
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._read_on, args=(number,), daemon=True)
+            for number in range(len(bodies))
+        ]
+
+    def __enter__(self) -> "Readers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(90.0)
+        if kind is None:
+            assert not any(thread.is_alive() for thread in self._threads), "a stream hangs"
+            assert not self.problems, f"{len(self.problems)} problems:\n" + "\n".join(
+                self.problems[:MAX_PROBLEMS]
+            )
+
+    def _read_on(self, number: int) -> None:
+        while not self._over.is_set():
+            try:
+                said = read(self._client, self._bodies[number])
+                refused = said.status == 503 and self._refusals
+                problem = "" if refused else difference(said, self._expected[number])
+            except (httpx.HTTPError, AssertionError) as error:
+                refused, problem = False, repr(error)
+            with self._lock:
+                self.streams += 1
+                self.refused += refused
+                if problem:
+                    self.problems.append(f"stream {number}: {problem}")
+            if problem or refused:
+                self._over.wait(0.1)
+
+    def await_streams(self, more: int, timeout_s: float = 60.0) -> None:
+        """Waits until so many more have ended."""
+        wanted, give_up = self.streams + more, time.monotonic() + timeout_s
+        while self.streams < wanted:
+            assert time.monotonic() < give_up, f"{more} streams did not end within {timeout_s:g} s"
+            time.sleep(0.05)
+
+
+def difference(said: Said, expected: Said) -> str:
+    """In what it is not as it should be; empty: it is the same."""
+    names = ("status", "errors", "dones", "counts", "finish", "texts", "logprobs")
+    found = [
+        f"{name}: {getattr(said, name)!r} and not {getattr(expected, name)!r}"[:600]
+        for name in names
+        if getattr(said, name) != getattr(expected, name)
+    ]
+    return "; ".join(([said.reason] if said.reason else []) + found)

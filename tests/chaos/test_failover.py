@@ -1,0 +1,45 @@
+"""Ranks and leaders are killed or frozen under streams that are read over the bus.
+
+The same measurement as `ryz bench failover`: every stream is whole and equal to its run without a fault, and
+every group comes back.
+"""
+
+import asyncio
+
+import pytest
+
+from benchmarks.failover import Plan, measure
+from tests.chaos.scale import scaled
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(scaled(150, 3600))
+BACK_S = 20.0  # about one second where there is nothing else to do
+STREAMS = scaled(16, 32)
+TOKENS = scaled(64, 128)
+
+
+def say(text: str) -> None:
+    """To the test's output."""
+    print(text, flush=True)
+
+
+def test_kills_lose_nothing(pair: Stack) -> None:
+    plan = Plan("demo", faults=scaled(5, 100), streams=STREAMS, tokens=TOKENS, seed=3)
+    report = asyncio.run(measure(pair.state.nats_urls, plan, say))
+    print(report)
+    assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
+    assert report["kills"] == plan.faults
+    assert report["interrupted"] > 0
+    assert report["streams"] >= STREAMS
+    assert report["back_s"]["max"] < BACK_S
+
+
+def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
+    """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
+    plan = Plan("demo", faults=scaled(2, 30), streams=STREAMS, tokens=TOKENS, seed=4, freezes=True)
+    report = asyncio.run(measure(pair.state.nats_urls, plan, say))
+    print(report)
+    assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
+    assert report["interrupted"] > 0
+    assert report["client"]["ignored"] > 0  # late frames; an unequal stream would show one that was taken
+    assert report["back_s"]["max"] < BACK_S
