@@ -9,12 +9,11 @@ from collections import deque
 
 from shared.client.attempts import Attempts, RetryBudget
 from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands, Publish, SendCancel
+from shared.client.offers import Offers
 from shared.client.settings import ClientSettings
-from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, Unavailable, from_code
+from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, from_code
 from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, ResumePoint, Tokens, Usage
 
-MAX_ACCEPT_PAUSE_S = 2.0
-BUDGET_PAUSE_S = 0.05
 # What the fleet may say while a stream's group is gone: no place, no group, no model that any group serves
 PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 
@@ -29,8 +28,8 @@ class Assembly:
 
     __slots__ = (
         "_asking", "_attempts", "_budget", "_deadline", "_fenced", "_held", "_instance", "_last_heard",
-        "_no_router", "_publish_at", "_publishes", "_reach", "_retry_at", "_settings", "_stats", "_tries",
-        "accepted", "error", "finished", "group", "max_ready", "next_seq", "ready", "request_id", "usage",
+        "_offers", "_reach", "_retry_at", "_settings", "_stats", "_tries", "accepted", "error", "finished",
+        "group", "max_ready", "next_seq", "ready", "request_id", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -66,9 +65,7 @@ class Assembly:
         self._fenced = -1  # the newest attempt whose late frames were answered with a cancel
         self._reach = 0  # below that number somebody else has handed frames on already
         self._last_heard = now
-        self._publishes = 1
-        self._publish_at = now + settings.accept_timeout_s
-        self._no_router = False
+        self._offers = Offers(settings, now)
         self._asking = False
         self._tries = 0
         self._retry_at = 0.0
@@ -87,7 +84,7 @@ class Assembly:
     def due(self) -> float:
         """When `tick` has something to do, if nothing arrives until then."""
         if not self.group:
-            return min(self._deadline, self._publish_at)
+            return min(self._deadline, self._offers.due)
         if self._asking:
             return self._deadline
         patience = 0.0 if self._held or self._tries else self._settings.probe_interval_s
@@ -133,11 +130,11 @@ class Assembly:
         """No router listens. For the first publish that is the answer; later on one may come back."""
         if self.finished or self.group:
             return NOTHING
-        self._no_router = True
+        self._offers.no_router = True
         if self._attempts.accepted:
-            return self._wait(self._not_taken(), now)
-        if self._publishes == 1:
-            self._fail(self._not_taken())
+            return self._wait(self._offers.nobody(self.request_id), now)
+        if self._offers.count == 1:
+            self._fail(self._offers.nobody(self.request_id))
         return NOTHING
 
     def on_group_down(self, group: str, instance_id: str, reason: str, now: float) -> Commands:
@@ -235,25 +232,21 @@ class Assembly:
         return (*commands, *self.on_resend_failed("its leader no longer has the missing frames", now))
 
     def _tick_unaccepted(self, now: float, connected: bool) -> Commands:
-        if now < self._publish_at:
+        offers, attempts = self._offers, self._attempts
+        if now < offers.due:
             return NOTHING
-        pause = self._settings.accept_timeout_s * 2.0**self._publishes
-        self._publish_at = now + min(pause, MAX_ACCEPT_PAUSE_S)
         if not connected:
+            offers.postpone(now)
             return NOTHING
-        if self._publishes >= self._settings.max_publishes:
-            if self._attempts.accepted:
-                return self._wait(self._not_taken(), now)
-            self._fail(self._not_taken())
+        if offers.exhausted:
+            if attempts.accepted:
+                return self._wait(offers.nobody(self.request_id), now)
+            self._fail(offers.nobody(self.request_id))
             return (SendCancel(""),)
-        if self._attempts.accepted and not self._budget.take(now):
-            self._publish_at = now + BUDGET_PAUSE_S
+        again = offers.count > 0
+        if not offers.again(now, self._budget if attempts.accepted else None):
             return NOTHING
-        if self._publishes:
-            self._stats.republished += 1
-        else:
-            self._publish_at = now + self._settings.accept_timeout_s
-        self._publishes += 1
+        self._stats.republished += again
         return (self._publish(),)
 
     def _take_all(self, frame: AnyFrame | None, now: float) -> Commands:
@@ -339,7 +332,8 @@ class Assembly:
             self._fail(GroupLost(message, group=group, reason=reason))
             return cancel
         self._stats.resumed += 1
-        self._begin(now + self._settings.accept_timeout_s, publishes=1)
+        self._begin()
+        self._offers.published(now)
         return (*cancel, self._publish())
 
     def _wait(self, error: RyzError, now: float) -> Commands:
@@ -351,16 +345,16 @@ class Assembly:
         ):
             self._fail(error)
             return NOTHING
-        self._begin(now + pause, publishes=0)
+        self._begin()
+        self._offers.wait(now + pause)
         return NOTHING
 
-    def _begin(self, publish_at: float, publishes: int) -> None:
+    def _begin(self) -> None:
         """A new attempt; what was held back belongs to the old one."""
         self._held.clear()
         self.group = self._instance = ""
-        self._asking = self._no_router = False
+        self._asking = False
         self._tries, self._retry_at = 0, 0.0
-        self._publishes, self._publish_at = publishes, publish_at
 
     def _story(self) -> str:
         """What came before an end, in words."""
@@ -368,14 +362,6 @@ class Assembly:
             return ""
         last = self._attempts.interruptions[-1]
         return f", after group {last.group} was lost ({last.reason})"
-
-    def _not_taken(self) -> Unavailable:
-        if self._no_router:
-            return Unavailable("no router is running; start one, or try again shortly", reason="no_router")
-        return Unavailable(
-            f"no group took request {self.request_id}, which was published {self._publishes} times",
-            reason="no_answer",
-        )
 
     def _fail(self, error: RyzError) -> None:
         self.error = error
