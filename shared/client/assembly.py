@@ -276,6 +276,7 @@ class Assembly:
         elif isinstance(frame, Accepted):
             self.accepted = frame
             self._instance = frame.instance_id
+            self._attempts.fingerprint = frame.fingerprint
         else:
             self.usage = frame.usage
             self.finished = True

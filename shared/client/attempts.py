@@ -57,16 +57,20 @@ class RetryBudget:
 class Attempts:
     """number: of the attempt that counts. accepted: some group has had the request. refusals: in a row.
 
-    resume: where the first attempt here begins, if it goes on from an earlier one.
+    resume: where the first attempt here begins, if it goes on from an earlier one. fingerprint: of the
+    weights that compute the answer.
     """
 
-    __slots__ = ("_max_losses", "_tokens", "accepted", "interruptions", "losses", "number", "refusals")
+    __slots__ = (
+        "_max_losses", "_tokens", "accepted", "fingerprint", "interruptions", "losses", "number", "refusals",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, num_choices: int, settings: ClientSettings, resume: ResumePoint | None = None
     ) -> None:
         self.number = number
         self.accepted = False
+        self.fingerprint = resume.fingerprint if resume is not None else ""
         self.losses = 0
         self.interruptions: list[Interruption] = []
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * num_choices
@@ -98,7 +102,8 @@ class Attempts:
         """Where another group goes on when frames up to that number have come; None: at the beginning."""
         if not next_seq:
             return None
-        return ResumePoint(token_ids=[bytes(tokens) for tokens in self._tokens], next_seq=next_seq)
+        tokens = [bytes(one) for one in self._tokens]
+        return ResumePoint(token_ids=tokens, next_seq=next_seq, fingerprint=self.fingerprint)
 
     def lose(self, group: str, reason: str, heard_at: float, now: float) -> bool:
         """The group is lost; whether there is to be another attempt, which begins at once."""

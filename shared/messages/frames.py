@@ -78,10 +78,12 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
     kv: where the prompt's KV comes from: `new` (there is none yet), `warm` (the group's memory), `fetch` (the
     store), `recompute` (there is some in the store, but computing is faster); empty: not decided yet.
     instance_id: of the group's leader, as in its heartbeats: a group that comes back is another instance.
+    fingerprint: of its weights and its KV format.
     """
 
     group: GroupName
     instance_id: str = ""
+    fingerprint: str = ""
     reason: str = ""
     session_id: str = ""
     session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0

@@ -86,10 +86,12 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     """Where an earlier attempt stopped: the tokens of each choice so far, and the next sequence number.
 
     The frames of this attempt go on from that number, and the text of each choice from those tokens.
+    fingerprint: of the weights that these tokens are of, as `Accepted` told; other weights do not go on.
     """
 
     token_ids: list[TokenIds]
     next_seq: Annotated[int, msgspec.Meta(ge=0)]
+    fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ ACCEPTED = m.Accepted(
     session_turns=2,
     kv="fetch",
     instance_id="leader-1",
+    fingerprint="abcd",
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
 DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE)
@@ -43,7 +44,7 @@ SAMPLING = m.Sampling(
     ignore_eos=True, logprobs=5,
 )  # fmt: skip
 SESSION = m.SessionRef(session_id="s1", given=False, mode="append")
-RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5)
+RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd")
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",

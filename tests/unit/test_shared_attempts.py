@@ -38,7 +38,9 @@ def make(deadline: float = 100.0, choices: int = 1) -> Assembly:
 
 
 def accepted(attempt: int = 0, seq: int = 0, group: str = "g0", instance: str = "i0") -> Accepted:
-    return Accepted(request_id="r1", attempt=attempt, seq=seq, group=group, instance_id=instance)
+    return Accepted(
+        request_id="r1", attempt=attempt, seq=seq, group=group, instance_id=instance, fingerprint="f"
+    )
 
 
 def tokens(seq: int, *ids: int, attempt: int = 0, choice: int = 0) -> Tokens:
@@ -60,7 +62,7 @@ def running(choices: int = 1) -> Assembly:
     return assembly
 
 
-RESUMED = Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8])], next_seq=3))
+RESUMED = Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8])], next_seq=3, fingerprint="f"))
 
 
 def test_a_group_that_is_given_up_is_told_to_stop_and_the_next_attempt_goes_on() -> None:
@@ -205,7 +207,9 @@ def test_a_loss_in_the_middle_of_what_is_sent_again() -> None:
     assert assembly.tick(3.0, connected=True) == (AskResend("g0", 3),)
     frames: list[AnyFrame] = [tokens(3, 9), failed("group_lost", 0, 4, resumable=True), tokens(5, 10)]
     commands = assembly.on_resend(ResendReply(known=True, next_seq=6, frames=frames), 3.0)
-    assert commands == (Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8, 9])], next_seq=4)),)
+    assert commands == (
+        Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8, 9])], next_seq=4, fingerprint="f")),
+    )
     assert assembly.attempt == 1
 
 

@@ -128,3 +128,14 @@ async def test_a_resume_point_that_cannot_be_is_refused(
         assert failed.code == "invalid_request"
         assert words in failed.message
         await kit.all_free()
+
+
+async def test_other_weights_do_not_go_on_with_an_answer(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        first = (await kit.run(chat("r")))[0]
+        assert isinstance(first, Accepted)
+        resume = {"token_ids": [pack_tokens([104])], "next_seq": 2}
+        failed = await kit.failure(chat("s", attempt=1, resume={**resume, "fingerprint": "others"}))
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "other_weights")
+        own = await kit.run(chat("t", attempt=1, resume={**resume, "fingerprint": first.fingerprint}))
+        assert isinstance(own[-1], Done)

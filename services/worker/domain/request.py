@@ -160,7 +160,14 @@ class Generation:
         return self.next_seq > (self.request.resume.next_seq if self.request.resume else 0)
 
     def accepted(
-        self, group: str, reason: str, session_turns: int, kv: KVSource = "", instance_id: str = ""
+        self,
+        group: str,
+        reason: str,
+        session_turns: int,
+        *,
+        kv: KVSource = "",
+        instance_id: str = "",
+        fingerprint: str = "",
     ) -> Accepted:
         """The first frame."""
         request = self.request
@@ -174,6 +181,7 @@ class Generation:
             session_turns=session_turns,
             kv=kv,
             instance_id=instance_id,
+            fingerprint=fingerprint,
         )
 
     def tokens(self) -> Tokens | None:

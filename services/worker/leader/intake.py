@@ -212,7 +212,14 @@ class Intake:
             return
         whole = generation.request.delivery == "whole"
         within_s = self._limits.accept_whole_s if whole else self._limits.accept_stream_s
-        frame = generation.accepted(self._group, route.reason, session_turns, kv, self._instance_id)
+        frame = generation.accepted(
+            self._group,
+            route.reason,
+            session_turns,
+            kv=kv,
+            instance_id=self._instance_id,
+            fingerprint=self._preparer.fingerprint,
+        )
         self._generations.publisher.send(generation.reply_to, frame, within_s=within_s)
 
     def _fail(self, generation: Generation, error: Exception) -> None:

@@ -23,10 +23,13 @@ INLINE_CHARS = 4096  # longer texts are tokenized in a thread
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a sequence may grow to, in tokens, and the ids that the engine knows."""
+    """What a sequence may grow to, in tokens, the ids that the engine knows, and what names its weights
+    and its KV format.
+    """
 
     context_length: int
     vocab_size: int
+    fingerprint: str = ""
 
 
 class Preparer:
@@ -41,8 +44,18 @@ class Preparer:
         self._sessions = sessions
         self._room = room
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights and the KV format that answers are computed with now."""
+        return self._room().fingerprint
+
     def check(self, request: GenerateRequest) -> None:
-        """Raises `InvalidRequest` for what is wrong whatever the history is."""
+        """Checks what does not depend on the history.
+
+        Raises:
+            InvalidRequest: something is wrong with it.
+            Unavailable: it is to go on from tokens of other weights.
+        """
         given = [
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
         ]
@@ -62,6 +75,12 @@ class Preparer:
                 f"resume.token_ids needs one entry per choice, {request.sampling.n}, "
                 f"got {len(resume.token_ids)}",
                 param="resume",
+            )
+        if resume is not None and resume.fingerprint and resume.fingerprint != self.fingerprint:
+            raise Unavailable(
+                f"model {self._model.name} has other weights here than the group that began with the answer",
+                reason="other_weights",
+                retry_after_s=1.0,
             )
 
     @staticmethod
