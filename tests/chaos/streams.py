@@ -1,14 +1,14 @@
 """Streams as clients read them over HTTP, each in a thread, compared with what they say without a fault.
 
-A stream's tokens are a function of its request, so each body is sent in peace first, and whatever happens then
-has to leave it the same: the texts of all choices, finish reasons, log probabilities, counts, one `[DONE]`.
+A stream's tokens are a function of its request, so each body is sent in peace first, and whatever happens
+later has to leave it the same: texts of all choices, finish reasons, log probabilities, counts, one `[DONE]`.
 """
 
 import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -97,15 +97,16 @@ def make_bodies(model: str, count: int, tokens: int) -> list[Body]:
 
 
 @contextmanager
-def http_client(url: str, timeout_s: float = 60.0) -> Iterator[httpx.Client]:
+def http_client(url: str, timeout_s: float = 60.0, key: str = "") -> Iterator[httpx.Client]:
     """A client for as many threads as there are; it fails what hangs for longer than `timeout_s`."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    with httpx.Client(base_url=url, timeout=timeout_s, limits=limits) as client:
+    with httpx.Client(base_url=url, timeout=timeout_s, limits=limits, headers=headers) as client:
         yield client
 
 
-def read(client: httpx.Client, body: Body) -> Said:
-    """Sends a body and reads its answer to the end, whatever that is."""
+def read(client: httpx.Client, body: Body, first_text: Callable[[], None] | None = None) -> Said:
+    """Sends a body and reads its answer to the end, whatever that is. first_text: called when it comes."""
     said = Said()
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         said.status = answer.status_code
@@ -119,6 +120,9 @@ def read(client: httpx.Client, body: Body) -> Said:
             if line.startswith("data: "):
                 said.arrivals.append(time.monotonic())
                 said.event(line.removeprefix("data: "))
+                if first_text is not None and any(said.texts.values()):
+                    first_text()
+                    first_text = None
     return said
 
 

@@ -1,0 +1,114 @@
+"""The router is killed at any moment of a request's life.
+
+Each request is complete and the same, or refused before its first token; with a second router nothing is
+refused. Nothing is computed twice without somebody having asked twice.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.chaos.kit import Metrics
+from tests.chaos.scale import scaled
+from tests.chaos.services import ServiceProcess, await_idle, await_next, kill, metrics_of
+from tests.chaos.streams import Said, difference, http_client, make_bodies, read, undisturbed
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(scaled(150, 1800))
+BURST = 16
+TOKENS = 40
+WINDOW_S = 0.05  # after the burst was sent; a request is with the router for less than a millisecond of it
+SETTLE_S = 2.1  # a service that was ready for so long before it dies is started again without a longer pause
+ENDED_S = 20.0
+DONE, TOLD = "ryz_worker_requests_total", "ryz_worker_generation_tokens_total"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two groups without a model, of which a step takes a while."""
+    settings = {"RYZ_NULL_STEP_DELAY_MS": "3", "RYZ_ROUTER_POLICY": "least_loaded"}
+    options = ("--engine", "null", "--policy", "least_loaded")
+    with Stack(tmp_path_factory.mktemp("router-stack"), *options, env=settings) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+class Burst:
+    """Sends requests at once, and kills the router some time after the first of them went out."""
+
+    def __init__(self, stack: Stack, client: httpx.Client) -> None:
+        self._stack, self._client = stack, client
+        self._bodies = make_bodies("demo", BURST, TOKENS)
+        self._expected = undisturbed(client, self._bodies)
+        self._groups = [metrics for name, metrics in metrics_of(stack).items() if name in {"g0", "g1"}]
+
+    def run(self, after_s: float) -> tuple[list[Said], int]:
+        """What came of the requests, each complete or refused; and the router that died."""
+        began = time.monotonic()
+        with ThreadPoolExecutor(BURST) as pool:
+            told = [pool.submit(read, self._client, body) for body in self._bodies]
+            time.sleep(after_s)
+            dead = kill(self._stack, "router")
+            said = [one.result(ENDED_S) for one in told]
+        assert time.monotonic() - began < ENDED_S
+        for one, expected in zip(said, self._expected, strict=True):
+            if one.status != 503:
+                assert difference(one, expected) == ""
+            else:
+                assert one.reason in {"no_router", "no_answer", "no_group"}, one
+        return said, dead
+
+    def totals(self) -> tuple[float, float]:
+        """Requests that groups have ended well so far, and tokens that they have made."""
+
+        def total(metrics: Metrics, name: str, **labels: str) -> float:
+            return metrics.value(name, **labels)
+
+        done = sum(total(group, DONE, outcome="done") for group in self._groups)
+        return done, sum(total(group, TOLD) for group in self._groups)
+
+    def offsets(self, times: int) -> list[float]:
+        """Moments, from before the first request is out to when all have ended."""
+        chance = random.Random(5)
+        return [WINDOW_S * (place + chance.random()) / times for place in range(times)]
+
+
+def test_the_only_router_killed(stack: Stack) -> None:
+    with http_client(stack.state.url) as client:
+        burst = Burst(stack, client)
+        refused = 0
+        for offset in burst.offsets(scaled(6, 60)):
+            done_before, tokens_before = burst.totals()
+            time.sleep(SETTLE_S)
+            said, dead = burst.run(offset)
+            await_next(stack, "router", dead)
+            await_idle(stack, groups=2)
+            done, tokens = burst.totals()
+            complete = [one for one in said if one.complete]
+            refused += len(said) - len(complete)
+            wanted = sum(one.counts[1] for one in complete)
+            print(
+                f"{1000 * offset:.0f} ms: {len(complete)} complete, {tokens - tokens_before - wanted:g} extra"
+            )
+            assert len(complete) <= done - done_before <= len(said)
+            assert wanted <= tokens - tokens_before <= 2 * sum(one.counts[1] for one in burst._expected)
+        print(f"{refused} refused")
+
+
+def test_one_of_two_routers_killed(stack: Stack) -> None:
+    """Requests that were in it are published again by those who sent them, and the other one takes them."""
+    with (
+        ServiceProcess("router", stack.state.nats_urls["router"], ROUTER_POLICY="least_loaded"),
+        http_client(stack.state.url) as client,
+    ):
+        burst = Burst(stack, client)
+        for offset in burst.offsets(scaled(4, 40)):
+            time.sleep(SETTLE_S)
+            said, dead = burst.run(offset)
+            assert all(one.complete for one in said), [one for one in said if not one.complete]
+            await_next(stack, "router", dead)
+        await_idle(stack, groups=2)
