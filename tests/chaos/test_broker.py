@@ -1,0 +1,77 @@
+"""The broker is killed and comes back, at once or after seconds: running streams go on and are the same."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.scale import scaled
+from tests.chaos.services import await_idle, await_next, kill, ready_code
+from tests.chaos.streams import Readers, difference, http_client, make_bodies, read, read_all, undisturbed
+from tests.e2e.kit import Stack, wait_for
+from tests.servers import NatsServer
+
+pytestmark = pytest.mark.timeout(scaled(150, 900))
+SETTLE_S = 2.2
+AWAY_S = 5.0
+TOKENS = 900  # at 12 ms a step about twice as long as the broker is away
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    server.start()
+    yield server
+    server.stop(kill=True)
+
+
+@pytest.fixture
+def slow_stack(nats: NatsServer, tmp_path: Path) -> Iterator[Stack]:
+    """Two groups without a model whose streams last; the broker is the test's."""
+    options = ("--engine", "null", "--nats-url", nats.url)
+    with Stack(tmp_path, *options, env={"RYZ_NULL_STEP_DELAY_MS": "12"}) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+def test_the_broker_is_killed_and_started_again(pair: Stack) -> None:
+    """What has begun goes on; while there is no broker, what has not begun may be refused."""
+    bodies = make_bodies("demo", scaled(8, 16), 128)
+    with http_client(pair.state.url) as client:
+        expected = undisturbed(client, bodies)
+        with Readers(client, bodies, expected, refusals=True) as readers:
+            for _ in range(scaled(2, 20)):
+                time.sleep(SETTLE_S)
+                await_next(pair, "nats", kill(pair, "nats"))
+                readers.await_streams(len(bodies))
+        print(readers.streams, readers.refused)
+        assert readers.streams - readers.refused > len(bodies)
+    await_idle(pair, groups=2)
+
+
+def test_without_a_broker_for_seconds(slow_stack: Stack, nats: NatsServer) -> None:
+    url = slow_stack.state.url
+    bodies = make_bodies("demo", 8, TOKENS)
+    with http_client(url) as client, ThreadPoolExecutor(len(bodies)) as pool:
+        expected = read_all(client, bodies)
+        for _ in range(scaled(1, 5)):
+            streams = [pool.submit(read, client, body) for body in bodies]
+            time.sleep(1.0)
+            assert ready_code(url) == 200
+            nats.stop(kill=True)
+            away = time.monotonic()
+            wait_for(lambda: ready_code(url) == 503, "the gateway is not ready")
+            refused = read(client, bodies[0])
+            assert refused.status == 503, refused
+            assert refused.reason
+            assert not any(stream.done() for stream in streams)
+            time.sleep(max(0.0, away + AWAY_S - time.monotonic()))
+            nats.start()
+            wait_for(lambda: ready_code(url) == 200, "the gateway is ready again")
+            wait(streams, timeout=60)
+            for stream, before in zip(streams, expected, strict=True):
+                assert difference(stream.result(), before) == ""
+            wait_for(lambda: read(client, bodies[0] | {"max_tokens": 8}).complete, "new requests are served")
+    await_idle(slow_stack, groups=2)
