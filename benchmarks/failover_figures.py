@@ -13,18 +13,22 @@ _WINDOW_S = 3.0  # after a fault in which a pause is put down to it
 
 @dataclass(slots=True)
 class Fault:
-    """One fault, at a time of `time.monotonic()`. back_s: until the group was ready again."""
+    """One fault, at a time of `time.monotonic()`. back_s: until the group was ready again. fetch_s: of one
+    fetch of KV by the other group meanwhile, on average; 0: there was none.
+    """
 
     victim: Victim
     group: str
     at: float
     back_s: float = 0.0
+    fetch_s: float = 0.0
 
 
 def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
     """pause_ms: of streams whose group was hit; others_ms: of other streams at the same time; calm_ms:
     between frames without faults. breakdown_ms: from the fault until the caller knew of the loss, from there
-    until another group had the request, and from there until tokens came.
+    until another group had the request, and from there until tokens came; fetch is a part of that, of one
+    fetch on average after each fault.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
     others, detect, republish, first = list[float](), list[float](), list[float](), list[float]()
@@ -62,6 +66,7 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
         "breakdown_ms": {
             "detect": spread(detect),
             "republish": spread(republish),
+            "fetch": spread([1000 * fault.fetch_s for fault in faults if fault.fetch_s]),
             "first_token": spread(first),
         },
         "back_s": spread([fault.back_s for fault in faults]),

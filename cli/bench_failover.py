@@ -33,7 +33,8 @@ def failover(  # noqa: PLR0917 (typer takes options as arguments)
     penalties and log probabilities; each is compared with its own run without faults. Exit code 1: some were
     not equal, or lost.
     """
-    from benchmarks.failover import FailoverError, Plan, measure  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from benchmarks.failover import Plan, measure  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from benchmarks.failover_fleet import FailoverError  # noqa: PLC0415
     from benchmarks.machine import ENGINE_PACKAGES, commit, machine  # noqa: PLC0415
     from benchmarks.stack import started  # noqa: PLC0415
     from shared.errors import RyzError  # noqa: PLC0415
@@ -71,6 +72,7 @@ def _print(report: dict[str, Any]) -> None:
         "  until the loss was known": report["breakdown_ms"]["detect"],
         "  until another group had it": report["breakdown_ms"]["republish"],
         "  until tokens came": report["breakdown_ms"]["first_token"],
+        "    of which one fetch of KV": report["breakdown_ms"]["fetch"],
         "pause of other streams": report["others_ms"],
         "between frames without faults": report["calm_ms"],
     }

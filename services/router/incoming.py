@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from re import compile as regex
-from typing import Any
 
-import msgpack
 import msgspec
 
 from services.router.domain.decision import RequestFacts
 from services.router.domain.sessions import Asker
 from shared.bus import Message
 from shared.bus.subject import check_subject
-from shared.codec import decode
+from shared.codec import decode, fields_of
 from shared.errors import InvalidRequest
 from shared.identity import routing_key
 from shared.messages import GenerateRequest
@@ -143,11 +141,7 @@ def can_answer(reply_to: str) -> bool:
 
 def sender(message: Message) -> Sender:
     """Whom to tell that a message is no use: by what can be read of it, else by its reply subject."""
-    try:
-        raw: Any = msgpack.unpackb(message.data, raw=False, strict_map_key=False)
-    except Exception:  # msgpack raises many kinds; broken bytes tell nothing, the reply subject may
-        raw = None
-    fields: dict[Any, Any] = raw if isinstance(raw, dict) else {}
+    fields = fields_of(message.data)  # broken bytes tell nothing, the reply subject may
     request_id, attempt, reply_to = (fields.get(name) for name in ("request_id", "attempt", "reply_to"))
     last = message.reply.rpartition(".")[2]
     candidates = (

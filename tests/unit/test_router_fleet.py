@@ -201,11 +201,16 @@ def test_late_heartbeats_are_ignored() -> None:
 def test_repeated_losses_trip_the_breaker_though_heartbeats_come() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1), 0.0)
+    fleet.observe(beat(1, name="g1"), 0.0)
     for seq in range(2, 5):
         assert fleet.mark_lost("g0", "no_responders", seq / 10)
         assert not fleet.mark_lost("g0", "no_responders", seq / 10)
         fleet.observe(beat(seq), seq / 10)
     assert fleet.view("m", 0.41).away == {"g0": "tripped"}
+    fleet.observe(beat(2, name="g1", state="recovering"), 0.42)
+    view = fleet.view("m", 0.43)  # now it is better than none
+    assert [group.name for group in view.ready] == ["g0"]
+    assert view.away == {"g1": "recovering"}
     assert fleet.is_ready("g0", 2.0)
 
 

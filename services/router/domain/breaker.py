@@ -59,6 +59,11 @@ class Breaker:
             case "half_open":
                 return self._probe_at is None or now >= self._probe_at + self._open_s
 
+    @property
+    def breaks(self) -> bool:
+        """It is the group's own generations that tripped it, not that it could not be reached."""
+        return self._opened_at is not None and self._breaks
+
     def sent(self, now: float) -> None:
         """A request went to the group."""
         if self._opened_at is not None and self.state(now) == "half_open":

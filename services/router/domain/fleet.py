@@ -180,9 +180,11 @@ class Fleet:
     def view(self, model: str, now: float, avoid: str = "") -> FleetView:
         """The groups of that model as of now; to be used before the fleet changes.
 
-        avoid: a group that is to be left out if another one is ready.
+        avoid: a group that is to be left out if another one is ready. A group that could not be reached
+        lately and can be now is better than none.
         """
         ready: dict[str, Group] = {}
+        doubtful: dict[str, Group] = {}
         away: dict[str, str] = {}
         for name, group in self._groups.items():
             if group.heartbeat.model.name != model:
@@ -190,8 +192,14 @@ class Fleet:
             standing = group.standing(now)
             if standing == "ready":
                 ready[name] = group
-            else:
-                away[name] = str(standing)
+                continue
+            away[name] = str(standing)
+            if standing == "tripped" and not group.breaker.breaks:
+                doubtful[name] = group
+        if doubtful and not ready:
+            ready = doubtful
+            for name in doubtful:
+                del away[name]
         if len(ready) > 1 and avoid in ready:
             del ready[avoid]
             away[avoid] = "avoided"

@@ -8,26 +8,23 @@ from dataclasses import dataclass
 from shared.errors import GroupLost, Internal, RyzError
 
 
-def is_own_fault(error: RyzError) -> bool:
-    """Whether an end with this error says something bad of the group: a bug, no token, a lost engine.
-
-    What a caller did wrong, its deadline, its cancel, a place given up and a drain do not.
-    """
-    if isinstance(error, GroupLost):
-        return error.data.get("reason") != "draining"
-    return isinstance(error, Internal)
-
-
 @dataclass(slots=True)
 class Endings:
-    """Counts since the leader's start."""
+    """Counts since the leader's start.
+
+    A fault of the group's own is a bug, or a model that gives no token. What a caller did wrong, its
+    deadline, its cancel and a place given up are not. A lost engine counts for nothing: the group says itself
+    that it is away, and how long it pauses is decided where it is started again.
+    """
 
     ended: int = 0
     broken: int = 0
 
     def count(self, error: RyzError | None = None) -> None:
         """One request ended; without an error it is done."""
-        if error is not None and is_own_fault(error):
+        if isinstance(error, GroupLost):
+            return
+        if isinstance(error, Internal):
             self.broken += 1
         else:
             self.ended += 1

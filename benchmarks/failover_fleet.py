@@ -1,0 +1,134 @@
+"""What groups say of themselves while they are being killed: heartbeats, processes, time spent on fetches."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import httpx
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest
+from shared.messages import Heartbeat, ServiceStatus, StatusQuery
+
+_GROUPS = 2
+_READY_S = 30.0
+_STATUS_S = 0.5
+_SILENT_S = 0.25
+_FETCH_SECONDS = "ryz_worker_kv_fetch_seconds"
+
+
+class FailoverError(Exception):
+    """There is no figure; the text says why."""
+
+
+@dataclass(slots=True)
+class Fleet:
+    """What heartbeats and statuses say of the groups.
+
+    hears: the broker as one who may hear heartbeats; asks: as one who may ask for statuses.
+    """
+
+    hears: NatsBus
+    asks: NatsBus
+    beats: dict[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    admin_urls: dict[str, str] = field(default_factory=dict)
+
+    async def listen(self) -> None:
+        """Hears heartbeats from here on."""
+        await self.hears.subscribe(subjects.HEARTBEAT_ALL, self._beat)
+
+    async def _beat(self, message: Message) -> None:
+        try:
+            heartbeat = decode(message.data, Heartbeat)
+        except InvalidRequest:
+            return
+        self.beats[heartbeat.group] = heartbeat, time.monotonic()
+
+    def ready(self, group: str, since: float = 0.0) -> bool:
+        """Whether the group says that it is ready, and has said so after that moment."""
+        heartbeat, at = self.beats.get(group, (None, 0.0))
+        return heartbeat is not None and heartbeat.state == "ready" and at > since
+
+    async def await_away(self, group: str, since: float) -> None:
+        """Waits until the group says that it is not ready, or nothing any more."""
+        while True:
+            heartbeat, at = self.beats[group]
+            if (at > since and heartbeat.state != "ready") or time.monotonic() - at > _SILENT_S:
+                return
+            await asyncio.sleep(0.005)
+            if time.monotonic() > since + _READY_S:
+                raise FailoverError(f"group {group} did not notice within {_READY_S:g} s")
+
+    async def await_back(self, group: str, since: float) -> None:
+        """Waits until the group says that it is ready, after that moment."""
+        while not self.ready(group, since):
+            await asyncio.sleep(0.005)
+            if time.monotonic() > since + _READY_S:
+                raise FailoverError(f"group {group} did not come back within {_READY_S:g} s")
+
+    async def await_streams(self, least: int) -> dict[str, tuple[int, list[int]]]:
+        """Waits until all groups are ready and run so many sequences; returns `pids`."""
+        deadline = time.monotonic() + _READY_S
+        while time.monotonic() < deadline:
+            fresh = time.monotonic() - 1
+            running = [beat.load.running for beat, _ in self.beats.values()]
+            ready = len(self.beats) >= _GROUPS and all(self.ready(group, fresh) for group in self.beats)
+            if ready and min(running) >= least:
+                groups = await self.pids()
+                if len(groups) == len(self.beats):
+                    return groups
+            await asyncio.sleep(0.02)
+        raise FailoverError(f"the groups were not all at work within {_READY_S:g} s")
+
+    async def fetches(self) -> dict[str, tuple[float, float]]:
+        """How many fetches of KV each group has done, and the seconds that they took."""
+        done = {}
+        async with httpx.AsyncClient(timeout=2.0) as http:
+            for group, url in self.admin_urls.items():
+                with suppress(httpx.HTTPError):
+                    text = (await http.get(f"{url}/metrics")).text
+                    values = [_value(text, f"{_FETCH_SECONDS}_{part}") for part in ("count", "sum")]
+                    done[group] = values[0], values[1]
+        return done
+
+    async def pids(self) -> dict[str, tuple[int, list[int]]]:
+        """The process of each group's leader, and those of its ranks."""
+        found: dict[str, tuple[int, list[int]]] = {}
+        inbox = self.asks.new_inbox()
+
+        async def told(message: Message) -> None:
+            status = decode(message.data, ServiceStatus)
+            if status.service == "worker":
+                ranks = [int(rank["pid"]) for rank in status.detail["ranks"]]
+                group = str(status.detail["group"])
+                found[group] = status.pid, ranks
+                self.admin_urls[group] = str(status.detail["admin_url"])
+
+        subscription = await self.asks.subscribe(inbox, told)
+        await self.asks.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+        deadline = time.monotonic() + _STATUS_S
+        while len(found) < len(self.beats) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await subscription.unsubscribe()
+        return found
+
+
+def mean_fetch_s(
+    before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]], *, without: str
+) -> float:
+    """Seconds of one fetch on average, of those between two looks; 0: there was none, or nobody knows."""
+    count = seconds = 0.0
+    for group, (later_count, later_s) in after.items():
+        if group != without and group in before:
+            count += later_count - before[group][0]
+            seconds += later_s - before[group][1]
+    return seconds / count if count > 0 else 0.0
+
+
+def _value(text: str, name: str) -> float:
+    return next((float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0)
