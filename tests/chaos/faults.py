@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.failover import Fleet
+from benchmarks.failover_fleet import Fleet
 from shared.bus.nats import NatsBus
 
 READY_S = 60.0
