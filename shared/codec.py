@@ -7,7 +7,7 @@ gives the same bytes, which the golden tests rely on.
 import re
 import struct
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 import msgspec
@@ -48,6 +48,15 @@ def convert(raw: object, kind: type[M]) -> M:
         param = (f"{path}.{own[1]}" if own else path).removeprefix(".")
         where = f"{param}: " if param else ""
         raise InvalidRequest(f"{kind.__name__}: {where}{problem}", param=param or None) from error
+
+
+def fields_of(data: bytes) -> dict[Any, Any]:
+    """What can be read of a message that is wrong, unchecked: to find out whom to answer; empty: nothing."""
+    try:
+        raw = _unpack(data)
+    except InvalidRequest:
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
-import msgpack
 import structlog
 
 from services.worker.domain.request import Generation, failed_frame
@@ -243,9 +242,9 @@ class Intake:
 
 def _bare_request(data: bytes) -> GenerateRequest | None:
     """Just enough of a request that is wrong to answer it: its id and attempt; None without them."""
+    raw = codec.fields_of(data)
+    bare = {key: raw[key] for key in ("request_id", "attempt") if key in raw}
     try:
-        raw = msgpack.unpackb(data, raw=False, strict_map_key=False)
-        bare = {key: raw[key] for key in ("request_id", "attempt") if key in raw}
         return codec.convert({**bare, "model": "unknown"}, GenerateRequest)
-    except (RyzError, ValueError, TypeError, msgpack.UnpackException):
+    except InvalidRequest:
         return None

@@ -1,0 +1,29 @@
+"""Whom a router answers when a request is no use, and that finding out is as bounded as decoding."""
+
+import time
+
+import msgpack
+
+from services.router.incoming import sender
+from shared.bus import Message
+
+PAYLOAD = 2**20
+MOST_S = 0.5  # seen: 0.0001; without a bound on what lengths announce: 1.3
+
+
+def test_what_can_be_read_of_a_message_tells_whom_to_answer() -> None:
+    data = msgpack.packb({"request_id": "r-1", "attempt": 2, "reply_to": "_INBOX.a.f", "model": 7})
+    told = sender(Message("ryz.v1.generate.demo", data, reply="_INBOX.a.r"))
+    assert (told.request_id, told.attempt, told.reply_to) == ("r-1", 2, "_INBOX.a.f")
+
+
+def test_a_message_that_cannot_be_read_is_answered_on_its_reply_subject() -> None:
+    told = sender(Message("ryz.v1.generate.demo", b"\xc1", reply="_INBOX.a.r-1"))
+    assert (told.request_id, told.attempt, told.reply_to) == ("r-1", 0, "_INBOX.a.r-1")
+
+
+def test_lengths_that_are_not_there_cost_nothing() -> None:
+    data = (b"\xdd\x00\x0f\xff\x00" * 900).ljust(PAYLOAD, b"\x90")
+    began = time.process_time()
+    assert sender(Message("ryz.v1.generate.demo", data, reply="_INBOX.a.r-1")).request_id == "r-1"
+    assert time.process_time() - began < MOST_S
