@@ -24,6 +24,7 @@ from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, Unavailable
 from shared.identity import new_request_id
+from shared.telemetry.traces import trace_id
 
 log = structlog.get_logger(__name__)
 
@@ -142,10 +143,12 @@ class Route(ABC):
         if outcome.first_text_s:
             metrics.first_token(self.path, outcome.first_text_s - started_s)
         if self.context.settings.request_log:
+            parent = exchange.headers.get(b"traceparent", b"").decode("latin-1")
             log.info(
                 "request",
                 request_id=exchange.request_id,
                 shown_id=exchange.shown_id,
+                trace_id=trace_id({"traceparent": parent})[:32],
                 tenant=exchange.tenant,
                 route=self.path,
                 status=reply.status,

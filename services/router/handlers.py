@@ -126,7 +126,7 @@ class Handlers:
             self._metrics.event("group_tripped")
         elif change != "ignored":
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
-                     model=heartbeat.model.name, instance=heartbeat.instance_id)  # fmt: skip
+                     model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
     async def on_models(self, message: Message) -> None:
         """A query for the models that can be routed to."""

@@ -36,11 +36,11 @@ class Losses:
         """Writes down the losses that the fleet recorded, and tells of this router's own."""
         for loss in self._fleet.take_losses():
             if loss.leaving:
-                log.info("group left", group=loss.group, instance=loss.instance_id)
+                log.info("group left", group=loss.group, group_instance=loss.instance_id)
                 self._metrics.event("group_left")
             else:
-                log.warning("group lost", group=loss.group, instance=loss.instance_id, reason=loss.reason,
-                            found_by="us" if loss.own else "another router")  # fmt: skip
+                log.warning("group lost", group=loss.group, group_instance=loss.instance_id,
+                            reason=loss.reason, found_by="us" if loss.own else "another router")  # fmt: skip
                 self._metrics.event("group_lost")
                 self._metrics.lost(loss.reason)
             if loss.tripped:

@@ -87,6 +87,7 @@ def make_rank_engine(settings: Settings) -> RankEngine:
             kv_memory_share=settings.kv_memory_share,
             rank_start=settings.rank_start,
             rank_nice=settings.rank_nice,
+            instance_id=settings.instance_id,
             remote_ranks=settings.remote_ranks,
             rank_listen=settings.rank_listen,
             rank_token=settings.rank_token,

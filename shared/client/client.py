@@ -287,6 +287,7 @@ class InferenceClient:
             reason = error.message if error is not None and not stream.group else "cancelled"
             await self._tell_cancel(stream.request_id, command.group, reason, command.attempt)
         elif isinstance(command, Publish):
+            self._tell_attempt(stream, command)
             try:
                 await self._publish(stream, self._again(stream, command))
             except Unavailable as error:
@@ -321,6 +322,16 @@ class InferenceClient:
         if not assembly.finished:
             self._schedule(stream)
         return commands
+
+    @staticmethod
+    def _tell_attempt(stream: GenerationStream, command: Publish) -> None:
+        """Logs what is offered after a loss: which request, and from where it is to go on."""
+        attempts = stream.assembly.attempts
+        if attempts.interruptions and not attempts.refusals and command.attempt == attempts.number:
+            lost, resume = attempts.interruptions[-1], command.resume
+            log.info("request offered to another group", request_id=stream.request_id,
+                     attempt=command.attempt, from_seq=resume.next_seq if resume else 0,
+                     lost_group=lost.group, reason=lost.reason)  # fmt: skip
 
     @staticmethod
     def _again(stream: GenerationStream, command: Publish) -> bytes:

@@ -1,23 +1,36 @@
 """Log lines: JSON or console, always with service, instance, and the request and trace at hand.
 
-Request and trace ids come from `bind_request`; they hold for the running task and what it starts.
+Request and trace ids come from `bind_request`; they hold for the running task and what it starts. Services
+use `configure_logging`; processes without settings, such as ranks, `write_lines`.
 """
 
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared.settings import CommonSettings
+if TYPE_CHECKING:  # a rank has no use for it, and it takes long to import
+    from shared.settings import CommonSettings
 
 
-def configure_logging(settings: CommonSettings, service: str) -> None:
-    """Sets up logging for this process, the standard library's loggers included. Lines go to stderr."""
-    level = getattr(logging, settings.log_level.upper())
+def configure_logging(settings: "CommonSettings", service: str) -> None:
+    """Sets up logging for this service, as its settings say."""
     names = {"service": service, "instance": settings.instance_id}
+    write_lines(names, level=settings.log_level, form=settings.log_format)
+
+
+def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: str = "json") -> None:
+    """Sets up logging for this process, the standard library's loggers and warnings included; to stderr.
+
+    Args:
+        names: What each line has beside what it says.
+        level: The least to log: `debug`, `info`, `warning` or `error`.
+        form: `json` or `console`.
+    """
+    least = getattr(logging, level.upper(), logging.INFO)
 
     def add_names(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         for key, value in names.items():
@@ -31,7 +44,7 @@ def configure_logging(settings: CommonSettings, service: str) -> None:
         add_names,
     ]
     last: list[structlog.typing.Processor]
-    if settings.log_format == "json":
+    if form == "json":
         # local variables hold prompts, keys and passwords: a trace shows where, never what
         tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         last = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
@@ -43,7 +56,7 @@ def configure_logging(settings: CommonSettings, service: str) -> None:
         ]
     structlog.configure(
         processors=[*before, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -56,7 +69,8 @@ def configure_logging(settings: CommonSettings, service: str) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(max(level, logging.INFO))
+    root.setLevel(max(least, logging.INFO))
+    logging.captureWarnings(True)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,10 @@ async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         await ready(http)
-        answer = await http.post("/v1/chat/completions", json=CHAT)
+        trace = "0af7651916cd43dd8448eb211c80319c"
+        answer = await http.post(
+            "/v1/chat/completions", json=CHAT, headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        )
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_router")
         answer = await http.get("/v1/sessions")
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "session_store")
@@ -58,6 +61,7 @@ async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
         lines = [line for line in log.decode().splitlines() if '"event": "request"' in line]
         assert len(lines) == 2
         assert all('"status": 503' in line for line in lines)
+        assert f'"trace_id": "{trace}"' in lines[0]
         assert "Traceback" not in log.decode()
 
 

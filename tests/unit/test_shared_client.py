@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 
 from shared import subjects
 from shared.bus import Message
@@ -264,6 +265,8 @@ async def test_news_of_a_lost_group_reach_its_streams_only(
     client: InferenceClient, leader: ScriptedLeader, memory_bus: MemoryBus
 ) -> None:
     leader.script = lambda request: answer(request)[: 2 if request.attempt == 0 else None]
+    logged = structlog.testing.LogCapture()
+    structlog.configure(processors=[logged])
     streams = [client.submit(make_request(), timeout_s=5) for _ in range(3)]
     firsts = [await anext(await stream) for stream in streams]
     router = MemoryBus(memory_bus.broker)
@@ -277,6 +280,12 @@ async def test_news_of_a_lost_group_reach_its_streams_only(
         rest = [delta.text async for deltas in stream for delta in deltas]
         assert first[0].text + "".join(rest) == WHOLE
         assert [loss.reason for loss in stream.interruptions] == ["silent"]
+    structlog.reset_defaults()
+    offers = [line for line in logged.entries if line["event"] == "request offered to another group"]
+    assert {line["request_id"] for line in offers} == {stream.request_id for stream in streams}
+    assert all(
+        (line["attempt"], line["lost_group"], line["reason"]) == (1, "g0", "silent") for line in offers
+    )
 
 
 async def test_a_silent_stream_that_still_runs_is_left_alone(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,7 @@ def restore_logging() -> Iterator[None]:
     before = root.handlers[:], root.level
     yield
     root.handlers[:], root.level = before
+    logging.captureWarnings(False)
     structlog.reset_defaults()
 
 
@@ -43,6 +45,16 @@ def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.Captu
     for line in (ours, theirs):
         assert (line["service"], line["instance"]) == ("demo", "i1")
         assert (line["request_id"], line["trace_id"]) == ("r-1", "0af7")
+
+
+def test_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        configure_logging(CommonSettings(instance_id="i1"), "demo")
+        warnings.warn("old habits", UserWarning, stacklevel=1)
+    (line,) = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (line["level"], line["instance"]) == ("warning", "i1")
+    assert "old habits" in line["event"]
 
 
 def test_an_exception_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,9 @@ class RankEngine:
     def __init__(self, options: RankEngineOptions) -> None:
         self.options = options
         self._resources = ResourceAllocator(options)
-        self._processes = ProcessGroupManager(start=options.rank_start, nice=options.rank_nice)
+        self._processes = ProcessGroupManager(
+            start=options.rank_start, nice=options.rank_nice, instance_id=options.instance_id
+        )
         self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)

@@ -10,6 +10,7 @@ import sys
 import time
 
 from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.rank_log import write_rank_lines
 
 
 def main() -> int:
@@ -18,6 +19,7 @@ def main() -> int:
     if not bind_to_parent(int(sys.argv[2])):
         return 0
     name_process("ryz-rank")
+    write_rank_lines("rank")
     give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     from services.worker.engine.rank import serve  # noqa: PLC0415 (torch takes a second to import)

@@ -41,6 +41,7 @@ from services.worker.domain.rank_messages import (
     pack_frame,
 )
 from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.rank_log import write_rank_lines
 
 _CONNECT_S = 10.0
 _PAUSE_S = 1.0  # between two attempts
@@ -165,6 +166,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if bind_to_parent(parent):
             name_process("ryz-rank")
+            write_rank_lines("rank")
             give_way()
             status = serve(sock, time.monotonic(), adapt=adapt, tell=True)
     finally:

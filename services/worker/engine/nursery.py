@@ -12,12 +12,12 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+import structlog
 
 from services.worker.domain.nursery_messages import (
     MAX_DESCRIPTORS,
@@ -30,7 +30,9 @@ from services.worker.domain.nursery_messages import (
     Request,
 )
 from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.rank_log import write_rank_lines
 
+log = structlog.get_logger(__name__)
 Serve = Callable[[socket.socket, float, Mapping[int, int]], int]
 _CRASHED = 70
 
@@ -105,11 +107,12 @@ class Nursery:
             os.close(self._wake)
             if bind_to_parent(parent):
                 name_process(f"ryz-rank-{request.rank}")
+                write_rank_lines("rank", request.rank)
                 sock, *others = descriptors
                 numbered = dict(zip(request.numbers, others, strict=True))
                 status = self._serve(socket.socket(fileno=sock), started, numbered)
         except BaseException:  # nothing may return into the nursery's loop
-            traceback.print_exc()
+            log.exception("a rank crashed")
         end_process(status)
 
     def _kill(self, request: Kill) -> None:
@@ -139,10 +142,9 @@ def _ignore(*_: object) -> None:
 def _check_threads() -> None:
     count = len(list(Path("/proc/self/task").iterdir()))
     if count != 1:
-        print(
+        log.error(
             f"the nursery of the ranks has {count} threads, and a fork would lose all but one of them; "
-            "set RYZ_RANK_START=spawn, which starts each rank as a process of its own",
-            file=sys.stderr,
+            "set RYZ_RANK_START=spawn, which starts each rank as a process of its own"
         )
         end_process(1)
 
@@ -152,6 +154,7 @@ def main() -> int:
     if not bind_to_parent(int(sys.argv[2])):
         return 0
     name_process("ryz-nursery")
+    write_rank_lines("nursery")
     give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of the time of the import

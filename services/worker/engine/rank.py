@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
+import structlog
 import torch
 
 from services.worker.domain.plan import BLOCK_SIZE, KVParts, RankInfo, StepPlan
@@ -42,6 +43,7 @@ from services.worker.engine.sequences import PlanError
 from services.worker.engine.weights import open_checkpoint
 from services.worker.host import available_bytes
 
+log = structlog.get_logger(__name__)
 SWITCH_S = 0.0005  # the longest that a thread which moves blocks keeps the interpreter from a step
 Adapt = Callable[[RankConfig], RankConfig]
 EXPECTED = (ModelError, CollectiveError, PlanError)
@@ -74,13 +76,13 @@ def serve(
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
             if tell:
-                print(error, file=sys.stderr)
+                log.error("the rank ends", why=str(error))
             told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
             return _report(sock, told)
         except (BrokenPipeError, ConnectionResetError):
             return 0  # the leader left while this rank was talking
         except Exception as error:
-            sys.excepthook(*sys.exc_info())  # the trace is for the log, the sentence for the leader
+            log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
             memory = ran_out(error)
             what = "out of memory" if memory else "internal error"
             return _report(
@@ -267,5 +269,5 @@ def _report(sock: socket.socket, told: RankFailed) -> int:
     try:
         sock.sendall(pack_frame(Kind.FAILED, told))
     except OSError:
-        print(f"rank process {os.getpid()}: {told.message}", file=sys.stderr)  # nobody is left to be told
+        log.error("the leader is gone, and cannot be told", why=told.message)
     return 2 if told.refused else 1

@@ -30,6 +30,7 @@ class RankEngineOptions:
     device: `cuda` takes a GPU for each rank. dtype: what is computed in there; `auto`: bf16.
     remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
     rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
+    instance_id: the leader's, for the ranks' log lines.
     rank_nice: how far ranks give way to other processes when cores are short; 0: not at all.
     step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
     stall_timeout_s: how long a step may stand still, likewise; 0: only the step's own limit counts.
@@ -60,6 +61,7 @@ class RankEngineOptions:
     memory_growth_bytes: int = 4 * 2**30
     rank_start: RankStart = "auto"
     rank_nice: int = 10
+    instance_id: str = ""
     remote_ranks: int = 0
     rank_listen: str = ""
     rank_token: str = ""

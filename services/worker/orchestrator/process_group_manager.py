@@ -89,11 +89,19 @@ class ProcessGroupManager:
         start: `fork` takes ranks from a nursery, which is kept until `close`; `spawn` starts a fresh
             interpreter for each; `auto` forks where that is safe: on Linux.
         nice: How far ranks give way to other processes, as in `nice`.
+        instance_id: The leader's, which the ranks' log lines name.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND, start: RankStart = "spawn", nice: int = 0) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = COMMAND,
+        start: RankStart = "spawn",
+        nice: int = 0,
+        instance_id: str = "",
+    ) -> None:
         self._command = list(command)
         self._nice = nice
+        self._instance_id = instance_id
         self._forks = start == "fork" or (start == "auto" and sys.platform == "linux")
         self._nursery: Nursery | None = None
         self.ranks: list[RankProcess] = []
@@ -110,7 +118,7 @@ class ProcessGroupManager:
             self._nursery.listen()
         if self._forks and (self._nursery is None or self._nursery.gone):
             self.close()
-            self._nursery = Nursery(_environment(threads, self._nice))
+            self._nursery = Nursery(self._environment(threads))
 
     def spawn(
         self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
@@ -183,10 +191,25 @@ class ProcessGroupManager:
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=(theirs.fileno(), *inherit),
-            env=_environment(threads, self._nice),
+            env=self._environment(threads),
             process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
         )
         return SpawnedChild(process)
+
+    def _environment(self, threads: int) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self._instance_id:
+            environment["RYZ_INSTANCE_ID"] = self._instance_id
+        environment["RYZ_RANK_NICE"] = str(self._nice)
+        # read by OpenMP when torch is imported: no pool larger than the rank will use
+        environment["OMP_NUM_THREADS"] = str(threads)
+        # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
+        # step took 50 times as long
+        environment.setdefault("GOMP_SPINCOUNT", "2000")
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        return environment
 
 
 def _socket_pair(
@@ -198,18 +221,6 @@ def _socket_pair(
     after.callback(theirs.close)
     ours.setblocking(False)
     return ours, theirs
-
-
-def _environment(threads: int, nice: int) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment["RYZ_RANK_NICE"] = str(nice)
-    # read by OpenMP when torch is imported: no pool larger than the rank will use
-    environment["OMP_NUM_THREADS"] = str(threads)
-    # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
-    # step took 50 times as long
-    environment.setdefault("GOMP_SPINCOUNT", "2000")
-    environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return environment
 
 
 async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
