@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 _CHUNK_BYTES = 64 * 1024
+_END_S = 2.0
 
 
 class TcpProxy:
@@ -26,6 +27,7 @@ class TcpProxy:
         self._flowing.set()
         self._refusing = False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -38,8 +40,10 @@ class TcpProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        self.cut()
-        await asyncio.sleep(0)
+        self.resume()
+        self.cut(refuse=True)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_END_S)
 
     def stall(self) -> None:
         """Keeps connections and passes nothing on until `resume`."""
@@ -66,11 +70,15 @@ class TcpProxy:
             writer.close()
             return
         self.connections += 1
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         self._writers |= {writer, far_writer}
         try:
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         finally:
             self._writers -= {writer, far_writer}
+            self._serving.discard(task)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -1,0 +1,35 @@
+"""Redis is killed while a group dies: nothing can be fetched, so it is computed, and is the same."""
+
+import pytest
+
+from tests.chaos.faults import Victim, kill_in_turn
+from tests.chaos.kit import KEYS, Chaos
+from tests.chaos.scale import scaled
+from tests.chaos.services import await_idle
+from tests.chaos.streams import Readers, http_client, make_bodies, undisturbed
+from tests.e2e.kit import wait_for
+
+pytestmark = pytest.mark.timeout(scaled(150, 900))
+LEADERS_UP = "ryz_worker_kv_store_up"
+
+
+def test_redis_killed_while_a_group_dies(chaos: Chaos) -> None:
+    """The right answers are of another tenant, so that nobody has their blocks."""
+    url = chaos.stack.state.url
+    victims: list[Victim] = scaled(["rank", "leader"], ["rank", "leader"] * 8)
+    bodies = make_bodies("demo", 12, 96)
+    with http_client(url, key=KEYS["calm"]) as calm, http_client(url, key=KEYS["rough"]) as rough:
+        expected = undisturbed(calm, bodies)
+        with Readers(rough, bodies, expected) as readers:
+            for number, victim in enumerate(victims):
+                with chaos.no_redis():
+                    kill_in_turn(chaos.stack.state.nats_urls, [victim], seed=number)
+                    readers.await_streams(len(bodies))
+        print(readers.streams)
+    for group in ("g0", "g1"):
+        wait_for(
+            lambda group=group: chaos.metrics[group].value(LEADERS_UP) == 1,  # type: ignore[misc]
+            f"{group} uses Redis again",
+            20,
+        )
+    await_idle(chaos.stack, groups=2)

@@ -1,0 +1,43 @@
+"""All groups and both routers are restarted in good order under streams: nothing is dropped or refused."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.chaos.scale import scaled
+from tests.chaos.services import ServiceProcess, await_idle, await_next
+from tests.chaos.streams import Readers, http_client, make_bodies, undisturbed
+from tests.e2e.kit import Stack, ryz
+
+pytestmark = pytest.mark.timeout(scaled(180, 1200))
+
+
+def drain(stack: Stack, group: str) -> None:
+    """Ends a group in good order, and waits until the next one is ready."""
+    told = ryz("groups", "drain", group, "--timeout", "0.3", "--until-ready", "--json", cwd=stack.folder)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["object"] == "group.drained"
+
+
+def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:
+    bodies = make_bodies("demo", scaled(10, 24), 128)
+    broker = pair.state.nats_urls["router"]
+    with http_client(pair.state.url) as client:
+        expected = undisturbed(client, bodies)
+        for _ in range(scaled(1, 6)):
+            # the second router, which is ended in its turn as well; the stack has but one
+            with ServiceProcess("router", broker) as second, Readers(client, bodies, expected) as readers:
+                for group in ("g0", "g1"):
+                    before = pair.pid_of(f"worker-{group}")
+                    drain(pair, group)
+                    assert pair.pid_of(f"worker-{group}") != before
+                first = pair.pid_of("router")
+                os.kill(first, signal.SIGTERM)
+                await_next(pair, "router", first)
+                readers.await_streams(len(bodies))
+                assert second.end() == 0
+                readers.await_streams(len(bodies))
+            print(readers.streams)
+    await_idle(pair, groups=2)
