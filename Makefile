@@ -12,7 +12,7 @@ INPUTS := pyproject.toml constraints.txt
 NATIVE := services/worker/engine/native
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test test-gpu test-compose check format docs bench clean
+.PHONY: help install dev serve test chaos test-gpu test-compose check format docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ serve: install ## install, then start the whole stack on this machine (Ctrl-C en
 
 test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS: options for pytest)
 	$(BIN)/python -m pytest -m "not compose and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) $(ARGS)
+
+chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two
+	RYZ_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -1,0 +1,90 @@
+"""Many clients of all kinds, while any part of the stack may be killed or frozen at any moment.
+
+Every request ends once, in time, and with the right answer or a reason; afterwards the stack holds what it
+held before. What is kept for a while is kept for seconds here, so that it is seen to go.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.scale import scaled
+from tests.chaos.storm import KEYS, Outcome, Storm, shown
+from tests.chaos.storm_faults import Faults
+from tests.chaos.storm_stock import growth, take_when_quiet
+from tests.e2e.kit import Stack
+
+SETTINGS = {
+    "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
+    "RYZ_RATE_LIMIT_RPS": "150",
+    "RYZ_RATE_LIMIT_BURST": "300",
+    "RYZ_MAX_RUNNING": "32",
+    "RYZ_MAX_WAITING": "64",
+    "RYZ_RETENTION_S": "8",
+    "RYZ_KV_CACHE_TOKENS": "16384",
+}
+SEED = 20
+
+
+async def weather(
+    stack: Stack, model: str, *, seconds: float, visits: int, calm: int, tokens: int, ranks: bool
+) -> None:
+    """Calm traffic, the storm, the same calm traffic again; what is held is compared between the calms."""
+    faults = Faults(stack, SEED, ranks=ranks)
+    async with Storm(stack, model, tokens=tokens, seed=SEED) as storm:
+        first = await storm.run(calm, 6.0)
+        before = await take_when_quiet(stack, storm.asks)
+        began = time.monotonic()
+        rough = await storm.run(visits, seconds, faults, floods=scaled(2, 10))
+        await take_when_quiet(stack, storm.asks)
+        print(f"the storm took {time.monotonic() - began:.0f} s; {dict(faults.counted())}")
+        last = await storm.run(calm, 6.0)
+        after = await take_when_quiet(stack, storm.asks)
+        print(shown([first, rough, last]), before, after, storm.witness.unreadable, sep="\n", flush=True)
+    assert_right(first, rough, last)
+    assert rough.count("done") >= 0.3 * visits
+    assert sum(one.count("rate_limited") for one in (first, rough, last)) > 0
+    assert sum(one.count("overloaded") for one in (first, rough, last)) > 0
+    assert len(faults.log) >= seconds / 5
+    assert not growth(before, after)
+
+
+def assert_right(*outcomes: Outcome) -> None:
+    """Fails with the first problems, if there are any."""
+    problems = [text for one in outcomes for text in one.problems]
+    assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems[:20])
+
+
+@pytest.mark.timeout(scaled(240, 1200))
+async def test_a_storm_over_a_model(tmp_path: Path) -> None:
+    with Stack(tmp_path, env=SETTINGS) as stack:
+        stack.await_ready()
+        await weather(
+            stack,
+            stack.state.model,
+            seconds=scaled(30.0, 300.0),
+            visits=scaled(200, 1000),
+            calm=scaled(40, 100),
+            tokens=32,
+            ranks=True,
+        )
+        assert stack.end() == 0
+
+
+@pytest.mark.timeout(scaled(240, 1200))
+async def test_a_storm_over_the_null_engine(tmp_path: Path) -> None:
+    """Many more requests; answers long enough to fill the connections of slow readers."""
+    settings = SETTINGS | {"RYZ_NULL_STEP_DELAY_MS": "5"}
+    with Stack(tmp_path, "--engine", "null", env=settings) as stack:
+        stack.await_ready()
+        await weather(
+            stack,
+            stack.state.model,
+            seconds=scaled(15.0, 300.0),
+            visits=scaled(400, 8000),
+            calm=scaled(80, 400),
+            tokens=64,
+            ranks=False,
+        )
+        assert stack.end() == 0
