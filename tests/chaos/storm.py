@@ -22,7 +22,7 @@ from shared.client import InferenceClient
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.identity import new_request_id
-from shared.messages import Done, Failed, FrameBatch
+from shared.messages import Accepted, Done, Failed, FrameBatch
 from tests.chaos.storm_faults import Faults
 from tests.chaos.storm_http import Exchange, read_on
 from tests.chaos.storm_visits import CHAT, TURNS, Script, Visits, turn_body, word
@@ -45,6 +45,7 @@ DEADLINE_S = 30.0
 MARGIN_S = 15.0  # beyond all deadlines; who has no end then hangs
 FLOOD = 600
 MAX_WORDS = 500
+Attempt = tuple[str, int, str]  # request, number, group
 OF_THEIR_OWN = {("flood", "rate_limited"), ("hurried", "deadline_exceeded")}
 OF_CONNECTIONS = {"lost", "cut short", "unreached"}
 OF_TROUBLE = {
@@ -76,14 +77,30 @@ class Outcome:
 
 
 class Witness:
-    """Hears all frames that leaders send to callers. ends: the last ones, by attempt and group.
+    """Hears all frames that leaders send to callers, and keeps the last ones, by attempt and group.
 
-    A frame that is sent again is the same frame. A refusal, which has number 0, is not the end of anything.
+    A frame that is sent again is the same frame. A refusal, in place of the first frame, ends nothing.
     """
 
     def __init__(self) -> None:
-        self.ends: dict[tuple[str, int, str], set[bytes]] = {}
+        self._first: dict[Attempt, int] = {}
+        self._ends: dict[Attempt, set[tuple[int, bytes]]] = {}
         self.unreadable = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def twice(self) -> list[str]:
+        """Attempts that were accepted and have more than one end."""
+        found = {
+            attempt: [data for seq, data in ends if seq > self._first.get(attempt, seq)]
+            for attempt, ends in self._ends.items()
+        }
+        return [
+            f"attempt {number} of {request_id} had {len(ends)} ends in group {group}: {ends}"[:MAX_WORDS]
+            for (request_id, number, group), ends in found.items()
+            if len(ends) > 1
+        ]
 
     async def hear(self, message: Message) -> None:
         """One message in somebody's inbox; answers of another kind are passed over."""
@@ -95,8 +112,11 @@ class Witness:
             self.unreadable += 1
             return
         for frame in batch.frames:
-            if isinstance(frame, Done | Failed) and frame.seq:
-                self.ends.setdefault((frame.request_id, frame.attempt, batch.group), set()).add(encode(frame))
+            attempt = frame.request_id, frame.attempt, batch.group
+            if isinstance(frame, Accepted):
+                self._first[attempt] = frame.seq
+            elif isinstance(frame, Done | Failed):
+                self._ends.setdefault(attempt, set()).add((frame.seq, encode(frame)))
 
 
 class Storm:
@@ -131,7 +151,7 @@ class Storm:
         self, visits: int, seconds: float, faults: Faults | None = None, floods: int = 1
     ) -> Outcome:
         """So many visits and floods, spread over a time, while `faults` happen, to the end of all."""
-        outcome, before = Outcome(), len(self.witness.ends)
+        outcome, before = Outcome(), len(self.witness)
         names, weights = list(SHARES), list(SHARES.values())
         chosen = [self._visits.kinds[name] for name in names]
         work = [
@@ -143,14 +163,8 @@ class Storm:
             work += [self._visit("flood", self._visits.flood, at, faults, outcome) for _ in range(FLOOD)]
         trouble = faults.run(seconds) if faults is not None else asyncio.sleep(0)
         await asyncio.gather(trouble, *work)
-        outcome.ends_seen = len(self.witness.ends) - before
-        outcome.problems += [
-            f"attempt {attempt} of {request_id} had {len(ends)} ends in group {group}: {sorted(ends)}"[
-                :MAX_WORDS
-            ]
-            for (request_id, attempt, group), ends in self.witness.ends.items()
-            if len(ends) > 1
-        ]
+        outcome.ends_seen = len(self.witness) - before
+        outcome.problems += self.witness.twice()
         return outcome
 
     async def _visit(
