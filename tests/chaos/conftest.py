@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from tests.chaos.kit import KEYS, Chaos, ThreadedProxy
+from tests.chaos.services import PATIENT
 from tests.e2e.kit import Stack
 from tests.servers import RedisServer
 
@@ -35,6 +36,6 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
 @pytest.fixture(scope="package")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of two ranks that compute the demo model; every part of it may be killed."""
-    with Stack(tmp_path_factory.mktemp("pair-stack"), "--log-level", "info") as stack:
+    with Stack(tmp_path_factory.mktemp("pair-stack"), env=PATIENT) as stack:
         yield stack.await_ready()
         assert stack.end() == 0

@@ -11,22 +11,26 @@ from typing import Any, Self
 import httpx
 
 from tests.chaos.kit import Metrics
+from tests.chaos.scale import scaled
 from tests.e2e.kit import ROOT, Stack, ryz, wait_for
 from tests.servers import free_port
 
 START_S = 40.0
+# in full it is the default; on a machine with more to do than it has cores anybody is silent now and then
+PATIENT = {"RYZ_ROUTER_HEARTBEAT_SLACK_S": scaled("0.6", "0.1")}
 
 
 class ServiceProcess:
-    """One service of ours, a context manager that waits until it is ready. settings: without `RYZ_`."""
+    """One service of ours, a context manager that waits until it is ready. settings: `RYZ_` variables."""
 
     def __init__(self, kind: str, nats_url: str, **settings: str) -> None:
         self.port = free_port()
-        given = {"NATS_URL": nats_url, "ADMIN_PORT": str(self.port), "LOG_LEVEL": "warning"} | settings
+        own = {"RYZ_NATS_URL": nats_url, "RYZ_ADMIN_PORT": str(self.port), "RYZ_LOG_LEVEL": "warning"}
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
-        env |= {f"RYZ_{name}": value for name, value in given.items()}
         self.kind = kind
-        self.process = subprocess.Popen([sys.executable, "-m", f"services.{kind}"], env=env, cwd=ROOT)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"services.{kind}"], env=env | own | settings, cwd=ROOT
+        )
 
     def await_ready(self) -> None:
         """Waits until it takes work."""

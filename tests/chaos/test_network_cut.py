@@ -19,7 +19,7 @@ from shared.client import Completion, InferenceClient
 from shared.codec import decode
 from shared.messages import GenerateRequest, GroupDown, Heartbeat
 from tests.chaos.scale import scaled
-from tests.chaos.services import ServiceProcess
+from tests.chaos.services import PATIENT, ServiceProcess
 from tests.servers import GuardedNats
 from tests.tcp_proxy import TcpProxy
 from tests.waiting import until
@@ -31,8 +31,7 @@ STREAMS, TOKENS = 12, scaled(700, 1000)  # seven seconds and more; a fault is ov
 TIMES = scaled(1, 10)
 CUT_S = 1.0
 BACK_S = 20.0
-# in full it is the default; on a machine with more to do than it has cores anybody is silent now and then
-ROUTER = {"ROUTER_POLICY": "least_loaded", "ROUTER_HEARTBEAT_SLACK_S": scaled("0.6", "0.1")}
+ROUTER = PATIENT | {"RYZ_ROUTER_POLICY": "least_loaded"}
 STREAM_S = 60.0
 
 
@@ -96,11 +95,11 @@ async def world(tmp_path: Path, expected: list[Completion]) -> AsyncIterator[Wor
         proxy = await stack.enter_async_context(TcpProxy(server.port))
         near = server.url("worker")
         far = near.replace(f":{server.port}", f":{proxy.port}")
-        common = {"ENGINE": "null", "MODEL_NAME": MODEL, "NULL_STEP_DELAY_MS": STEP_MS}
+        common = {"RYZ_ENGINE": "null", "RYZ_MODEL_NAME": MODEL, "RYZ_NULL_STEP_DELAY_MS": STEP_MS}
         processes = [
             ServiceProcess("router", server.url("router"), **ROUTER),
-            ServiceProcess("worker", far, GROUP=CUT_OFF, **common),
-            ServiceProcess("worker", near, GROUP=OTHER, **common),
+            ServiceProcess("worker", far, RYZ_GROUP=CUT_OFF, **common),
+            ServiceProcess("worker", near, RYZ_GROUP=OTHER, **common),
         ]
         for process in processes:
             stack.callback(process.__exit__)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.faults import Victim, kill_in_turn
 from tests.chaos.scale import scaled
-from tests.chaos.services import await_idle
+from tests.chaos.services import PATIENT, await_idle
 from tests.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
 from tests.e2e.kit import Stack, wait_for
 
@@ -23,7 +23,7 @@ PATIENCE_S = 4.0  # of the requests whose group stands still
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One group of two ranks."""
-    with Stack(tmp_path_factory.mktemp("single-stack"), "--groups", "1", "--log-level", "info") as stack:
+    with Stack(tmp_path_factory.mktemp("single-stack"), "--groups", "1", env=PATIENT) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
 

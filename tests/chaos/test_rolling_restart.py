@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.chaos.scale import scaled
-from tests.chaos.services import ServiceProcess, await_idle, await_next
+from tests.chaos.services import PATIENT, ServiceProcess, await_idle, await_next
 from tests.chaos.streams import Readers, http_client, make_bodies, undisturbed
 from tests.e2e.kit import Stack, ryz
 
@@ -28,7 +28,10 @@ def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:
         expected = undisturbed(client, bodies)
         for _ in range(scaled(1, 6)):
             # the second router, which is ended in its turn as well; the stack has but one
-            with ServiceProcess("router", broker) as second, Readers(client, bodies, expected) as readers:
+            with (
+                ServiceProcess("router", broker, **PATIENT) as second,
+                Readers(client, bodies, expected) as readers,
+            ):
                 for group in ("g0", "g1"):
                     before = pair.pid_of(f"worker-{group}")
                     drain(pair, group)
