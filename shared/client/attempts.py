@@ -21,7 +21,7 @@ MAX_PAUSE_S = 1.0
 class Interruption:
     """A group was lost in mid-stream. Times on the client's clock, in seconds; 0: not yet.
 
-    heard_at: its last frame. lost_at: the loss was known here. accepted_at: another group had the request.
+    heard_at: its last tokens; before the first ones, its last word. lost_at: the loss was known here. accepted_at: another group had the request.
     resumed_at: new tokens came.
     """
 
@@ -62,7 +62,7 @@ class Attempts:
     """
 
     __slots__ = (
-        "_max_losses", "_tokens", "accepted", "fingerprint", "interruptions", "losses", "number", "refusals",
+        "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses", "number", "refusals",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Attempts:
         self.interruptions: list[Interruption] = []
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * num_choices
         self._tokens = [bytearray(tokens) for tokens in before]
+        self._tokens_at = 0.0
         self._max_losses = settings.max_losses
         self.refusals = 0
 
@@ -86,6 +87,7 @@ class Attempts:
         for delta in frame.deltas:
             if delta.choice < len(self._tokens):
                 self._tokens[delta.choice] += delta.token_ids
+        self._tokens_at = now
         if self.interruptions and not self.interruptions[-1].resumed_at:
             self.interruptions[-1].resumed_at = now
             return now - self.interruptions[-1].heard_at
@@ -106,11 +108,14 @@ class Attempts:
         return ResumePoint(token_ids=tokens, next_seq=next_seq, fingerprint=self.fingerprint)
 
     def lose(self, group: str, reason: str, heard_at: float, now: float) -> bool:
-        """The group is lost; whether there is to be another attempt, which begins at once."""
+        """The group is lost; whether there is to be another attempt, which begins at once.
+
+        A group that hangs may have answered questions until then: its reader waits since its last tokens.
+        """
         self.losses += 1
         if self.losses > self._max_losses or self.number >= MAX_ATTEMPT:
             return False
-        self.interruptions.append(Interruption(group, reason, heard_at, now))
+        self.interruptions.append(Interruption(group, reason, self._tokens_at or heard_at, now))
         self.number += 1
         return True
 

@@ -1,5 +1,6 @@
 """What an `Assembly` does when groups are lost: the next attempt goes on where the last frame was."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from shared.messages import (
 SETTINGS = ClientSettings(max_losses=3)
 
 
-def make(deadline: float = 100.0, choices: int = 1) -> Assembly:
+def make(deadline: float = 100.0, choices: int = 1, stats: AssemblyStats | None = None) -> Assembly:
     return Assembly(
         "r1",
         0,
@@ -32,7 +33,7 @@ def make(deadline: float = 100.0, choices: int = 1) -> Assembly:
         now=0.0,
         deadline=deadline,
         max_ready=1024,
-        stats=AssemblyStats(),
+        stats=stats or AssemblyStats(),
         num_choices=choices,
     )
 
@@ -54,9 +55,9 @@ def failed(code: str, attempt: int, seq: int = 0, resumable: bool = False, **dat
     )
 
 
-def running(choices: int = 1) -> Assembly:
+def running(choices: int = 1, stats: AssemblyStats | None = None) -> Assembly:
     """Accepted by the first instance of g0, with two tokens."""
-    assembly = make(choices=choices)
+    assembly = make(choices=choices, stats=stats)
     for frame in (accepted(), tokens(1, 7), tokens(2, 8)):
         assert assembly.on_frame(frame, "g0", 1.0) == ()
     return assembly
@@ -95,6 +96,18 @@ def test_a_leader_that_says_so_itself_is_not_told_to_stop() -> None:
     last = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
     assert assembly.on_frame(last, "g0", 2.0) == (RESUMED,)
     assert assembly.attempts.interruptions[0].reason == "engine_failed"
+
+
+def test_a_pause_counts_from_the_last_tokens_whatever_the_group_said_since() -> None:
+    stats, pauses = AssemblyStats(), list[float]()
+    stats.observe_pause = pauses.append
+    assembly = running(stats=stats)
+    assert assembly.on_resend(ResendReply(known=True, next_seq=3), 2.5) == ()
+    assembly.on_frame(failed("group_lost", 0, 3, resumable=True, reason="engine_failed"), "g0", 3.0)
+    assembly.on_frame(accepted(1, 3, "g1"), "g1", 3.1)
+    assembly.on_frame(tokens(4, 9, attempt=1), "g1", 3.2)
+    assert pauses == [pytest.approx(2.2)]
+    assert assembly.attempts.interruptions[0].heard_at == 1.0
 
 
 def test_what_was_held_back_belongs_to_the_lost_attempt() -> None:
