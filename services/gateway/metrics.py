@@ -65,6 +65,8 @@ class GatewayMetrics:
             "Fields of bodies that were accepted and not used.",
             registry=registry,
         )
+        for code in ("group_lost", "internal"):  # alerts ask for them, and can tell growth only from 0 on
+            self._failed_streams.labels(code)
         self._request_children: dict[tuple[str, int], Counter] = {}
         self._second_children: dict[str, Histogram] = {}
         self._token_children: dict[str, Histogram] = {}

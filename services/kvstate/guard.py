@@ -54,4 +54,5 @@ class Guard:
 
     def _failed(self, error: Exception, *, refused: bool) -> None:
         if self.circuit.failed(self._clock(), refused=refused):
-            log.warning("store is away", store=self._name, error=str(error), cause=str(error.__cause__ or ""))
+            log.warning("store is away", store=self._name, error=str(error) or "no answer in time",
+                        cause=str(error.__cause__ or ""))  # fmt: skip

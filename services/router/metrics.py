@@ -3,6 +3,7 @@
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
 from services.router.memory import Memory
+from shared.messages.fleet import DownReason
 
 _SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _MOVE_SECONDS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -54,6 +56,11 @@ class Metrics:
             buckets=_MOVE_SECONDS,
             registry=registry,
         )
+        # there from the start, for alerts: to Prometheus a counter that appears with 1 has not grown
+        for event in ("deaf", "group_tripped"):
+            self._events.labels(event)
+        for loss in get_args(DownReason):
+            self._losses.labels(loss)
         self._children: dict[tuple[str, str], Callable[[], None]] = {}
 
     def decided(self, reason: str, group: str, seconds: float) -> None:

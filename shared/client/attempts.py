@@ -21,8 +21,8 @@ MAX_PAUSE_S = 1.0
 class Interruption:
     """A group was lost in mid-stream. Times on the client's clock, in seconds; 0: not yet.
 
-    heard_at: its last tokens; before the first ones, its last word. lost_at: the loss was known here. accepted_at: another group had the request.
-    resumed_at: new tokens came.
+    heard_at: its last tokens; before the first ones, its last word. lost_at: the loss was known here.
+    accepted_at: another group had the request. resumed_at: new tokens came.
     """
 
     group: str
@@ -62,7 +62,8 @@ class Attempts:
     """
 
     __slots__ = (
-        "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses", "number", "refusals",
+        "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses",
+        "number", "refusals",
     )  # fmt: skip
 
     def __init__(
