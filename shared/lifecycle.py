@@ -215,8 +215,12 @@ async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
     await setup(service, stack)
 
 
-def _settle_memory() -> None:
-    """What is there after the start stays: collections need not look at it again, and can be rarer."""
+def settle_memory() -> None:
+    """What is there after the start stays: collections need not look at it again, and can be rarer.
+
+    Every service does so when it is ready. It may take a tenth of a second in which nothing else runs, so
+    whoever must not fall silent then does it before, too: the second time has little to look at.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -235,7 +239,7 @@ async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
             starting.cancel()
         try:
             await starting
-            _settle_memory()
+            settle_memory()
             await stopping
             await service.drain()
         except asyncio.CancelledError:

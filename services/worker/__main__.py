@@ -25,7 +25,7 @@ from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.settings import Settings
 from shared.client.sessions import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
-from shared.lifecycle import Service, run
+from shared.lifecycle import Service, run, settle_memory
 from shared.settings import load
 
 log = structlog.get_logger(__name__)
@@ -151,6 +151,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         ranks.prepare()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
     engine: Engine = ranks or make_null_engine(settings, model)
+    settle_memory()  # before there are heartbeats, which it would hold up for longer than routers wait
     bus = await service.connect_bus(stack)
     leader = Leader(
         leader_options(settings),

@@ -1,6 +1,7 @@
 """A service process from start to end: readiness, status, drain, signals, wrong settings."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from shared import subjects
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
-from shared.lifecycle import Service
+from shared.lifecycle import Service, settle_memory
 from shared.messages import ServiceStatus, StatusQuery
 from shared.settings import CommonSettings
 
@@ -161,3 +162,14 @@ async def test_the_admin_port_may_be_chosen_and_two_may_not_have_it() -> None:
         other = Service(CommonSettings(admin_port=port), "other")
         with pytest.raises(Exception, match=f"cannot listen on 127.0.0.1:{port}"):
             await other.serve_admin(stack)
+
+
+def test_memory_that_was_settled_is_not_looked_at_again() -> None:
+    before = gc.get_threshold()
+    try:
+        settle_memory()
+        assert len(gc.get_objects()) < 1000
+        settle_memory()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
