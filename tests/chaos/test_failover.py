@@ -36,7 +36,7 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
     """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
-    plan = Plan("demo", faults=scaled(2, 30), streams=STREAMS, tokens=TOKENS, seed=4, freezes=True)
+    plan = Plan("demo", faults=scaled(3, 30), streams=STREAMS, tokens=128, seed=4, freezes=True)
     report = asyncio.run(measure(pair.state.nats_urls, plan, say))
     print(report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
