@@ -17,6 +17,7 @@ from shared.messages import (
     Cancel,
     Delta,
     Done,
+    ErrorReply,
     Failed,
     FrameBatch,
     GenerateRequest,
@@ -115,6 +116,17 @@ class Caller:
     async def _answered(self, message: Message) -> None:
         if not message.no_responders:
             self.answers.append(codec.decode(message.data, Attached))
+
+
+async def test_nobody_takes_a_request_to_where_no_frame_can_go() -> None:
+    bus = MemoryBus()
+    async with Kit(bus, null_engine(delay_s=0.01)) as kit:
+        await kit.ask(chat("r", note=NOTE, sampling={"max_tokens": 20}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        question = codec.encode(Attach(request_id="r", tenant="default", reply_to="a b"))
+        told = await bus.request(subjects.ATTACH, question, timeout_s=1)
+        assert codec.decode(told.data, ErrorReply).error == "invalid_request"
+        assert isinstance((await kit.end_of("r"))[-1], Done)
 
 
 async def test_a_running_request_changes_hands() -> None:

@@ -223,13 +223,13 @@ async def test_nonsense_is_answered_and_survived(kit: Kit, kind: str, data: byte
 
 
 @pytest.mark.parametrize("reply_to", ["", "a b", "a.*", ">", "a..b"])
-async def test_a_reply_subject_that_is_none_harms_nobody(kit: Kit, reply_to: str) -> None:
-    kit.expected_errors.add("frames cannot be sent")
+async def test_work_whose_answer_can_go_nowhere_is_not_begun(kit: Kit, reply_to: str) -> None:
     work = Work(request=codec.encode(chat("lost")), route=Route(group="g0", reason=""), reply_to=reply_to)
-    await kit.bus.publish(subjects.work("g0"), codec.encode(work))
+    told = await kit.bus.request(subjects.work("g0"), codec.encode(work), timeout_s=1)
+    assert codec.decode(told.data, ErrorReply).error == "invalid_request"
     assert text_of(await kit.run(chat("r"))) == answer(16)
-    assert kit.metric("unsent_frames_total") > 0
-    assert not kit.leader.crashed.is_set()
+    assert kit.metric("bad_messages_total", subject="work") == 1
+    assert kit.metric("unsent_frames_total") == 0
 
 
 async def test_gathered_frames_fit_into_messages(

@@ -13,6 +13,7 @@ from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
+from shared.bus.subject import check_subject
 from shared.errors import Cancelled, InvalidRequest
 from shared.messages import Attach, Attached, GenerateRequest
 from shared.messages.base import MAX_ATTEMPT
@@ -46,6 +47,7 @@ class Attaching:
         """One question. Asked again by the same caller (the same reply subject), the answer is the same."""
         try:
             attach = codec.decode(message.data, Attach)
+            check_subject(attach.reply_to)
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return

@@ -20,6 +20,7 @@ from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
+from shared.bus.subject import check_subject
 from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, RyzError
 from shared.messages import GenerateRequest, KVSource, Route, Work
 from shared.subjects import HEADER_TIMEOUT
@@ -74,6 +75,7 @@ class Intake:
         self.taken += 1
         try:
             work = codec.decode(message.data, Work)
+            check_subject(work.reply_to)  # a request that nobody can hear of is not begun
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
