@@ -16,6 +16,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from benchmarks.failover_streams import make_requests
+from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
@@ -46,17 +47,16 @@ MARGIN_S = 15.0  # beyond all deadlines; who has no end then hangs
 FLOOD = 600
 MAX_WORDS = 500
 Attempt = tuple[str, int, str]  # request, number, group
-OF_THEIR_OWN = {("flood", "rate_limited"), ("hurried", "deadline_exceeded")}
-OF_CONNECTIONS = {"lost", "cut short", "unreached"}
-OF_TROUBLE = {
-    "unavailable",
-    "model_not_found",
-    "group_lost",
-    "deadline_exceeded",
-    "stream_not_found",
-    "stream_gone",
-    "late",
+OF_THEIR_OWN = {
+    ("flood", "rate_limited"),
+    ("hurried", "deadline_exceeded"),
+    ("hurried", "failed deadline_exceeded"),
 }
+OF_CONNECTIONS = {"lost", "cut short", "unreached"}
+# Without text yet: nobody was there to take it. With text: nobody until its deadline. And what a client comes
+# back to may be lost with the gateway that read it and the group that had it.
+OF_TROUBLE = {"unavailable", "model_not_found", "group_lost", "deadline_exceeded", "failed deadline_exceeded"}
+OF_RETURNING = {"stream_not_found", "stream_gone", "failed group_lost", "late"}
 
 
 @dataclass(slots=True)
@@ -129,18 +129,18 @@ class Storm:
         self._chance = random.Random(seed)
         self._exits = AsyncExitStack()
         self.witness = Witness()
+        self.losses: list[float] = []  # when routers gave a group up, rightly or not
 
     async def __aenter__(self) -> Self:
-        urls = self._stack.state.nats_urls
         self.asks = await self._bus("cli")
         bus = await self._bus("outside")
-        direct = InferenceClient(bus)
+        self._direct = direct = InferenceClient(bus)
         await direct.start()
         self._exits.push_async_callback(direct.close)
         for user in ("outside", "gateway"):
             ears = await self._bus(user)
             await ears.subscribe(f"_INBOX.{user}.>", self.witness.hear)
-        assert set(urls) >= {"outside", "gateway", "cli"}
+        await ears.subscribe(subjects.GROUP_DOWN, self._group_down)
         self._visits = Visits(await self._learn(direct), direct, self._chance)
         return self
 
@@ -165,6 +165,8 @@ class Storm:
         await asyncio.gather(trouble, *work)
         outcome.ends_seen = len(self.witness) - before
         outcome.problems += self.witness.twice()
+        if self._direct.num_open:
+            outcome.problems.append(f"the caller on the bus still has {self._direct.num_open} requests")
         return outcome
 
     async def _visit(
@@ -187,12 +189,16 @@ class Storm:
             ending = f"unequal: {error!r}"
         outcome.endings[f"{kind}: {word(ending)}"] += 1
         outcome.words.setdefault(f"{kind}: {word(ending)}", ending.partition(": ")[2][:MAX_WORDS])
-        reason = problem(kind, word(ending), began, faults)
+        moved = bool(self.losses) and self.losses[-1] > began
+        reason = problem(kind, word(ending), began, faults, moved=moved)
         if reason:
             outcome.problems.append(
                 f"{kind}, after {time.monotonic() - began:.1f} s: {ending[:MAX_WORDS]} ({reason}); faults: "
                 + (", ".join(f"{one.kind} {one.part}" for one in faults.during(began)) if faults else "none")
             )
+
+    async def _group_down(self, _: Message) -> None:
+        self.losses.append(time.monotonic())
 
     async def _bus(self, user: str) -> NatsBus:
         bus = await NatsBus.connect(self._stack.state.nats_urls[user], name="storm")
@@ -243,8 +249,11 @@ class Storm:
         return said
 
 
-def problem(kind: str, ending: str, began: float, faults: Faults | None) -> str:
-    """Why that end must not be; empty: it may. What went on since `began` is the only excuse there is."""
+def problem(kind: str, ending: str, began: float, faults: Faults | None, *, moved: bool) -> str:
+    """Why that end must not be; empty: it may. What went on since `began` is the only excuse there is.
+
+    moved: a group was given up since then. A stream that moved is kept from there on only.
+    """
 
     def during(*parts: str, how: str = "") -> bool:
         return faults is not None and bool(faults.during(began, *parts, kind=how))
@@ -254,6 +263,8 @@ def problem(kind: str, ending: str, began: float, faults: Faults | None) -> str:
         reason = ""
     elif ending in OF_CONNECTIONS:
         reason = "" if during("gateway", how="kill") else "its gateway was not killed"
+    elif kind == "returner" and ending in OF_RETURNING:
+        reason = "" if moved or during() else "there was no fault"
     elif ending in OF_TROUBLE:
         reason = "" if during() else "there was no fault"
     elif ending == "forgotten":

@@ -2,7 +2,8 @@
 
 `done`: the answer came whole and was the right one. `left`: the client went away and wants nothing more. A
 code of an error: how the answer ended. `lost`, `cut short`, `unreached`: of the connection. `unequal` comes
-with what was wrong, and `forgotten` is a turn whose session's history was not there.
+with what was wrong; `failed` stands before a code if text had come; `forgotten` is a turn whose session's
+history was not there.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ from msgspec.structs import replace
 
 from benchmarks.failover_streams import same
 from shared.client import Completion, InferenceClient
+from shared.client.results import gather
 from shared.errors import RyzError
 from shared.identity import new_request_id
-from shared.messages import GenerateRequest
+from shared.messages import GenerateRequest, Tokens
 from tests.chaos.storm_http import Broken, Exchange, Unreached, in_words, read_on
 from tests.chaos.streams import Body, Said, difference
 
@@ -25,6 +27,7 @@ TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "Wha
 CHAT = "/v1/chat/completions"
 REFUSALS = {"overloaded", "rate_limited", "unavailable", "model_not_found", "not_ready"}
 PATIENCE_S = 0.3  # until a client that was refused tries again
+RETURN_S = (0.0, 0.05, 0.3, 0.8)  # until one comes back to a stream; all in all less than streams are kept
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class Visits:
             if not stream_id:
                 return ending
             if returns := returns - 1:
-                await asyncio.sleep(self._chance.choice((0.0, 0.05, 0.5, 1.5)))
+                await asyncio.sleep(self._chance.choice(RETURN_S))
                 events = self._chance.randint(1, 30)
             else:
                 events = 0
@@ -133,10 +136,16 @@ class Visits:
     async def ask_directly(self) -> str:
         """Over the bus, as a service outside."""
         number = self._chance.randrange(len(self._script.requests))
+        request = replace(self._script.requests[number], request_id=new_request_id(), tenant="direct")
+        frames: list[Tokens] = []
         try:
-            answer = await self._submit(number)
+            async with self._direct.submit(request, timeout_s=self._script.deadline_s) as stream:
+                async for frame in stream.frames():
+                    frames.append(frame)
         except RyzError as error:
-            return f"{error.code}: {error.message}"
+            return f"{'failed ' if frames else ''}{error.code}: {error.message}"
+        choices = gather(frames, request.sampling.n)
+        answer = Completion(request.request_id, "", stream.group, choices, stream.usage)
         right = self._script.answers[number]
         return "done" if same(answer, right) else f"unequal: {answer} and not {right}"[:1500]
 
@@ -162,11 +171,6 @@ class Visits:
         except Broken:
             return "lost"
         return in_words(said.errors[0]) if said.errors else "done" if said.dones else "cut short"
-
-    async def _submit(self, number: int) -> Completion:
-        request = replace(self._script.requests[number], request_id=new_request_id(), tenant="direct")
-        async with self._direct.submit(request, timeout_s=self._script.deadline_s) as stream:
-            return await stream.completion()
 
     async def _turn(self, body: Body, session_id: str, right: Said) -> str:
         said = Said()
@@ -219,7 +223,8 @@ class Visits:
     @staticmethod
     def _judge(said: Said, right: Said) -> str:
         if said.errors:
-            return in_words(said.errors[0]) if len(said.errors) == 1 else f"unequal: {said.errors}"
+            began = "failed " if any(said.texts.values()) else ""
+            return began + in_words(said.errors[0]) if len(said.errors) == 1 else f"unequal: {said.errors}"
         if not said.dones:
             return "cut short"
         wrong = difference(said, right)

@@ -22,6 +22,8 @@ SETTINGS = {
     "RYZ_MAX_RUNNING": "32",
     "RYZ_MAX_WAITING": "64",
     "RYZ_RETENTION_S": "8",
+    "RYZ_STREAM_ATTACH_TIMEOUT_S": "3",  # on a machine that is busy with other things
+    "RYZ_KVSTATE_MAX_CONCURRENT": "4",
     "RYZ_KV_CACHE_TOKENS": "16384",
 }
 SEED = 20
@@ -41,7 +43,7 @@ async def weather(
         print(f"the storm took {time.monotonic() - began:.0f} s; {dict(faults.counted())}")
         last = await storm.run(calm, 6.0)
         after = await take_when_quiet(stack, storm.asks)
-        print(shown([first, rough, last]), before, after, storm.witness.unreadable, sep="\n", flush=True)
+        print(shown([first, rough, last]), before, after, f"{len(storm.losses)} losses", sep="\n", flush=True)
     assert_right(first, rough, last)
     assert rough.count("done") >= 0.3 * visits
     assert sum(one.count("rate_limited") for one in (first, rough, last)) > 0
@@ -54,6 +56,13 @@ def assert_right(*outcomes: Outcome) -> None:
     """Fails with the first problems, if there are any."""
     problems = [text for one in outcomes for text in one.problems]
     assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems[:20])
+
+
+def end(stack: Stack) -> None:
+    """Nothing runs on afterwards."""
+    stack.remember()
+    assert stack.end() == 0
+    assert stack.leftovers() == []
 
 
 @pytest.mark.timeout(scaled(240, 1200))
@@ -69,7 +78,7 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
             tokens=32,
             ranks=True,
         )
-        assert stack.end() == 0
+        end(stack)
 
 
 @pytest.mark.timeout(scaled(240, 1200))
@@ -87,4 +96,4 @@ async def test_a_storm_over_the_null_engine(tmp_path: Path) -> None:
             tokens=64,
             ranks=False,
         )
-        assert stack.end() == 0
+        end(stack)
