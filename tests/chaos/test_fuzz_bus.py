@@ -1,0 +1,225 @@
+"""Messages that nobody should send, on every subject, by the users of the broker that may publish there.
+
+Sent past our own bus, with reply subjects and headers that it would not send. Left out is what is no garbage
+but an order or a lie that is believed of that user: a drain that is well-formed, and heartbeats and losses of
+the groups that run here. What the broker tells itself of (`ryz.v1.broker.disconnect`) nobody may publish.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from shared import messages as m
+from shared import subjects
+from shared.codec import decode
+from shared.errors import InvalidRequest
+from shared.messages import Wire
+from tests.chaos.fuzz_shapes import messages
+from tests.chaos.fuzz_watch import Watch
+from tests.chaos.raw_nats import RawNats
+from tests.chaos.scale import full, scaled
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(scaled(600, 14_400))
+NUM_MESSAGES = scaled(3_000, 100_000)
+MAX_PAYLOAD = 2**20  # more than that ends the sender's connection
+PACE = 50  # messages between two looks at whether the broker has read them
+CHECKS = scaled(2, 20)
+RUNNING = ("g0", "g1")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A subject, who publishes there, what is expected, and whether each message is answered.
+
+    spared: messages that are left out.
+    """
+
+    subject: str
+    user: str
+    kind: type[Wire]
+    answered: bool = False
+    spared: Callable[[Wire], bool] = lambda message: False
+
+
+class Shot(NamedTuple):
+    """One message on its way."""
+
+    target: Target
+    data: bytes
+    reply: str
+    headers: bytes
+
+
+def of_running_group(message: Wire) -> bool:
+    return getattr(message, "group", "") in RUNNING
+
+
+TARGETS = (
+    Target(subjects.generate("demo"), "outside", m.GenerateRequest),
+    Target(subjects.generate("demo"), "gateway", m.GenerateRequest),
+    Target(subjects.generate("no such model"), "outside", m.GenerateRequest),
+    Target(subjects.work("g0"), "router", m.Work),
+    Target(subjects.resend("g0"), "outside", m.Resend, answered=True),
+    Target(subjects.cancel("g0"), "outside", m.Cancel),
+    Target(subjects.CANCEL_ALL, "outside", m.Cancel),
+    Target(subjects.ATTACH, "gateway", m.Attach),
+    Target(subjects.heartbeat("g0"), "worker", m.Heartbeat, spared=of_running_group),
+    Target(subjects.heartbeat("g7"), "worker", m.Heartbeat, spared=of_running_group),
+    Target(subjects.GROUP_DOWN, "router", m.GroupDown, spared=of_running_group),
+    Target(subjects.drain("g0"), "cli", m.DrainGroup, spared=lambda message: True),
+    Target(subjects.drain("nobody"), "cli", m.DrainGroup),
+    Target(subjects.MODELS, "cli", m.ListModels, answered=True),
+    Target(subjects.STATUS, "cli", m.StatusQuery),
+    Target(subjects.SESSION_GET, "worker", m.SessionGet, answered=True),
+    Target(subjects.SESSION_COMMIT, "worker", m.SessionCommit, answered=True),
+    Target(subjects.SESSION_LIST, "gateway", m.SessionList, answered=True),
+    Target(subjects.SESSION_DELETE, "gateway", m.SessionDelete, answered=True),
+    Target(subjects.SESSION_DESCRIBE, "gateway", m.SessionDescribe, answered=True),
+    Target(subjects.SESSION_PIN, "gateway", m.SessionPin, answered=True),
+    Target(subjects.PINS, "router", m.PinList, answered=True),
+    Target(subjects.BLOCKS_FIND, "worker", m.BlocksFind, answered=True),
+    Target(subjects.BLOCKS_COMMIT, "worker", m.BlocksCommit, answered=True),
+    Target(subjects.SESSION_TURNS, "worker", m.SessionTurns),
+    Target(subjects.SESSION_PINNED, "kvstate", m.Pinned),
+    Target(subjects.SESSION_GONE, "kvstate", m.SessionGone),
+    Target(subjects.SESSION_ROUTE, "cli", m.SessionRouteQuery, answered=True),
+    Target(subjects.KV_HOLDERS, "gateway", m.HoldersQuery),
+    Target(subjects.peer("g0"), "worker", m.SessionGet, answered=True),
+    Target(subjects.warm("g0"), "gateway", m.WarmSession, answered=True),
+)
+REPLIES = (
+    "", "_INBOX.worker.x", "_INBOX.outside.x", "ryz.v1.cancel", "ryz.v1.work.g0",
+    "ryz.v1.kvstate.session.get",
+    "$SYS.REQ.SERVER.PING", "a", "é", "_INBOX." + "x" * 1000, "_INBOX.gateway." + ".".join("abcdefgh" * 8),
+)  # fmt: skip
+HEADERS = (
+    b"Ryz-Timeout-Ms", b"ryz-timeout-ms", b"traceparent", b"tracestate", b"Status", b"Nats-Msg-Id",
+    b"\xff\xfe", b"",
+)  # fmt: skip
+HEADER_VALUES = (
+    b"", b"0", b"1", b"-1", b"50", b"5000", b"1e9", b"nan", b"9" * 40, b"9" * 5000, b"604800000",
+    b"604800001", b"1_000",
+    b" 7 ", "٣".encode(), b"\xff", b"\0", b"503", b"x" * 3000, b"a: b",
+    b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-00",
+    b"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", b"a=1,b=2," * 40,
+)  # fmt: skip
+_lines = st.tuples(
+    st.sampled_from(HEADERS) | st.binary(max_size=8), st.sampled_from(HEADER_VALUES) | st.binary(max_size=24)
+).map(b": ".join)
+headers = st.just(b"") | st.lists(_lines | st.binary(max_size=24), max_size=4).map(b"\r\n".join)
+
+
+def is_spared(target: Target, data: bytes) -> bool:
+    try:
+        return target.spared(decode(data, target.kind))
+    except InvalidRequest:
+        return False
+
+
+@st.composite
+def shots(draw: st.DrawFn) -> Shot:
+    target = draw(st.sampled_from(TARGETS))
+    data = draw(messages(target.kind.__name__).filter(lambda data: not is_spared(target, data)))
+    reply = "answer" if draw(st.booleans()) else draw(st.sampled_from(REPLIES))
+    head = draw(headers)
+    return Shot(target, data[: MAX_PAYLOAD - len(head) - 64], reply, head)
+
+
+class Gun:
+    """Sends shots, each as its user; knows which of them must have been answered."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._users: dict[str, RawNats] = {}
+        self._due: dict[str, set[str]] = {}
+        self.fired = 0
+
+    async def load(self) -> None:
+        for user in {target.user for target in TARGETS}:
+            self._users[user] = await RawNats.connect(self._stack.state.broker(user))
+
+    async def fire(self, shot: Shot) -> None:
+        self.fired += 1
+        raw, reply = self._users[shot.target.user], shot.reply
+        if reply == "answer":
+            reply = f"{raw.inbox}.{self.fired}"
+            if shot.target.answered:
+                self._due.setdefault(raw.user, set()).add(str(self.fired))
+        raw.publish(shot.target.subject, shot.data, reply.encode(), shot.headers)
+        if self.fired % PACE == 0:
+            for each in self._users.values():
+                assert not each.lost, each.refusals[-3:]
+                await each.flush()
+            await asyncio.sleep(0.01)
+
+    async def settle(self) -> None:
+        """Returns when all that must be answered has been."""
+        async with asyncio.timeout(30):
+            while self.unanswered():  # noqa: ASYNC110 (answers are counted in another place)
+                await asyncio.sleep(0.05)
+        assert not any(raw.lost for raw in self._users.values())
+
+    def unanswered(self) -> set[str]:
+        return {
+            number
+            for user, numbers in self._due.items()
+            for number in numbers
+            if number not in self._users[user].answers
+        }
+
+    def refusals(self) -> set[str]:
+        return {refusal for raw in self._users.values() for refusal in raw.refusals}
+
+    async def unload(self) -> None:
+        for raw in self._users.values():
+            await raw.close()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two groups that answer without a model, and soon forget what they have answered."""
+    options = ("--engine", "null", "--log-level", "info")
+    env = {"RYZ_RETENTION_S": "2"}
+    with Stack(tmp_path_factory.mktemp("fuzz-stack"), *options, env=env) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
+    watch, gun = Watch(stack), Gun(stack)
+
+    @settings(
+        max_examples=NUM_MESSAGES,
+        derandomize=not full,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(shots())
+    def fire(shot: Shot) -> None:
+        runner.run(gun.fire(shot))
+        if gun.fired % (NUM_MESSAGES // CHECKS) == 0:
+            runner.run(gun.settle())
+            watch.check()
+
+    with asyncio.Runner() as runner:
+        runner.run(gun.load())
+        try:
+            fire()
+            runner.run(gun.settle())
+        finally:
+            runner.run(gun.unload())
+    assert gun.fired > NUM_MESSAGES * 0.9
+    # subjects that the broker does not let through have not been tried: only replies may be refused
+    refused = {refusal for refusal in gun.refusals() if "Publish to" in refusal}
+    assert not refused & {f"'Permissions Violation for Publish to \"{t.subject}\"'" for t in TARGETS}
+    watch.check_at_rest()

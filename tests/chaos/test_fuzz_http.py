@@ -1,0 +1,195 @@
+"""Requests that nobody should send, on every route of a gateway: each is answered, and as the API says.
+
+An error has OpenAI's shape, a stream ends with `[DONE]` or an error event, and a 5xx is only sent when it is
+meant: 504 for a request that asked for so little time.
+"""
+
+import http.client
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.chaos.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
+from tests.chaos.fuzz_watch import Watch
+from tests.chaos.scale import full, scaled
+from tests.e2e.kit import Stack
+
+pytestmark = pytest.mark.timeout(scaled(600, 14_400))
+NUM_REQUESTS = scaled(2_000, 100_000)
+CHECKS = scaled(2, 20)
+ANSWER_S = 45.0  # none may take longer: the longest deadline is shorter
+MEANT = {
+    503: frozenset[str](),
+    504: frozenset({"deadline_exceeded"}),  # the request's own, by body or header
+}
+NOT_HTTP = b"Invalid HTTP request received."
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+class Browser:
+    """Sends bytes as they are, on one connection as long as the gateway keeps it."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname
+        assert parts.port
+        self._address = parts.hostname, parts.port
+        self._socket: socket.socket | None = None
+
+    def send(self, request: Request) -> Answer | None:
+        """The answer; None: the connection was closed without one."""
+        kept = self._socket is not None
+        try:
+            return self._send(request)
+        except (ConnectionError, http.client.RemoteDisconnected, http.client.BadStatusLine):
+            self.close()
+            if kept:  # closed since
+                return self.send(request)
+            return None
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, request: Request) -> Answer | None:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, ANSWER_S)
+        self._socket.sendall(request.wire())
+        if request.cut:
+            self._socket.shutdown(socket.SHUT_WR)
+        with http.client.HTTPResponse(self._socket, method=request.method) as response:
+            response.begin()
+            answer = Answer(response.status, response.headers, response.read())
+            if (
+                response.will_close
+                or request.cut
+                or request.method in {"CONNECT", "HEAD"}
+                or answer.status >= 400
+            ):
+                self.close()
+        return answer
+
+
+def check_error(raw: Any) -> None:
+    """OpenAI's shape."""
+    assert set(raw) == {"error"}
+    error = raw["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert len(error["message"]) < 5000
+    assert isinstance(error["type"], str)
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert isinstance(error["code"], str)
+
+
+def check_events(body: bytes) -> None:
+    """Every event is JSON; the last one is the end or an error."""
+    texts = [line[6:] for line in body.decode().split("\n") if line.startswith("data: ")]
+    *events, last = texts
+    for event in events:
+        assert isinstance(json.loads(event), dict)
+    if last != "[DONE]":
+        raw = json.loads(last)
+        check_error(raw)
+        assert raw["error"]["code"] != "internal", raw
+
+
+def check(request: Request, answer: Answer) -> None:
+    status, headers, body = answer
+    kind = headers.get("content-type", "")
+    if status >= 500:
+        assert status in MEANT
+        assert headers["x-ryz-reason"] in MEANT[status]
+    if request.method == "HEAD" or status in {204, 304}:
+        assert body == b""
+    elif status >= 400:
+        if body == NOT_HTTP:
+            assert status == 400
+            return
+        check_error(json.loads(body))
+        assert kind == "application/json"
+    elif kind.startswith("text/event-stream"):
+        check_events(body)
+    elif kind == "application/json":
+        json.loads(body)
+
+
+def with_names(request: Request, streams: list[str]) -> Request:
+    """Puts the name of a stream where `@3` stands for the third latest."""
+    place = re.search(rb"/@(\d+)", request.target)
+    if place is None or int(place[1]) > len(streams):
+        return request
+    return request._replace(
+        target=request.target.replace(place[0], b"/" + streams[int(place[1]) - 1].encode())
+    )
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two groups that answer without a model; requests have half a minute at most."""
+    env = {
+        "RYZ_RETENTION_S": "2",
+        "RYZ_MAX_TIMEOUT_S": "30",
+        "RYZ_DEFAULT_TIMEOUT_S": "30",
+        "RYZ_BODY_TIMEOUT_S": "5",
+        "RYZ_STREAM_ATTACH_TIMEOUT_S": "0.05",
+        "RYZ_HOLDERS_WAIT_S": "0.02",
+    }
+    with Stack(tmp_path_factory.mktemp("fuzz-http"), "--engine", "null", env=env) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+
+
+def test_every_request_is_answered_as_the_api_says(stack: Stack) -> None:
+    url = stack.state.url
+    watch, browser = Watch(stack), Browser(url)
+    seen: Counter[int] = Counter()
+    streams: list[str] = []
+
+    @settings(
+        max_examples=NUM_REQUESTS,
+        derandomize=not full,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(documented(httpx.get(f"{url}/openapi.json").json()) | ours())
+    def send(request: Request) -> None:
+        answer = browser.send(with_names(request, streams))
+        if answer is None:
+            assert request.cut or not request.body or len(request.body) > 2**20, request
+            seen[0] += 1
+        else:
+            check(request, answer)
+            seen[answer.status] += 1
+            if name := answer.headers.get("x-stream-id"):
+                streams[:] = [name, *streams[: KNOWN_STREAMS - 1]]
+        if seen.total() % (NUM_REQUESTS // CHECKS) == 0:
+            watch.check()
+
+    try:
+        send()
+    finally:
+        browser.close()
+        print(seen)
+    assert seen[200] > NUM_REQUESTS / 50, seen
+    watch.check_at_rest()
