@@ -246,15 +246,17 @@ def test_the_death_of_a_leader_ends_nursery_and_ranks() -> None:
         time.sleep(0.01)
 
 
+def niceness_of(pid: int) -> set[int]:
+    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-async def test_ranks_give_way_as_far_as_they_are_told(start: RankStart) -> None:
+async def test_ranks_give_way_when_they_are_ready(model: Path, start: RankStart) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    manager = ProcessGroupManager(start=start, nice=own + 7)
+    engine = engine_of(model, rank_start=start, rank_nice=own + 7)
     try:
-        (rank,) = manager.spawn(1, 1)
-        async with asyncio.timeout(30):
-            while not rank.pid or os.getpriority(os.PRIO_PROCESS, rank.pid) != own + 7:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        info = await engine.start()
+        await until(lambda: niceness_of(info.ranks[0].pid) == {own + 7}, 10)
     finally:
-        await manager.stop(0.0)
-        manager.close()
+        await engine.stop()
+        await engine.stop()

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.process import bind_to_parent, end_process, name_process
 from services.worker.engine.rank_log import write_rank_lines
 
 
@@ -20,7 +20,6 @@ def main() -> int:
         return 0
     name_process("ryz-rank")
     write_rank_lines("rank")
-    give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     from services.worker.engine.rank import serve  # noqa: PLC0415 (torch takes a second to import)
 

@@ -40,7 +40,7 @@ from services.worker.domain.rank_messages import (
     frame_length,
     pack_frame,
 )
-from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.process import bind_to_parent, end_process, name_process
 from services.worker.engine.rank_log import write_rank_lines
 
 _CONNECT_S = 10.0
@@ -167,7 +167,6 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         if bind_to_parent(parent):
             name_process("ryz-rank")
             write_rank_lines("rank")
-            give_way()
             status = serve(sock, time.monotonic(), adapt=adapt, tell=True)
     finally:
         end_process(status)

@@ -29,7 +29,7 @@ from services.worker.domain.nursery_messages import (
     Report,
     Request,
 )
-from services.worker.engine.process import bind_to_parent, end_process, give_way, name_process
+from services.worker.engine.process import bind_to_parent, end_process, name_process
 from services.worker.engine.rank_log import write_rank_lines
 
 log = structlog.get_logger(__name__)
@@ -155,7 +155,6 @@ def main() -> int:
         return 0
     name_process("ryz-nursery")
     write_rank_lines("nursery")
-    give_way()
     sock = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of the time of the import
     from services.worker.engine.rank import serve  # noqa: PLC0415 (takes a second; bound to the leader first)

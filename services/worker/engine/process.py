@@ -1,5 +1,6 @@
 """How a process of a group is bound to the one that started it, whether it was forked or spawned."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -28,10 +29,16 @@ def bind_to_parent(parent_pid: int) -> bool:
 def give_way() -> None:
     """Lets processes that only pass messages on run first when cores are short: they need them for moments,
     and whoever computes needs what they bring. Never takes a higher priority than was inherited.
+
+    Called when a rank is ready: a start that gives way takes for ever on a machine with too much to do.
     """
     text = os.environ.get("RYZ_RANK_NICE", "")
-    if text.isdigit():
-        os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), min(int(text), 19)))
+    if not text.isdigit() or sys.platform != "linux":
+        return
+    for thread in os.listdir("/proc/self/task"):  # each has its own
+        with contextlib.suppress(OSError):  # it has ended
+            now = os.getpriority(os.PRIO_PROCESS, int(thread))
+            os.setpriority(os.PRIO_PROCESS, int(thread), max(now, min(int(text), 19)))
 
 
 def name_process(name: str) -> None:

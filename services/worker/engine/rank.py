@@ -37,6 +37,7 @@ from services.worker.engine.device import gpu_memory, take_device
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.kv_channel import start as start_mover
 from services.worker.engine.memory import MemoryShort, ran_out
+from services.worker.engine.process import give_way
 from services.worker.engine.progress import Progress
 from services.worker.engine.runner import Runner
 from services.worker.engine.sequences import PlanError
@@ -119,6 +120,7 @@ def _serve(
     torch.set_num_threads(config.threads)
     runner, ready = load(config, collectives, started)
     sock.sendall(pack_frame(Kind.READY, ready))
+    give_way()
     collectives.timeout_s = config.step_timeout_s
     mover = None
     if config.kv_store is not None:
