@@ -24,8 +24,8 @@ from tests.e2e.kit import Stack
 SHM = Path("/dev/shm")
 QUIET_S = 40.0
 ASK_S = 0.6
-# By so much a number may be larger than before. The pools of connections to Redis grow with what ran at once, up
-# to a bound. Memory: arenas and caches settle within it; Redis keeps the sessions and their KV, within its limit.
+# By so much a number may be larger than before. The pools of connections to Redis grow with what ran at once,
+# up to a bound. Memory: arenas and caches settle within it; Redis keeps sessions and KV, within its limit.
 MORE_TASKS, MORE_FILES, MORE_SOCKETS = 3, 8, 8
 POOLED, MORE_POOLED = {"kvstate", "redis"}, 64
 MEMORY_FACTOR, MORE_MEMORY_MIB = 1.3, 24.0
