@@ -73,7 +73,7 @@ class GatewaySettings(CommonSettings):
         description="Streams that may go on without their clients; beyond that they are cancelled at once.",
     )
     stream_attach_timeout_s: float = Field(
-        default=0.5, gt=0, le=60, description="How long leaders may take to say that they have a stream."
+        default=2.0, gt=0, le=60, description="How long leaders may take to say that they have a stream."
     )
     rate_limit_rps: float = Field(
         default=0.0,
