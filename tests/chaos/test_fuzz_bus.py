@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from shared import messages as m
@@ -22,7 +21,8 @@ from shared.messages import Wire
 from tests.chaos.fuzz_shapes import messages
 from tests.chaos.fuzz_watch import Watch
 from tests.chaos.raw_nats import RawNats
-from tests.chaos.scale import full, scaled
+from tests.chaos.rounds import each_of
+from tests.chaos.scale import scaled
 from tests.e2e.kit import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
@@ -195,16 +195,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
     watch, gun = Watch(stack), Gun(stack)
 
-    @settings(
-        max_examples=NUM_MESSAGES,
-        derandomize=not full,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(shots())
     def fire(shot: Shot) -> None:
         runner.run(gun.fire(shot))
         if gun.fired % (NUM_MESSAGES // CHECKS) == 0:
@@ -214,7 +204,7 @@ def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
     with asyncio.Runner() as runner:
         runner.run(gun.load())
         try:
-            fire()
+            each_of(shots(), NUM_MESSAGES, fire)
             runner.run(gun.settle())
         finally:
             runner.run(gun.unload())

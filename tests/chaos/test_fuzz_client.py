@@ -26,6 +26,7 @@ from shared.errors import InvalidRequest, RyzError
 from shared.messages import Wire
 from shared.messages.base import MAX_ATTEMPT
 from tests.chaos.fuzz_shapes import GOLDEN, messages
+from tests.chaos.rounds import each_of
 from tests.chaos.scale import full, scaled
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
@@ -44,7 +45,7 @@ KINDS = tuple(
     if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
 )
 thorough = settings(
-    max_examples=scaled(300, 20_000),
+    max_examples=scaled(300, 5_000),
     deadline=None,
     database=None,
     derandomize=not full,
@@ -101,9 +102,8 @@ happenings = st.one_of(
 
 
 def test_what_is_not_a_message_is_refused_and_what_is_one_can_be_sent_again() -> None:
-    @settings(parent=thorough, max_examples=scaled(1_500, 100_000))
-    @given(st.sampled_from(KINDS), st.sampled_from(sorted(GOLDEN)).flatmap(messages))
-    def check(kind: type[Wire], data: bytes) -> None:
+    def check(sent: tuple[type[Wire], bytes]) -> None:
+        kind, data = sent
         for each in (kind, m.FrameBatch, m.GenerateRequest):
             try:
                 message = decode(data, each)
@@ -112,7 +112,8 @@ def test_what_is_not_a_message_is_refused_and_what_is_one_can_be_sent_again() ->
             again = encode(message)
             assert encode(decode(again, each)) == again
 
-    check()
+    anything = st.sampled_from(sorted(GOLDEN)).flatmap(messages)
+    each_of(st.tuples(st.sampled_from(KINDS), anything), scaled(1_500, 100_000), check)
 
 
 @thorough
@@ -244,12 +245,8 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
 def test_a_client_ends_its_requests_whatever_arrives() -> None:
     with asyncio.Runner() as runner:
 
-        @settings(parent=thorough, max_examples=scaled(150, 10_000))
-        @given(
-            st.lists(arrivals, max_size=30),
-            st.lists(replies.map(encode) | messages("ResendReply"), max_size=6),
-        )
-        def check(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
-            runner.run(play(events, answers))
+        def check(sent: tuple[list[tuple[str, bytes]], list[bytes]]) -> None:
+            runner.run(play(*sent))
 
-        check()
+        answers = st.lists(replies.map(encode) | messages("ResendReply"), max_size=6)
+        each_of(st.tuples(st.lists(arrivals, max_size=30), answers), scaled(150, 10_000), check)

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.chaos.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
 from tests.chaos.fuzz_watch import Watch
-from tests.chaos.scale import full, scaled
+from tests.chaos.rounds import each_of
+from tests.chaos.scale import scaled
 from tests.e2e.kit import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
@@ -163,16 +163,8 @@ def test_every_request_is_answered_as_the_api_says(stack: Stack) -> None:
     seen: Counter[int] = Counter()
     streams: list[str] = []
 
-    @settings(
-        max_examples=NUM_REQUESTS,
-        derandomize=not full,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(documented(httpx.get(f"{url}/openapi.json").json()) | ours())
+    wanted = documented(httpx.get(f"{url}/openapi.json").json()) | ours()
+
     def send(request: Request) -> None:
         answer = browser.send(with_names(request, streams))
         if answer is None:
@@ -187,7 +179,7 @@ def test_every_request_is_answered_as_the_api_says(stack: Stack) -> None:
             watch.check()
 
     try:
-        send()
+        each_of(wanted, NUM_REQUESTS, send)
     finally:
         browser.close()
         print(seen)
