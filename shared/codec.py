@@ -31,8 +31,10 @@ def decode(data: bytes, kind: type[M]) -> M:
 
     Raises:
         InvalidRequest: the bytes are no MessagePack map, or a field is missing, of the wrong type or out of
-            its bounds; `data["param"]` is its path.
+            its bounds; `data["param"]` is its path. Or it is longer than its kind may be.
     """
+    if kind.max_bytes and len(data) > kind.max_bytes:
+        raise InvalidRequest(f"{kind.__name__}: {len(data)} bytes, and may have {kind.max_bytes}")
     return convert(_unpack(data), kind)
 
 

@@ -27,6 +27,7 @@ from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, Group
 from shared.messages.base import MAX_ATTEMPT
 from shared.telemetry.traces import inject
 
+MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
 
 
@@ -345,7 +346,7 @@ class InferenceClient:
         self, request_id: str, group: str, reason: str, attempt: int = MAX_ATTEMPT
     ) -> None:
         subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
-        cancel = Cancel(request_id=request_id, reason=reason, attempt=attempt)
+        cancel = Cancel(request_id=request_id, reason=reason[:MAX_REASON], attempt=attempt)
         try:
             await self._bus.publish(subject, encode(cancel))
         except RyzError as error:  # without a broker nobody can be told; the deadline ends it there

@@ -4,7 +4,7 @@ Messages evolve by addition: a new field has a default, an unknown field is igno
 renamed. What breaks this becomes a new version in the subject (`shared/subjects.py`).
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -52,5 +52,14 @@ def check_depth(value: object) -> None:
     raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
+SMALL = 4096
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message, or a part of one, as a MessagePack map with string keys; defaults are left out."""
+    """A message, or a part of one, as a MessagePack map with string keys; defaults are left out.
+
+    max_bytes: a longer one is refused before it is read: what a large one may cost would keep a leader from
+    its heartbeats. 0: what the broker takes.
+    """
+
+    max_bytes: ClassVar[int] = 0

@@ -4,12 +4,12 @@ Blocks go by their names (`shared/kv_hash.py`), several of them packed one after
 cross the bus: ranks write and read them in Redis, under the keys of `shared/kv_store.py`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from shared.kv_hash import NAME_BYTES
-from shared.messages.base import GroupName, Milliseconds, SessionId, Tenant, TokenIds, Wire
+from shared.messages.base import SMALL, GroupName, Milliseconds, SessionId, Tenant, TokenIds, Wire
 
 MAX_NAMES = 16_384  # of one call; more than a quarter of a million tokens
 KVSource = Literal["", "new", "warm", "fetch", "recompute"]
@@ -102,6 +102,7 @@ class Holding(Wire, frozen=True, kw_only=True):
 class WarmSession(Wire, frozen=True, kw_only=True):
     """Asks a leader to have a session's KV in memory, so that its next turn may go there."""
 
+    max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
     session_id: SessionId
 

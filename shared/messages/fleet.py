@@ -1,10 +1,10 @@
 """What services say about themselves: heartbeats of groups, models on offer, each service's status."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.base import GroupName, Milliseconds, ModelName, Wire, check_depth
+from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
 
 State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
 DownReason = Literal["disconnected", "silent", "no_responders"]
@@ -81,6 +81,7 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     reason: the broker lost its connection, it was silent for some heartbeats, or nobody took its work.
     """
 
+    max_bytes: ClassVar[int] = SMALL
     group: GroupName
     instance_id: str
     reason: DownReason
@@ -93,6 +94,7 @@ class DrainGroup(Wire, frozen=True, kw_only=True):
     timeout_ms: how long requests may go on there before they move; 0: the group's own setting.
     """
 
+    max_bytes: ClassVar[int] = SMALL
     timeout_ms: Milliseconds = 0
 
 
@@ -108,6 +110,8 @@ class Draining(Wire, frozen=True, kw_only=True):
 class ListModels(Wire, frozen=True, kw_only=True):
     """Asks any router for the models that it can route to."""
 
+    max_bytes: ClassVar[int] = SMALL
+
 
 class ModelList(Wire, frozen=True, kw_only=True):
     """The models with at least one group that is ready."""
@@ -117,6 +121,8 @@ class ModelList(Wire, frozen=True, kw_only=True):
 
 class StatusQuery(Wire, frozen=True, kw_only=True):
     """Asks every service instance for its status; each answers on the reply subject."""
+
+    max_bytes: ClassVar[int] = SMALL
 
 
 class ServiceStatus(Wire, frozen=True, kw_only=True):

@@ -4,12 +4,13 @@ Frames of a request are numbered from 0 (`Accepted`) without a gap; the last one
 exactly once. A frame with a lower attempt than the newest one seen is to be ignored.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from shared.messages.base import (
     MAX_ATTEMPT,
+    SMALL,
     Attempt,
     GroupName,
     RequestId,
@@ -137,6 +138,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
     attempt: this one and those before it end; a later one, which runs perhaps on the same group, goes on.
     """
 
+    max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     reason: str = ""
     attempt: Attempt = MAX_ATTEMPT
@@ -145,6 +147,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
 class Resend(Wire, frozen=True, kw_only=True):
     """Asks a leader for the frames from a number on; the reply subject gets a `ResendReply`."""
 
+    max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     attempt: int = 0
     from_seq: Annotated[int, msgspec.Meta(ge=0)]
@@ -170,6 +173,7 @@ class Attach(Wire, frozen=True, kw_only=True):
     neither end it nor start it again. Only requests with a `note` can be had; they must be of that tenant.
     """
 
+    max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     tenant: Tenant
     reply_to: str

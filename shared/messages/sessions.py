@@ -5,11 +5,11 @@ tenant; a session of another tenant does not exist for the caller. Pins and what
 session's KV stand beside the record: they change without a turn.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from shared.messages.base import GroupName, ModelName, SessionId, Tenant, TokenIds, Wire, check_depth
+from shared.messages.base import SMALL, GroupName, ModelName, SessionId, Tenant, TokenIds, Wire, check_depth
 from shared.messages.generate import ChatMessage
 
 
@@ -60,6 +60,7 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
 class SessionGet(Wire, frozen=True, kw_only=True):
     """Asks for one record."""
 
+    max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
     session_id: SessionId
 
@@ -153,6 +154,7 @@ class SessionGone(Wire, frozen=True, kw_only=True):
 class SessionRouteQuery(Wire, frozen=True, kw_only=True):
     """Asks any router where a session of that model would go."""
 
+    max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
     session_id: SessionId
     model: ModelName
