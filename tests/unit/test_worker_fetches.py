@@ -333,3 +333,13 @@ def test_write_behind_is_bounded_and_forgets() -> None:
     assert behind.take(blocks) == []
     behind.forget_all()
     assert behind.num_known == 0
+
+
+def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
+    costs = KVCosts(512)
+    costs.computed(512, 0.02)  # 40 us a token
+    for _ in range(20):
+        costs.fetched(4, 0.012, 0.0)
+    assert not costs.fetches(4, 1.0)
+    assert not costs.fetches(4, 1.0, ahead=128)
+    assert costs.fetches(4, 1.0, ahead=512)

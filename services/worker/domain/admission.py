@@ -20,7 +20,8 @@ MAX_HELD_BACK = 16  # sequences looked past in a step because their beginning is
 class Admission:
     """Moves sequences from the waiting to the running ones; counts what the prefix cache was good for.
 
-    write_behind: knows what the store has. fetches: whether to fetch that many blocks, and not compute them.
+    write_behind: knows what the store has. fetches: whether to fetch that many blocks
+    and not compute them, when so many tokens are to be computed before.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Admission:
         limits: Limits,
         names: BlockNames,
         write_behind: WriteBehind,
-        fetches: Callable[[int], bool],
+        fetches: Callable[[int, int], bool],
     ) -> None:
         self._queues = queues
         self._limits = limits
@@ -77,16 +78,18 @@ class Admission:
         queues, index = self._queues, 0
         if not queues.waiting:
             return
+        ahead = sum(s.remaining for s in prefilling)
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while (
             index < min(len(queues.waiting), MAX_HELD_BACK) and len(queues.running) < self._limits.max_running
         ):
-            if demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1):
-                break
             sequence = queues.waiting[index]
             if sequence.pending:
                 break  # it was preempted a moment ago, and the step that runs brings its next token
             names = self._names.of(sequence)
+            enough = demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1)
+            if enough and not self._to_fetch(sequence, names, queues.blocks.num_found(names), ahead):
+                break  # who fetches takes nothing of this step
             if self._is_coming(sequence, names):
                 index += 1
                 continue
@@ -94,23 +97,26 @@ class Admission:
                 break
             self._count(sequence)
             # what is here and was never written, or is lost there, gets another chance
-            self._write_behind.add(names[: sequence.computed // BLOCK_SIZE])
-            if self._fetch(sequence, names):
+            found = sequence.computed // BLOCK_SIZE
+            self._write_behind.add(names[:found])
+            stored = self._to_fetch(sequence, names, found, ahead)
+            if stored:
+                queues.fetch(sequence, names[found:stored])
                 continue
             insort(prefilling, sequence, key=ORDER)
+            ahead += sequence.remaining
             demand += min(sequence.remaining, rest // 2)
 
-    def _fetch(self, sequence: Sequence, names: list[bytes]) -> bool:
-        """Has blocks fetched for a sequence that came in, if the store has more than it found here."""
+    def _to_fetch(self, sequence: Sequence, names: list[bytes], found: int, ahead: int) -> int:
+        """Up to which block to fetch for a sequence whose first `found` blocks are here; 0: nothing."""
         if sequence.stored < 0 or not self._write_behind.enabled:
-            return False
-        first, last = sequence.computed // BLOCK_SIZE, (len(sequence.tokens) - 1) // BLOCK_SIZE
+            return 0
+        last = (len(sequence.tokens) - 1) // BLOCK_SIZE
         stored = min(last, max(sequence.stored, self._write_behind.num_known_of(names)))
         stored = self._write_behind.num_trusted_of(names[:stored])
-        if stored <= first or not (sequence.always_fetch or self._fetches(stored - first)):
-            return False
-        self._queues.fetch(sequence, names[first:stored])
-        return True
+        if stored <= found or not (sequence.always_fetch or self._fetches(stored - found, ahead)):
+            return 0
+        return stored
 
     def _is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
         """Whether the first block that it would compute is about to be computed by one before it in order."""

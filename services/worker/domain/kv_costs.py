@@ -57,11 +57,14 @@ class KVCosts:
         fixed, each = self._fetch_line()
         return fixed + each * num_blocks
 
-    def fetches(self, num_blocks: int, now: float) -> bool:
-        """Whether fetching that many blocks is the faster way."""
+    def fetches(self, num_blocks: int, now: float, ahead: int = 0) -> bool:
+        """Whether fetching that many blocks is the faster way.
+
+        ahead: tokens that are to be computed before. They hold up whoever computes, and not who fetches.
+        """
         if self._mode != "auto":
             return self._mode == "always"
-        if self.fetch_s(num_blocks) < self.recompute_s(num_blocks * BLOCK_SIZE):
+        if self.fetch_s(num_blocks) < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
             return True
         return now - self._last_fetch > RETRY_S  # what is never tried is never seen to be fast again
 

@@ -85,7 +85,7 @@ class Scheduler:
             limits,
             names,
             self.write_behind,
-            lambda num_blocks: self.costs.fetches(num_blocks, clock()),
+            lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead),
         )
         self._names = names
         self._pace = Pace(limits.step_target_s)

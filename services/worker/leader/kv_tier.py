@@ -185,7 +185,9 @@ class KVTier:
             choice.sequence.stored = count
         if count <= here:
             return "warm" if here else "new"
-        fetches = policy == "fetch" or self.costs.fetches(count - here, self._clock())
+        fetches = policy == "fetch" or self.costs.fetches(
+            count - here, self._clock(), scheduler.queued_tokens
+        )
         return "fetch" if fetches else "recompute"
 
     async def warm(self, names: list[bytes]) -> int:
