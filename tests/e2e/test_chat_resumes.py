@@ -1,4 +1,4 @@
-"""`ryz chat` when its gateway is killed in the middle of an answer: the text is whole, nothing is said of it."""
+"""`ryz chat` when its gateway is killed in mid-answer: the text is whole, nothing else is said."""
 
 import os
 import signal
