@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -50,7 +51,7 @@ def ryz(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ry
     return run
 
 
-def add(services: SessionServices, session_id: str, **more: int) -> None:
+def add(services: SessionServices, session_id: str, **more: Any) -> None:
     services.records[TENANT, session_id] = SessionRecord(
         session_id=session_id,
         tenant=TENANT,

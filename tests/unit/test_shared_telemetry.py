@@ -15,7 +15,8 @@ from shared.bus.delivery import BusStats
 from shared.client.commands import AssemblyStats
 from shared.errors import Unavailable
 from shared.lifecycle import Service
-from shared.settings import CommonSettings, redact
+from shared.redact import redact
+from shared.settings import CommonSettings
 from shared.telemetry.logs import bind_request, configure_logging
 from shared.telemetry.metrics import BusCollector, ClientCollector
 from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
