@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import typer
 from rich.table import Table
 
@@ -40,6 +42,11 @@ def failover(  # noqa: PLR0917 (typer takes options as arguments)
     from shared.errors import RyzError  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended
+    # the client speaks of each loss; the bar says enough, and stdout is for the result
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     facts = {"machine": machine(ENGINE_PACKAGES), "commit": commit()}
     words = ["--groups", "2", "--tensor-parallel", str(tensor_parallel), "--log-level", "warning"]
     if model is not None:

@@ -81,6 +81,11 @@ class Assembly:
         return self._attempts
 
     @property
+    def offered_at(self) -> float:
+        """When the attempt that counts was published first."""
+        return self._offers.since
+
+    @property
     def due(self) -> float:
         """When `tick` has something to do, if nothing arrives until then."""
         if not self.group:

@@ -29,6 +29,7 @@ from shared.telemetry.traces import inject
 
 MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
+DOWN_S = 0.3  # for so long after the news of a lost group its last frames may still be on their way
 
 
 class InferenceClient:
@@ -46,6 +47,7 @@ class InferenceClient:
         self._reply_to = f"{self._inbox}.f"
         self._subscriptions: list[Subscription] = []
         self._budget = RetryBudget(self._settings.retries_per_s)
+        self._down: tuple[GroupDown, float] | None = None  # the latest, and when it came
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._wheel: Wheel[GenerationStream] = Wheel(self._settings.tick_s, self._due)
@@ -237,6 +239,8 @@ class InferenceClient:
                     self._spawn(self._tell_cancel(frame.request_id, frame.group, "nobody waits for it"))
                 continue
             commands = stream.assembly.on_frame(frame, batch.group, now)
+            if self._down is not None and isinstance(frame, Accepted):
+                commands += self._too_late(stream, now)
             touched[stream] = touched[stream] + commands if stream in touched else commands
         for stream, commands in touched.items():
             self._settle(stream, commands)
@@ -249,6 +253,7 @@ class InferenceClient:
             log.warning("news that cannot be read", subject=message.subject, error=error.message)
             return
         now, lost = self._loop.time(), 0
+        self._down = down, now
         for stream in tuple(self._open.values()):
             commands = stream.assembly.on_group_down(down.group, down.instance_id, down.reason, now)
             if commands:
@@ -256,6 +261,17 @@ class InferenceClient:
                 self._settle(stream, commands)
         if lost:
             log.warning("streams lost their group", group=down.group, reason=down.reason, streams=lost)
+
+    def _too_late(self, stream: GenerationStream, now: float) -> Commands:
+        """A group took the request with its last breath: the news of its end came before."""
+        assert self._down is not None
+        down, at = self._down
+        if now - at > DOWN_S:
+            self._down = None
+            return NOTHING
+        if stream.assembly.offered_at >= at:  # the group is back
+            return NOTHING
+        return stream.assembly.on_group_down(down.group, down.instance_id, down.reason, now)
 
     def _settle(self, stream: GenerationStream, commands: Commands) -> None:
         """Starts what is to be done and wakes the reader."""

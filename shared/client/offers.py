@@ -14,11 +14,12 @@ BUDGET_PAUSE_S = 0.05
 
 class Offers:
     """The offers of one attempt. due: when there is something to do. count: how often it was published.
+    since: when it was published first.
 
     no_router: the broker has said that no router listens.
     """
 
-    __slots__ = ("_settings", "count", "due", "no_router")
+    __slots__ = ("_settings", "count", "due", "no_router", "since")
 
     def __init__(self, settings: ClientSettings, now: float) -> None:
         self._settings = settings
@@ -28,13 +29,14 @@ class Offers:
         """A new attempt has been published right now."""
         self.no_router = False
         self.count = 1
+        self.since = now
         self.due = now + self._settings.accept_timeout_s
 
     def wait(self, until: float) -> None:
         """A new attempt is to be published at that time."""
         self.no_router = False
         self.count = 0
-        self.due = until
+        self.since = self.due = until
 
     @property
     def exhausted(self) -> bool:

@@ -288,6 +288,22 @@ async def test_news_of_a_lost_group_reach_its_streams_only(
     )
 
 
+async def test_a_group_that_took_a_request_with_its_last_breath_is_lost(
+    client: InferenceClient, leader: ScriptedLeader, memory_bus: MemoryBus
+) -> None:
+    leader.script = lambda request: answer(request)[: 1 if request.attempt == 0 else None]
+    leader.silent = True
+    stream = await client.submit(make_request(), timeout_s=5)
+    await until(lambda: len(leader.requests) == 1)
+    down = GroupDown(group="g0", instance_id="", reason="disconnected")
+    await MemoryBus(memory_bus.broker).publish(subjects.GROUP_DOWN, encode(down))
+    await until(lambda: client._down is not None)
+    leader.silent = False
+    await leader.send(leader.requests[0], answer(leader.requests[0])[:1])
+    assert (await stream.completion()).choices[0].text == WHOLE
+    assert [loss.reason for loss in stream.interruptions] == ["disconnected"]
+
+
 async def test_a_silent_stream_that_still_runs_is_left_alone(
     client: InferenceClient, leader: ScriptedLeader
 ) -> None:
