@@ -60,7 +60,7 @@ class Settings(CommonSettings):
         description="Time on top of them, for delays of the broker and of ourselves.",
     )
     router_heartbeat_patience: float = Field(
-        default=2.5,
+        default=1.6,
         ge=1,
         le=100,
         description="A group whose heartbeats came irregularly lately has up to so many times that time.",

@@ -36,7 +36,7 @@ class FleetLimits:
 
     missed_heartbeats: int = 3
     slack_s: float = 0.1
-    patience: float = 2.5
+    patience: float = 1.6
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0
