@@ -13,21 +13,20 @@ import msgspec
 import structlog
 
 from shared import subjects
-from shared.bus import Bus, Message, NoResponders, RequestTimedOut, Subscription
+from shared.bus import Bus, Message, Subscription
 from shared.client.assembly import Assembly
 from shared.client.attempts import RetryBudget
-from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands, Publish, SendCancel
+from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands
+from shared.client.errands import Errands
 from shared.client.results import Completion
 from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.wheel import Wheel
 from shared.codec import decode, encode
-from shared.errors import Cancelled, InvalidRequest, Overloaded, RequestTooLarge, RyzError, Unavailable
-from shared.messages import Accepted, Cancel, FrameBatch, GenerateRequest, GroupDown, Resend, ResendReply
-from shared.messages.base import MAX_ATTEMPT
+from shared.errors import Cancelled, InvalidRequest, Overloaded, Unavailable
+from shared.messages import Accepted, FrameBatch, GenerateRequest, GroupDown
 from shared.telemetry.traces import inject
 
-MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
 DOWN_S = 0.3  # for so long after the news of a lost group its last frames may still be on their way
 
@@ -44,6 +43,7 @@ class InferenceClient:
         self._settings = settings or ClientSettings()
         self._open: dict[str, GenerationStream] = {}
         self._inbox = bus.new_inbox()
+        self._errands = Errands(bus, self._settings, self._inbox)
         self._reply_to = f"{self._inbox}.f"
         self._subscriptions: list[Subscription] = []
         self._budget = RetryBudget(self._settings.retries_per_s)
@@ -188,7 +188,7 @@ class InferenceClient:
             raise Overloaded(f"{len(self._open)} requests are open in this client", retry_after_s=1.0)
         self._open[stream.request_id] = stream
         try:
-            await self._publish(stream, stream.data)
+            await self._errands.publish(stream, stream.data)
         except BaseException:
             del self._open[stream.request_id]
             raise
@@ -206,16 +206,7 @@ class InferenceClient:
         stream.wake()
         self.forget(stream)  # before anything is awaited: the caller may itself be cancelled there
         for command in commands:
-            await self._carry_out(stream, command)
-
-    async def _publish(self, stream: GenerationStream, data: bytes) -> None:
-        left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
-        await self._bus.publish(
-            subjects.generate(stream.request.model),
-            data,
-            reply=f"{self._inbox}.{stream.request_id}",
-            headers={**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)},
-        )
+            await self._errand(stream, command)
 
     async def _arrived(self, message: Message) -> None:
         if message.no_responders:
@@ -236,7 +227,8 @@ class InferenceClient:
             if stream is None:
                 self.stats.ignored += 1
                 if isinstance(frame, Accepted):  # nobody here waits for it any more
-                    self._spawn(self._tell_cancel(frame.request_id, frame.group, "nobody waits for it"))
+                    unwanted = self._errands.tell_cancel(frame.request_id, frame.group, "nobody waits")
+                    self._spawn(unwanted)
                 continue
             commands = stream.assembly.on_frame(frame, batch.group, now)
             if self._down is not None and isinstance(frame, Accepted):
@@ -276,7 +268,7 @@ class InferenceClient:
     def _settle(self, stream: GenerationStream, commands: Commands) -> None:
         """Starts what is to be done and wakes the reader."""
         for command in commands:
-            self._spawn(self._carry_out(stream, command))
+            self._spawn(self._errand(stream, command))
         stream.wake()
         if stream.assembly.finished:
             self.forget(stream)
@@ -298,75 +290,13 @@ class InferenceClient:
         if not stream.assembly.finished:
             self._schedule(stream)
 
-    async def _carry_out(self, stream: GenerationStream, command: Command) -> None:
-        if isinstance(command, SendCancel):
-            error = stream.assembly.error
-            reason = error.message if error is not None and not stream.group else "cancelled"
-            await self._tell_cancel(stream.request_id, command.group, reason, command.attempt)
-        elif isinstance(command, Publish):
-            self._tell_attempt(stream, command)
-            try:
-                await self._publish(stream, self._again(stream, command))
-            except Unavailable as error:
-                log.debug("not published again", request_id=stream.request_id, error=error.message)
-            except RequestTooLarge as error:  # with its tokens so far it does not fit into a message any more
-                self._settle(stream, stream.assembly.cancel(error.message, reason="too_large_to_resume"))
-        else:
-            self._settle(stream, await self._ask_resend(stream, command))
-
-    async def _ask_resend(self, stream: GenerationStream, command: AskResend) -> Commands:
-        assembly = stream.assembly
-        request = Resend(request_id=stream.request_id, attempt=assembly.attempt, from_seq=command.from_seq)
-        try:
-            answer = await self._bus.request(
-                subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
-            )
-            reply = decode(answer.data, ResendReply)
-        except (Unavailable, InvalidRequest) as error:
-            if assembly.attempt != request.attempt:
-                return NOTHING
-            now = self._loop.time()
-            blamed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
-            if blamed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
-                commands = assembly.on_resend_failed(error.message, now)
-            else:
-                assembly.on_resend_excused(now)
-                commands = NOTHING
-        else:
-            if assembly.attempt != request.attempt:  # another group has it by now
-                return NOTHING
-            commands = assembly.on_resend(reply, self._loop.time())
-        if not assembly.finished:
+    async def _errand(self, stream: GenerationStream, command: Command) -> None:
+        commands = await self._errands.carry_out(stream, command)
+        asked = isinstance(command, AskResend)  # frames may have come with the answer
+        if commands or asked:
+            self._settle(stream, commands)
+        if asked and not stream.assembly.finished:
             self._schedule(stream)
-        return commands
-
-    @staticmethod
-    def _tell_attempt(stream: GenerationStream, command: Publish) -> None:
-        """Logs what is offered after a loss: which request, and from where it is to go on."""
-        attempts = stream.assembly.attempts
-        if attempts.interruptions and not attempts.refusals and command.attempt == attempts.number:
-            lost, resume = attempts.interruptions[-1], command.resume
-            log.info("request offered to another group", request_id=stream.request_id,
-                     attempt=command.attempt, from_seq=resume.next_seq if resume else 0,
-                     lost_group=lost.group, reason=lost.reason)  # fmt: skip
-
-    @staticmethod
-    def _again(stream: GenerationStream, command: Publish) -> bytes:
-        """The request as that attempt."""
-        if command.attempt == stream.request.attempt:
-            return stream.data
-        later = msgspec.structs.replace(stream.request, attempt=command.attempt, resume=command.resume)
-        return encode(later)
-
-    async def _tell_cancel(
-        self, request_id: str, group: str, reason: str, attempt: int = MAX_ATTEMPT
-    ) -> None:
-        subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
-        cancel = Cancel(request_id=request_id, reason=reason[:MAX_REASON], attempt=attempt)
-        try:
-            await self._bus.publish(subject, encode(cancel))
-        except RyzError as error:  # without a broker nobody can be told; the deadline ends it there
-            log.debug("not cancelled", request_id=request_id, error=error.message)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
