@@ -32,8 +32,9 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
     others, detect, republish, first = list[float](), list[float](), list[float](), list[float]()
+    rows = []
     for fault in faults:
-        until = fault.at + _WINDOW_S
+        until, hit = fault.at + _WINDOW_S, list[float]()
         for reading in readers.readings:
             if reading.began > fault.at or reading.ended < fault.at:
                 continue
@@ -43,11 +44,13 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
                 others.append(pause)
                 continue
             pauses[fault.victim].append(pause)
+            hit.append(pause)
             detect.append(1000 * (mine.lost_at - fault.at))
             if mine.accepted_at:
                 republish.append(1000 * (mine.accepted_at - mine.lost_at))
             if mine.resumed_at:
                 first.append(1000 * (mine.resumed_at - mine.accepted_at))
+        rows.append(_row(fault, hit))
     gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
     everybody = pauses["rank"] + pauses["leader"]
     return {
@@ -70,6 +73,19 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
             "first_token": spread(first),
         },
         "back_s": spread([fault.back_s for fault in faults]),
+        "faults": rows,
+    }
+
+
+def _row(fault: Fault, pauses: list[float]) -> dict[str, Any]:
+    """One fault for itself, to see what the long pauses have in common."""
+    return {
+        "victim": fault.victim,
+        "group": fault.group,
+        "streams": len(pauses),
+        "pause_ms": spread(pauses),
+        "fetch_ms": round(1000 * fault.fetch_s, 3),
+        "back_s": round(fault.back_s, 3),
     }
 
 
