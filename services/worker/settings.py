@@ -247,7 +247,7 @@ class Settings(CommonSettings, RedisTlsSettings):
         default="none", description="`zstd` compresses stored blocks without loss, where it pays."
     )
     session_lookup_timeout_s: float = Field(
-        default=0.1, gt=0, le=30, description="How long a request waits for its session's record."
+        default=0.5, gt=0, le=30, description="How long a request waits for its session's record."
     )
     session_commit_timeout_s: float = Field(
         default=2.0, gt=0, le=60, description="How long one write of session records may take."
