@@ -7,6 +7,7 @@ tests of a run: use names of your own.
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
@@ -45,3 +46,11 @@ async def memory_bus() -> AsyncIterator[MemoryBus]:
     bus = MemoryBus()
     yield bus
     await bus.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that run in this process choose what is logged; the next test is not to inherit it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
