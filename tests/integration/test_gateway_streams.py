@@ -248,7 +248,7 @@ async def test_a_stream_that_lost_its_group_is_resumed_on_another_gateway(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Fleet(tmp_path_factory.mktemp("two-groups"), groups=2) as fleet:
-        body = chat(12, max_tokens=300, stream_options=USAGE)
+        body = chat(12, max_tokens=600, stream_options=USAGE)
         expected = await undisturbed(fleet, body)
         client = Client(body, headers={"X-Stream-Grace": "15"})
         reading = asyncio.create_task(client.begin(fleet.gateways[0]))
