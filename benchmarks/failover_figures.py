@@ -1,11 +1,12 @@
 """What came of faults under streams, in figures. Pure."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
 from benchmarks.failover_streams import Readers, Reading
+from shared.client.attempts import Interruption
 
 Victim = Literal["rank", "leader"]
 _WINDOW_S = 3.0  # after a fault in which a pause is put down to it
@@ -31,10 +32,9 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
     fetch on average after each fault.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
-    others, detect, republish, first = list[float](), list[float](), list[float](), list[float]()
-    rows = []
+    others, every, rows = list[float](), _Parts(), []
     for fault in faults:
-        until, hit = fault.at + _WINDOW_S, list[float]()
+        until, hit, parts = fault.at + _WINDOW_S, list[float](), _Parts()
         for reading in readers.readings:
             if reading.began > fault.at or reading.ended < fault.at:
                 continue
@@ -45,12 +45,9 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
                 continue
             pauses[fault.victim].append(pause)
             hit.append(pause)
-            detect.append(1000 * (mine.lost_at - fault.at))
-            if mine.accepted_at:
-                republish.append(1000 * (mine.accepted_at - mine.lost_at))
-            if mine.resumed_at:
-                first.append(1000 * (mine.resumed_at - mine.accepted_at))
-        rows.append(_row(fault, hit))
+            parts.add(fault.at, mine)
+        every.extend(parts)
+        rows.append(_row(fault, hit, parts))
     gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
     everybody = pauses["rank"] + pauses["leader"]
     return {
@@ -66,24 +63,49 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
         "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
         "others_ms": spread(others),
         "calm_ms": spread(gaps),
-        "breakdown_ms": {
-            "detect": spread(detect),
-            "republish": spread(republish),
-            "fetch": spread([1000 * fault.fetch_s for fault in faults if fault.fetch_s]),
-            "first_token": spread(first),
-        },
+        "breakdown_ms": every.spreads()
+        | {"fetch": spread([1000 * fault.fetch_s for fault in faults if fault.fetch_s])},
         "back_s": spread([fault.back_s for fault in faults]),
         "faults": rows,
     }
 
 
-def _row(fault: Fault, pauses: list[float]) -> dict[str, Any]:
+@dataclass(slots=True)
+class _Parts:
+    """What the pauses of streams whose group was hit are made of, in milliseconds."""
+
+    detect: list[float] = field(default_factory=list)
+    republish: list[float] = field(default_factory=list)
+    first_token: list[float] = field(default_factory=list)
+
+    def add(self, fault_at: float, mine: Interruption) -> None:
+        self.detect.append(1000 * (mine.lost_at - fault_at))
+        if mine.accepted_at:
+            self.republish.append(1000 * (mine.accepted_at - mine.lost_at))
+        if mine.resumed_at:
+            self.first_token.append(1000 * (mine.resumed_at - mine.accepted_at))
+
+    def extend(self, others: "_Parts") -> None:
+        self.detect += others.detect
+        self.republish += others.republish
+        self.first_token += others.first_token
+
+    def spreads(self) -> dict[str, dict[str, float]]:
+        return {
+            "detect": spread(self.detect),
+            "republish": spread(self.republish),
+            "first_token": spread(self.first_token),
+        }
+
+
+def _row(fault: Fault, pauses: list[float], parts: _Parts) -> dict[str, Any]:
     """One fault for itself, to see what the long pauses have in common."""
     return {
         "victim": fault.victim,
         "group": fault.group,
         "streams": len(pauses),
         "pause_ms": spread(pauses),
+        **{f"{part}_ms": values for part, values in parts.spreads().items()},
         "fetch_ms": round(1000 * fault.fetch_s, 3),
         "back_s": round(fault.back_s, 3),
     }
