@@ -121,7 +121,7 @@ async def _fault(fleet: Fleet, chance: random.Random, least: int, *, freezes: bo
     else:
         os.kill(pid, signal.SIGKILL)
         await fleet.await_away(group, fault.at)
-        await fleet.await_back(group, fault.at)
+        await fleet.await_back(group, time.monotonic())  # a heartbeat of before may have come after the fault
         fault.back_s = time.monotonic() - fault.at
     fault.fetch_s = mean_fetch_s(fetched, await fleet.fetches(), without=group)
     return fault

@@ -16,7 +16,7 @@ class RestartPolicy:
     max_restarts: int = 5
     window_s: float = 60.0
     first_pause_s: float = 0.2
-    max_pause_s: float = 2.0
+    max_pause_s: float = 1.5
     settled_s: float = 2.0
     _deaths: deque[float] = field(default_factory=deque)
 

@@ -43,7 +43,8 @@ class BackOff:
 
     first_s: after the first failure. The requests that the group lost begin elsewhere meanwhile, and on one
         host they need the cores. It doubles with each further one in a row.
-    longest_s: the most that it grows to.
+    longest_s: the most that it grows to, unless the first is longer. With a start of two to three seconds
+        behind it, the group is still back within five.
     give_up_after: so many failures in a row are tried again like that; then the group says that it failed,
         and waits given_up_s each time.
     healthy_s: ready for so long makes the next failure a first one again.
@@ -51,7 +52,7 @@ class BackOff:
     """
 
     first_s: float = 0.4
-    longest_s: float = 5.0
+    longest_s: float = 1.5
     give_up_after: int = 5
     given_up_s: float = 30.0
     healthy_s: float = 3.0
@@ -91,6 +92,7 @@ class FailureRecoveryManager:
             pause_s = limits.given_up_s
         else:
             # the exponent is bounded, since give_up_after may be any number
-            pause_s = min(limits.first_s * 2.0 ** min(self.in_a_row - 1, 64), limits.longest_s)
+            longest_s = max(limits.longest_s, limits.first_s)
+            pause_s = min(limits.first_s * 2.0 ** min(self.in_a_row - 1, 64), longest_s)
         pause_s = max(pause_s, rule.least_pause_s) * (1 + limits.jitter * (2 * self._draw() - 1))
         return Recovery(pause_s, gives_up, rule.fresh or self.in_a_row > 2)
