@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -246,17 +247,23 @@ def test_the_death_of_a_leader_ends_nursery_and_ranks() -> None:
         time.sleep(0.01)
 
 
-def niceness_of(pid: int) -> set[int]:
-    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
+def niceness_of(pid: int) -> Counter[int]:
+    """How many threads have which."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter(os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-async def test_ranks_give_way_when_they_are_ready(model: Path, start: RankStart) -> None:
+async def test_all_of_a_rank_but_its_lifeline_gives_way_when_it_is_ready(
+    model: Path, start: RankStart
+) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     engine = engine_of(model, rank_start=start, rank_nice=own + 7)
     try:
         info = await engine.start()
-        await until(lambda: niceness_of(info.ranks[0].pid) == {own + 7}, 10)
+        pid = info.ranks[0].pid
+        await until(lambda: niceness_of(pid) == {own: 1, own + 7: threads_of(pid) - 1}, 10)
+        assert niceness_of(pid)[own + 7] > 0
     finally:
         await engine.stop()
         await engine.stop()

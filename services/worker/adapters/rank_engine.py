@@ -14,6 +14,7 @@ import msgspec
 
 from services.worker.adapters.rank_blocks import RankBlocks
 from services.worker.adapters.rank_link import RankLink
+from services.worker.adapters.rank_status import row
 from services.worker.adapters.remote_ranks import RemoteRanks
 from services.worker.domain.failures import Failure
 from services.worker.domain.kv_messages import FetchBlocks, Fetched, Stored
@@ -22,16 +23,10 @@ from services.worker.domain.plan import (
     EngineFailed,
     EngineInfo,
     EngineRefused,
-    RankInfo,
     StepPlan,
     StepResult,
 )
-from services.worker.domain.rank_messages import (
-    Kind,
-    RankFailed,
-    RankReady,
-    pack_frame,
-)
+from services.worker.domain.rank_messages import Kind, RankFailed, RankReady, pack_frame
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
@@ -145,31 +140,11 @@ class RankEngine:
 
     def status(self) -> list[dict[str, object]]:
         """Each rank: rank, pid, state (`starting`, `ready`, `failed`), steps, memory and loaded bytes."""
-        rows: list[dict[str, object]] = []
-        for process in self._processes.ranks:
-            ready = self._ready.get(process.rank)
-            info = (
-                ready.info
-                if ready
-                else RankInfo(
-                    rank=process.rank, pid=process.pid, load_s=0.0, loaded_bytes=0, peak_rss_bytes=0
-                )
-            )
-            rows.append(
-                {
-                    "rank": process.rank,
-                    "pid": info.pid,
-                    "host": process.host,
-                    "state": "failed" if self._failure else "ready" if ready else "starting",
-                    "steps": self._steps,
-                    "memory_bytes": process.memory_bytes(),
-                    "loaded_bytes": info.loaded_bytes,
-                    "load_s": round(info.load_s, 3),
-                    "kernels": info.kernels,
-                    "kv_cache_bytes": ready.kv_cache_bytes if ready else 0,
-                }
-            )
-        return rows
+        failed = self._failure is not None
+        return [
+            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps)
+            for rank in self._processes.ranks
+        ]
 
     async def stop(self) -> None:
         """Ends all ranks: those of a healthy engine by closing their sockets, others by force.
@@ -275,6 +250,8 @@ class RankEngine:
                 future.set_result(result)
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
+        if self._failure:
+            return  # it told why, or was ended for another's failure
         ready = self._ready.get(process.rank)
         pid = ready.info.pid if ready else process.pid
         self._fail(self._health.ended(process, reason, pid))

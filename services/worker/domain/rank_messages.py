@@ -59,6 +59,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         computed, in the layers kv_cold_layers: `all`, or like `0-3,8`. max_running: how many sequences may
         have their last blocks in full precision at a time.
     kv_fd: this rank's KV socket (`kv_messages.py`). kv_store: where blocks go; None: nowhere.
+    life_fd: a socket on which nothing is sent; its end is the rank's.
     remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
         network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
     shared_fd: file for the shared-memory collectives. progress_fd: page of `progress.py`. store_*: where the
@@ -88,6 +89,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remote: int = 0
     address: str = ""
     kv_fd: int = -1
+    life_fd: int = -1
     kv_store: KVStoreConfig | None = None
     kv_cold: KVCold = "none"
     kv_hot_tokens: int = 16

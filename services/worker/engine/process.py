@@ -26,19 +26,24 @@ def bind_to_parent(parent_pid: int) -> bool:
     return os.getppid() == parent_pid
 
 
-def give_way() -> None:
+def give_way(besides: int = 0) -> None:
     """Lets processes that only pass messages on run first when cores are short: they need them for moments,
     and whoever computes needs what they bring. Never takes a higher priority than was inherited.
 
     Called when a rank is ready: a start that gives way takes for ever on a machine with too much to do.
+
+    Args:
+        besides: Id of a thread that gives way to nobody.
     """
     text = os.environ.get("RYZ_RANK_NICE", "")
     if not text.isdigit() or sys.platform != "linux":
         return
-    for thread in os.listdir("/proc/self/task"):  # each has its own
+    for thread in map(int, os.listdir("/proc/self/task")):  # each has its own
+        if thread == besides:
+            continue
         with contextlib.suppress(OSError):  # it has ended
-            now = os.getpriority(os.PRIO_PROCESS, int(thread))
-            os.setpriority(os.PRIO_PROCESS, int(thread), max(now, min(int(text), 19)))
+            now = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, max(now, min(int(text), 19)))
 
 
 def name_process(name: str) -> None:

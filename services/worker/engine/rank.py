@@ -36,6 +36,7 @@ from services.worker.engine.config import ModelError, read_config
 from services.worker.engine.device import gpu_memory, take_device
 from services.worker.engine.fingerprint import fingerprint
 from services.worker.engine.kv_channel import start as start_mover
+from services.worker.engine.lifeline import hold
 from services.worker.engine.memory import MemoryShort, ran_out
 from services.worker.engine.process import give_way
 from services.worker.engine.progress import Progress
@@ -72,8 +73,10 @@ def serve(
         try:
             config = _config(frames := _frames(sock), descriptors or {}, adapt)
             if config is not None:
+                # before anything else is open
+                lifeline = hold(config.life_fd) if config.life_fd >= 0 else 0
                 collectives = open_until_told.enter_context(closing(connect(config)))
-                _serve(sock, frames, started, config, collectives)
+                _serve(sock, frames, started, config, collectives, lifeline=lifeline)
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
             if tell:
@@ -106,6 +109,7 @@ def _config(
         store_fd=descriptors.get(config.store_fd, config.store_fd),
         progress_fd=descriptors.get(config.progress_fd, config.progress_fd),
         kv_fd=descriptors.get(config.kv_fd, config.kv_fd),
+        life_fd=descriptors.get(config.life_fd, config.life_fd),
     )
     return config if adapt is None else adapt(config)
 
@@ -116,11 +120,13 @@ def _serve(
     started: float,
     config: RankConfig,
     collectives: Collectives,
+    *,
+    lifeline: int,
 ) -> None:
     torch.set_num_threads(config.threads)
     runner, ready = load(config, collectives, started)
     sock.sendall(pack_frame(Kind.READY, ready))
-    give_way()
+    give_way(besides=lifeline)  # it does nothing but end, which must not wait for a core
     collectives.timeout_s = config.step_timeout_s
     mover = None
     if config.kv_store is not None:

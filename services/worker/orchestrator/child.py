@@ -1,10 +1,13 @@
 """What the leader can ask of a rank's process, however it was started."""
 
+import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Protocol
 
 STILL_RUNNING = "still running"
+_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Child(Protocol):
@@ -24,7 +27,7 @@ class Child(Protocol):
         ...
 
     def describe_end(self) -> str:
-        """`killed by SIGKILL`, `exit code 1`, or `still running`."""
+        """`killed by SIGKILL`, `exit code 1`, or `still running`; known from the moment that it is to end."""
         ...
 
 
@@ -39,9 +42,41 @@ class SpawnedChild:
     def describe_end(self) -> str:
         """See `Child`."""
         code = self.poll()
-        return STILL_RUNNING if code is None else exit_text(code)
+        return exit_text(coming_exit_code(self.pid) if code is None else code)
 
 
-def exit_text(code: int) -> str:
-    """An exit code in words."""
+def exit_text(code: int | None) -> str:
+    """An exit code in words; None: there is none yet."""
+    if code is None:
+        return STILL_RUNNING
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def coming_exit_code(pid: int) -> int | None:
+    """With what a process ends or has ended that nobody has collected yet; None: it does not end.
+
+    Linux tells it from the moment that the process is to end, long before it has taken the memory back and
+    the process is a zombie. 0 counts as None: so it looks for who runs, and where the kernel does not tell.
+    """
+    fields = stat(pid)
+    if not fields or fields[0] in {"T", "t"}:  # one that is stopped shows what stopped it
+        return None
+    try:
+        code = os.waitstatus_to_exitcode(int(fields[-1]))
+    except ValueError:  # that of a stop as well, which came while the kernel wrote the line
+        return None
+    return None if not code or -code in _STOPS else code
+
+
+def runs(pid: int) -> bool:
+    """Alive and no zombie: whoever inherits orphans may collect them late."""
+    fields = stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
+def stat(pid: int) -> list[str]:
+    """What follows the name in `/proc/PID/stat`: the state first, the exit status last; empty: it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -15,7 +15,9 @@ from services.worker.orchestrator.step_limit import StepLimit
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
-_EXIT_WAIT_S = 0.05  # at most, from the end of a socket, which comes first, to its process's exit code
+# At most, from the end of a socket to its process's exit code. Linux tells the code at once, except 0; other
+# kernels do when the process has ended, and a rank that closes its socket itself ends a moment later.
+_EXIT_WAIT_S = 0.05
 # What a check may add to the time that is counted, in intervals: when the leader itself stood still, or the
 # whole machine, the time in between says nothing about the ranks.
 _MOST_INTERVALS = 2.0

@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -25,7 +24,7 @@ from services.worker.domain.nursery_messages import (
     Report,
     Request,
 )
-from services.worker.orchestrator.child import STILL_RUNNING, exit_text
+from services.worker.orchestrator.child import coming_exit_code, exit_text, runs
 
 COMMAND = (sys.executable, "-m", "services.worker.engine.nursery")
 _KILLED = -9
@@ -45,7 +44,7 @@ class NurseryChild:
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
         self._nursery.listen()
-        if self.exit_code is None and self._nursery.gone and not (self.pid and _runs(self.pid)):
+        if self.exit_code is None and self._nursery.gone and not (self.pid and runs(self.pid)):
             self.exit_code = _KILLED  # the kernel does that to the children of a nursery
         return self.exit_code
 
@@ -60,11 +59,11 @@ class NurseryChild:
     def describe_end(self) -> str:
         """See `Child`."""
         code = self.poll()
+        if code is None and self.pid:
+            code = coming_exit_code(self.pid)  # the kernel knows long before the nursery may collect it
         if self._nursery.gone and code is not None:
             return f"the process that ranks are forked from ended ({self._nursery.describe_end()})"
-        if code is None and self.pid:
-            code = _ended(self.pid)  # the kernel knows before a nursery that has to wait for a core has told
-        return STILL_RUNNING if code is None else exit_text(code)
+        return exit_text(code)
 
 
 class Nursery:
@@ -143,7 +142,7 @@ class Nursery:
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        return STILL_RUNNING if code is None else exit_text(code)
+        return exit_text(code)
 
     def _take(self, report: Forked | Ended) -> None:
         if isinstance(report, Forked):
@@ -159,24 +158,3 @@ def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_KILL_WAIT_S)
-
-
-def _runs(pid: int) -> bool:
-    """Alive and no zombie: whoever inherits orphans may collect them late."""
-    fields = _stat(pid)
-    return bool(fields) and fields[0] != "Z"
-
-
-def _ended(pid: int) -> int | None:
-    """The exit code of a zombie, unless it is 0, as it looks where the kernel does not tell; else None."""
-    fields = _stat(pid)
-    status = int(fields[-1]) if fields and fields[0] == "Z" else 0
-    return os.waitstatus_to_exitcode(status) if status else None
-
-
-def _stat(pid: int) -> list[str]:
-    """What follows the name in `/proc/PID/stat`: the state first, the exit status last; empty: it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    except OSError:
-        return []

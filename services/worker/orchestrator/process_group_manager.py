@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.worker.orchestrator.child import STILL_RUNNING, Child, SpawnedChild
+from services.worker.orchestrator.child import STILL_RUNNING, Child, SpawnedChild, stat
 from services.worker.orchestrator.nursery import Nursery
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -26,14 +26,16 @@ _ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.005
 _KILL_WAIT_S = 5.0  # a killed process that the kernel does not hand over by then is stuck in a driver or disk
 _EXIT_POLL_S = 0.001
+_LIFELINES = sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
     """A running rank: its process, and the leader's end of the socket pair (non-blocking).
 
-    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number by which
-    the rank knows its own end.
+    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number of the
+    rank's end, by which the leader names it. life_sock, life_fd: the same of one on which nothing is sent;
+    its end is the rank's death, and seen before the kernel has taken the rank's memory back.
     """
 
     rank: int
@@ -41,6 +43,8 @@ class RankProcess:
     sock: socket.socket
     kv_sock: socket.socket | None = None
     kv_fd: int = -1
+    life_sock: socket.socket | None = None
+    life_fd: int = -1
 
     @property
     def pid(self) -> int:
@@ -67,11 +71,8 @@ class RankProcess:
         """The kernel's letter for what it does, such as R, S, D, T; empty when it is gone or elsewhere."""
         if not self.pid:
             return ""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
-        except OSError:
-            return ""
-        return text.rpartition(")")[2].split()[0]
+        fields = stat(self.pid)
+        return fields[0] if fields else ""
 
     def describe_end(self, wait_s: float = 0.0) -> str:
         """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running` after that time."""
@@ -79,6 +80,12 @@ class RankProcess:
         while (told := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_S)
         return told
+
+    def close(self) -> None:
+        """Closes the leader's ends of all its sockets."""
+        for sock in (self.sock, self.kv_sock, self.life_sock):
+            if sock is not None:
+                sock.close()
 
 
 class ProcessGroupManager:
@@ -138,11 +145,12 @@ class ProcessGroupManager:
             for rank in range(world):
                 with contextlib.ExitStack() as after, contextlib.ExitStack() as on_failure:
                     ours, theirs = _socket_pair(after, on_failure)
-                    kv_ours, kv_theirs = _socket_pair(after, on_failure) if kv_sockets else (None, None)
-                    own = [] if kv_theirs is None else [kv_theirs.fileno()]
+                    kv_sock, kv_fd = _passed(after, on_failure) if kv_sockets else (None, -1)
+                    life_sock, life_fd = _passed(after, on_failure) if _LIFELINES else (None, -1)
+                    own = [fd for fd in (kv_fd, life_fd) if fd >= 0]
                     process = self._start(rank, theirs, threads, [*inherit, *own])
                     on_failure.pop_all()
-                    self.ranks.append(RankProcess(rank, process, ours, kv_ours, *own))
+                    self.ranks.append(RankProcess(rank, process, ours, kv_sock, kv_fd, life_sock, life_fd))
         except OSError:
             self.kill()
             raise
@@ -166,9 +174,7 @@ class ProcessGroupManager:
         """
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
-            rank.sock.close()
-            if rank.kv_sock is not None:
-                rank.kv_sock.close()
+            rank.close()
         await _wait(ranks, grace_s)
         for rank in ranks:
             if rank.process.poll() is None:
@@ -221,6 +227,12 @@ def _socket_pair(
     after.callback(theirs.close)
     ours.setblocking(False)
     return ours, theirs
+
+
+def _passed(after: contextlib.ExitStack, on_failure: contextlib.ExitStack) -> tuple[socket.socket, int]:
+    """The leader's end of one more, and the number of the rank's, which goes by it."""
+    ours, theirs = _socket_pair(after, on_failure)
+    return ours, theirs.fileno()
 
 
 async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:

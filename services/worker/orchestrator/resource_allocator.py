@@ -66,7 +66,7 @@ class ResourceAllocator:
 
     def config_of(self, rank: RankProcess, config: RankConfig) -> RankConfig:
         """That rank's copy: with its number, and without what a rank of another host cannot inherit."""
-        own = msgspec.structs.replace(config, rank=rank.rank, kv_fd=rank.kv_fd)
+        own = msgspec.structs.replace(config, rank=rank.rank, kv_fd=rank.kv_fd, life_fd=rank.life_fd)
         return msgspec.structs.replace(own, store_fd=-1, progress_fd=-1) if rank.host else own
 
     def memory_limit(self, rank: RankProcess, ready: RankReady) -> int:
