@@ -10,6 +10,7 @@ from collections import deque
 from shared.client.attempts import Attempts, RetryBudget
 from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, Commands, Publish, SendCancel
 from shared.client.offers import Offers
+from shared.client.order import FrameOrder
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, from_code
 from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, ResumePoint, Tokens, Usage
@@ -27,9 +28,9 @@ class Assembly:
     """
 
     __slots__ = (
-        "_asking", "_attempts", "_budget", "_deadline", "_fenced", "_held", "_instance", "_last_heard",
-        "_offers", "_reach", "_retry_at", "_settings", "_stats", "_tries", "accepted", "error", "finished",
-        "group", "max_ready", "next_seq", "ready", "request_id", "usage",
+        "_attempts", "_budget", "_deadline", "_fenced", "_instance", "_offers", "_order", "_reach",
+        "_settings", "_stats", "accepted", "error", "finished", "group", "max_ready", "ready", "request_id",
+        "usage",
     )  # fmt: skip
 
     def __init__(
@@ -49,7 +50,6 @@ class Assembly:
         self.request_id = request_id
         self.accepted: Accepted | None = None
         self.group = ""
-        self.next_seq = resume.next_seq if resume is not None else 0
         self.max_ready = max_ready
         self.ready: deque[Tokens] = deque()
         self.finished = False
@@ -60,20 +60,21 @@ class Assembly:
         self._settings = settings
         self._stats = stats
         self._deadline = deadline
-        self._held: dict[int, AnyFrame] = {}
+        self._order = FrameOrder(settings, resume.next_seq if resume is not None else 0, now)
         self._instance = ""
         self._fenced = -1  # the newest attempt whose late frames were answered with a cancel
         self._reach = 0  # below that number somebody else has handed frames on already
-        self._last_heard = now
         self._offers = Offers(settings, now)
-        self._asking = False
-        self._tries = 0
-        self._retry_at = 0.0
 
     @property
     def attempt(self) -> int:
         """The attempt that counts."""
         return self._attempts.number
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the frame that is to come next."""
+        return self._order.next_seq
 
     @property
     def attempts(self) -> Attempts:
@@ -90,15 +91,12 @@ class Assembly:
         """When `tick` has something to do, if nothing arrives until then."""
         if not self.group:
             return min(self._deadline, self._offers.due)
-        if self._asking:
-            return self._deadline
-        patience = 0.0 if self._held or self._tries else self._settings.probe_interval_s
-        return min(self._deadline, max(self._retry_at, self._last_heard + patience))
+        return self._order.due(self._deadline)
 
     @property
     def has_gap(self) -> bool:
         """Frames are held back because one before them is missing."""
-        return bool(self._held)
+        return self._order.num_held > 0
 
     def adopt(self, group: str, instance_id: str, first_seq: int, reach: int) -> Commands:
         """The request runs already, and was somebody else's: its frames from `first_seq` on are asked for.
@@ -107,7 +105,7 @@ class Assembly:
         before they are here is an end.
         """
         self.group, self._instance = group, instance_id
-        self.next_seq, self._reach = first_seq, reach
+        self._order.next_seq, self._reach = first_seq, reach
         self._attempts.accepted = True
         return self._ask()
 
@@ -128,7 +126,7 @@ class Assembly:
         if not self.group and group and not (isinstance(frame, Failed) and frame.seq == self.next_seq):
             self.group = group  # else it refuses
             self._attempts.accept(now)
-        self._last_heard = now
+        self._order.heard_at = now
         return self._place(frame, now)
 
     def on_no_responders(self, now: float) -> Commands:
@@ -151,7 +149,7 @@ class Assembly:
 
     def on_resend(self, reply: ResendReply, now: float) -> Commands:
         """The leader answered `AskResend`."""
-        self._asking = False
+        self._order.asking = False
         if self.finished:
             return NOTHING
         if reply.attempt > self._attempts.number:
@@ -163,19 +161,15 @@ class Assembly:
 
     def on_resend_failed(self, why: str, now: float) -> Commands:
         """`AskResend` had no answer, or a useless one."""
-        self._asking = False
-        if self.finished:
+        self._order.asking = False
+        if self.finished or self._order.unanswered(now):
             return NOTHING
-        self._tries += 1
-        if self._tries >= self._settings.resend_attempts:
-            return self._lose(why, "no_answer", now)
-        self._retry_at = now + self._settings.resend_timeout_s / 2
-        return NOTHING
+        return self._lose(why, "no_answer", now)
 
     def on_resend_excused(self, now: float) -> None:
         """`AskResend` had no answer, but the broker is away or was a moment ago: nobody is blamed."""
-        self._asking = False
-        self._retry_at = now + self._settings.resend_timeout_s / 2
+        self._order.asking = False
+        self._order.pause(now)
 
     def cancel(self, message: str = "the caller cancelled the request", **data: str) -> Commands:
         """The caller no longer wants it."""
@@ -194,25 +188,21 @@ class Assembly:
             return (SendCancel(self.group, self._attempts.number),)
         if not self.group:
             return self._tick_unaccepted(now, connected)
-        silent = now - self._last_heard >= self._settings.probe_interval_s
-        missing = silent or bool(self._held) or self._tries > 0
-        if self._asking or now < self._retry_at or not missing:
+        if not (self._order.may_ask(now) and self._order.misses(now)):
             return NOTHING
         if not connected:
-            self._retry_at = now + self._settings.resend_timeout_s / 2
+            self._order.pause(now)
             return NOTHING
         return self._ask()
 
     def _place(self, frame: AnyFrame, now: float) -> Commands:
-        seq = frame.seq
-        if seq == self.next_seq:
+        if frame.seq == self.next_seq:
             return self._take_all(frame, now)
-        if seq < self.next_seq or seq in self._held:
+        if self._order.knows(frame.seq):
             self._stats.duplicates += 1
             return NOTHING
-        if len(self._held) < self._settings.max_buffered_frames:
-            self._held[seq] = frame
-        if not self.group or self._asking or now < self._retry_at:
+        self._order.hold(frame)
+        if not self.group or not self._order.may_ask(now):
             return NOTHING
         self._stats.gaps += 1
         return self._ask()
@@ -220,19 +210,19 @@ class Assembly:
     def _take_resent(self, reply: ResendReply, now: float) -> Commands:
         before, attempt = self.next_seq, self._attempts.number
         commands: list[Command] = []
-        self._asking = True  # gaps inside the answer are dealt with below, once
+        self._order.asking = True  # gaps inside the answer are dealt with below, once
         for frame in reply.frames:
             commands += self.on_frame(frame, self.group, now)
-        self._asking = False
-        self._last_heard = now
+        self._order.asking = False
+        self._order.heard_at = now
         if self.finished or self._attempts.number != attempt:
             return tuple(commands)
-        missing = reply.next_seq > self.next_seq or bool(self._held)
+        missing = reply.next_seq > self.next_seq or self.has_gap
+        if not missing or self.next_seq > before:
+            self._order.answered()
         if not missing:
-            self._tries = 0
             return tuple(commands)
         if self.next_seq > before:  # a long answer comes in parts
-            self._tries = 0
             return (*commands, *self._ask())
         return (*commands, *self.on_resend_failed("its leader no longer has the missing frames", now))
 
@@ -260,19 +250,18 @@ class Assembly:
             if isinstance(frame, Failed):
                 return self._take_failed(frame, now)
             self._take(frame, now)
-            frame = self._held.pop(self.next_seq, None) if self._held else None
+            frame = self._order.release()
         if len(self.ready) > self.max_ready and not self.finished:
             return self.cancel(
                 f"the reader of request {self.request_id} fell {self.max_ready} frames behind; read faster, "
                 "or raise RYZ_CLIENT_MAX_BUFFERED_FRAMES",
                 reason="slow_reader",
             )
-        if not self._held:
-            self._tries = 0
+        self._order.whole()
         return NOTHING
 
     def _take(self, frame: Accepted | Tokens | Done, now: float) -> None:
-        self.next_seq = frame.seq + 1
+        self._order.advance(frame.seq)
         if isinstance(frame, Tokens):
             pause_s = self._attempts.take(frame, now)
             if pause_s:
@@ -295,7 +284,7 @@ class Assembly:
         passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not self.group)
         if passing or frame.resumable:
             return self._wait(error, now)
-        self.next_seq = frame.seq + 1
+        self._order.advance(frame.seq)
         self._fail(error)
         return NOTHING
 
@@ -320,7 +309,7 @@ class Assembly:
         return Publish(self._attempts.number, self._attempts.point(self.next_seq))
 
     def _ask(self) -> Commands:
-        self._asking = True
+        self._order.asking = True
         self._stats.resends += 1
         return (AskResend(self.group, self.next_seq),)
 
@@ -329,7 +318,7 @@ class Assembly:
         group, attempt = self.group, self._attempts.number
         self._stats.lost += 1
         cancel = () if told else (SendCancel(group, attempt),)
-        if self.next_seq < self._reach or not self._attempts.lose(group, reason, self._last_heard, now):
+        if self.next_seq < self._reach or not self._attempts.lose(group, reason, self._order.heard_at, now):
             often = f" ({self._attempts.losses} groups in all)" if self._attempts.losses > 1 else ""
             message = (
                 f"group {group} was lost while it ran request {self.request_id}{often}: {why}; "
@@ -356,11 +345,9 @@ class Assembly:
         return NOTHING
 
     def _begin(self) -> None:
-        """A new attempt; what was held back belongs to the old one."""
-        self._held.clear()
+        """A new attempt, which no group has yet."""
+        self._order.begin()
         self.group = self._instance = ""
-        self._asking = False
-        self._tries, self._retry_at = 0, 0.0
 
     def _story(self) -> str:
         """What came before an end, in words."""
@@ -372,4 +359,4 @@ class Assembly:
     def _fail(self, error: RyzError) -> None:
         self.error = error
         self.finished = True
-        self._held.clear()
+        self._order.drop()

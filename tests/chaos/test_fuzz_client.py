@@ -144,7 +144,7 @@ def test_an_assembly_ends_once_and_keeps_little_whatever_arrives(
         else:
             came = getattr(assembly, name)(*given_, now) or ()
         commands += came
-        assert len(assembly._held) <= SETTINGS.max_buffered_frames
+        assert assembly._order.num_held <= SETTINGS.max_buffered_frames
         assert len(assembly.ready) <= MAX_READY + SETTINGS.max_buffered_frames + 1
         if end is not None:
             assert (assembly.error, assembly.usage) == end

@@ -98,7 +98,7 @@ def test_frames_that_are_held_back_are_bounded(numbers: list[int]) -> None:
     assembly.on_frame(Accepted(request_id="r1", group="g0"), "g0", 0.0)
     for number in numbers:
         assembly.on_frame(Tokens(request_id="r1", seq=number + 2, deltas=[]), "g0", 0.0)
-    assert len(assembly._held) <= SETTINGS.max_buffered_frames
+    assert assembly._order.num_held <= SETTINGS.max_buffered_frames
     assert not assembly.ready
 
 
