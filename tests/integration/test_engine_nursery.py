@@ -218,6 +218,20 @@ async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
         manager.close()
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+async def test_a_group_that_ended_leaves_no_socket_open(start: RankStart) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    manager = ProcessGroupManager(start=start)
+    for _ in range(2):
+        ranks = manager.spawn(2, 1, kv_sockets=True)
+        sockets = [sock for rank in ranks for sock in (rank.sock, rank.kv_sock, rank.life_sock)]
+        assert None not in sockets
+        manager.kill()
+        await manager.stop(0.0)
+    manager.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 LEADER = """
 import os, sys
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
