@@ -116,6 +116,43 @@ def test_a_missing_head_a_missing_block_and_another_type(redis_url: str) -> None
         assert said(both.fetch(stored[6:8])) == {"count": 2}, "that was no trouble with the store"
 
 
+def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
+    """The blocks of the next ones are asked for before the last have come: none may get another's."""
+    stored, look = names(40), client(redis_url)
+    with rank(_config(redis_url), FakeBlocks(range(3), num_blocks=400)) as both:
+        both.blocks.fill(seed=5)
+        both.store(stored)
+        original = both.blocks.data[:40].copy()
+        look.delete(data_key(stored[7]))
+        look.set(data_key(stored[22]), b"a string", ex=60)
+        key, field = data_key(stored[31]), head_field(1)
+        value = look.hget(key, field)
+        assert isinstance(value, bytes)
+        look.hset(key, field.decode(), value[:-1])
+        both.blocks.data[40:] = 0
+        parts = [stored[at : at + 3] for at in range(0, 39, 3)]
+        for number, part in enumerate(parts):
+            places = list(range(100 + 3 * number, 100 + 3 * number + len(part)))
+            order = FetchBlocks(fetch_id=1000 + number, blocks=places, names=b"".join(part))
+            both.mover.fetch(order)
+            both.mover.fetch(
+                FetchBlocks(fetch_id=-1 - number, blocks=[], names=b"")
+            )  # asks whether it is there
+        both.reports.until(lambda: len(both.reports.fetched) == 2 * len(parts))
+        told = [said(both.reports.fetched[1000 + number]) for number in range(len(parts))]
+        assert told[2] == {"count": 1, "missing": True}
+        assert told[7]["count"] == 1
+        assert "WRONGTYPE" in str(told[7]["error"])
+        assert told[10] == {"count": 1, "corrupt": stored[31]}
+        assert [one for number, one in enumerate(told) if number not in {2, 7, 10}] == [{"count": 3}] * 10
+        assert not any(both.reports.fetched[-1 - number].error for number in range(len(parts)))
+        for number in range(len(parts)):
+            first, count = 3 * number, both.reports.fetched[1000 + number].count
+            got = both.blocks.data[100 + first : 100 + first + count]
+            assert np.array_equal(got, original[first : first + count])
+        assert not both.blocks.data[108].any(), "nothing comes after what is missing"
+
+
 def test_an_order_that_makes_no_sense_is_answered(redis_url: str) -> None:
     stored = names(4)
     with rank(_config(redis_url), FakeBlocks(range(2), num_blocks=8)) as both:
