@@ -27,8 +27,8 @@ serve: install ## install, then start the whole stack on this machine (Ctrl-C en
 test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS: options for pytest)
 	$(BIN)/python -m pytest -m "not compose and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) $(ARGS)
 
-chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two
-	RYZ_CHAOS=full $(BIN)/python -m pytest tests/chaos $(ARGS)
+chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
+	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from benchmarks.failover import Plan, measure
+from tests.chaos.figures import record
 from tests.chaos.scale import scaled
 from tests.e2e.kit import Stack
 
@@ -26,7 +27,7 @@ def say(text: str) -> None:
 def test_kills_lose_nothing(pair: Stack) -> None:
     plan = Plan("demo", faults=scaled(5, 100), streams=STREAMS, tokens=TOKENS, seed=3)
     report = asyncio.run(measure(pair.state.nats_urls, plan, say))
-    print(report)
+    record("kills", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
     assert report["kills"] == plan.faults
     assert report["interrupted"] > 0
@@ -38,7 +39,7 @@ def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: St
     """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
     plan = Plan("demo", faults=scaled(3, 30), streams=STREAMS, tokens=128, seed=4, freezes=True)
     report = asyncio.run(measure(pair.state.nats_urls, plan, say))
-    print(report)
+    record("freezes", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
     assert report["interrupted"] > 0
     assert report["client"]["ignored"] > 0  # late frames; an unequal stream would show one that was taken

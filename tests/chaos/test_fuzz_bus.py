@@ -18,6 +18,7 @@ from shared import subjects
 from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.messages import Wire
+from tests.chaos.figures import record
 from tests.chaos.fuzz_shapes import messages
 from tests.chaos.fuzz_watch import Watch
 from tests.chaos.raw_nats import RawNats
@@ -208,6 +209,7 @@ def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
             runner.run(gun.settle())
         finally:
             runner.run(gun.unload())
+    record("fuzz_bus", messages=gun.fired, subjects=len({target.subject for target in TARGETS}))
     assert gun.fired > NUM_MESSAGES * 0.9
     # subjects that the broker does not let through have not been tried: only replies may be refused
     refused = {refusal for refusal in gun.refusals() if "Publish to" in refusal}

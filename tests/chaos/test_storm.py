@@ -5,10 +5,12 @@ held before. What is kept for a while is kept for seconds here, so that it is se
 """
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.figures import record
 from tests.chaos.scale import full, scaled
 from tests.chaos.storm import KEYS, Outcome, Storm, shown
 from tests.chaos.storm_faults import Faults
@@ -40,10 +42,21 @@ async def weather(
         began = time.monotonic()
         rough = await storm.run(visits, seconds, faults, floods=scaled(2, 10))
         await take_when_quiet(stack, storm.asks)
-        print(f"the storm took {time.monotonic() - began:.0f} s; {dict(faults.counted())}")
+        took_s = round(time.monotonic() - began)
         last = await storm.run(calm, 6.0)
         after = await take_when_quiet(stack, storm.asks)
-        print(shown([first, rough, last]), before, after, f"{len(storm.losses)} losses", sep="\n", flush=True)
+        print(shown([first, rough, last]), f"{len(storm.losses)} losses", sep="\n", flush=True)
+    record(
+        "storm_demo" if ranks else "storm_null",
+        seconds=took_s,
+        faults=dict(faults.counted()),
+        visits=sum(one.endings.total() for one in (first, rough, last)),
+        endings=dict(sorted(rough.endings.items())),
+        problems=sum(len(one.problems) for one in (first, rough, last)),
+        before=asdict(before),
+        after=asdict(after),
+        grown=growth(before, after),
+    )
     assert_right(first, rough, last)
     assert rough.count("done") >= 0.3 * visits
     assert sum(one.count("rate_limited") for one in (first, rough, last)) > 0
