@@ -5,6 +5,7 @@ killed, or a leader is frozen for a while. A time without faults afterwards coun
 """
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -57,6 +58,8 @@ async def measure(urls: Mapping[str, str], plan: Plan, progress: Callable[[str],
         requests = make_requests(plan.model, plan.streams, plan.tokens)
         progress("without faults")
         expected, calm = await _undisturbed(client, requests)
+        gc.collect()
+        gc.freeze()  # what is there stays; collections look at what comes from here on
         readers = Readers(client, requests, expected, _STREAM_S)
         faults, chance = [], random.Random(plan.seed)
         for number in range(plan.faults):

@@ -1,5 +1,6 @@
 """The arithmetic of `ryz bench failover`: which pause belongs to which fault, and what counts as equal."""
 
+from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from shared.messages import Usage
 
 
 def reading(arrivals: list[float], *lost: float) -> Reading:
-    one = Reading(0, began=0.0, arrivals=arrivals, ended=arrivals[-1])
+    one = Reading(0, began=0.0, arrivals=array("d", arrivals), ended=arrivals[-1])
     for at in lost:
         one.interruptions.append(Interruption("g0", "silent", at, at, at + 0.01, at + 0.04))
     return one
