@@ -2,14 +2,14 @@
 
 import statistics
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Literal
 
 from benchmarks.failover_streams import Readers, Reading
 from shared.client.attempts import Interruption
 
 Victim = Literal["rank", "leader"]
-_WINDOW_S = 3.0  # after a fault in which a pause is put down to it
+_WINDOW_S = 3.0  # after a fault in which a pause is put down to it, unless the next fault comes before
 
 
 @dataclass(slots=True)
@@ -33,8 +33,10 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
     others, every, rows = list[float](), _Parts(), []
-    for fault in faults:
+    for fault, following in zip_longest(faults, faults[1:]):
         until, hit, parts = fault.at + _WINDOW_S, list[float](), _Parts()
+        if following is not None:
+            until = min(until, following.at)
         for reading in readers.readings:
             if reading.began > fault.at or reading.ended < fault.at:
                 continue

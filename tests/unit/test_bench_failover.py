@@ -41,6 +41,15 @@ def test_a_pause_counts_for_the_streams_whose_group_was_hit() -> None:
     assert (row["streams"], row["pause_ms"]["max"], row["back_s"]) == (1, 110.0, 1.5)
 
 
+def test_what_the_next_fault_did_is_not_put_down_to_the_one_before() -> None:
+    other = reading([1.0, 1.98, 2.03, 2.5, 2.9, 3.0], 2.53)  # hit by the second fault only
+    told = report([Fault("rank", "g1", 2.0), Fault("rank", "g0", 2.51)], other)
+    assert told["interrupted"] == 1
+    assert [row["streams"] for row in told["faults"]] == [0, 1]
+    assert told["others_ms"]["p50"] == 470.0
+    assert told["pause_ms"]["p50"] == 400.0
+
+
 def test_the_longest_of_several_pauses_after_a_fault_counts() -> None:
     one = reading([1.0, 2.1, 2.2, 2.9, 9.0])
     assert one.pause_around(2.0, 3.0) == 9.0 - 2.9
