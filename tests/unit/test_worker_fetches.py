@@ -343,3 +343,5 @@ def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
     assert not costs.fetches(4, 1.0)
     assert not costs.fetches(4, 1.0, ahead=128)
     assert costs.fetches(4, 1.0, ahead=512)
+    assert not costs.fetches(4, 1.0, ahead=512, under_way=(2, 8)), "fetches are waited for, too"
+    assert costs.fetches(4, 1.0, ahead=4096, under_way=(2, 8))

@@ -28,13 +28,14 @@ class Fetch:
 
 
 class Fetches:
-    """All fetches under way; new ones are handed out once, by `take`."""
+    """All fetches under way; new ones are handed out once, by `take`. num_blocks: that they bring."""
 
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
         self._under_way: dict[int, Fetch] = {}
         self._new: list[Fetch] = []
         self._last_id = 0
+        self.num_blocks = 0
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -88,6 +89,7 @@ class Fetches:
         fetch = self._under_way.pop(fetch_id, None)
         if fetch is None:
             return None
+        self.num_blocks -= len(fetch.names)
         self._blocks.register(fetch.table, fetch.first, fetch.names[:count])
         if fetch.sequence is None:
             self._blocks.release(fetch.table)
@@ -100,5 +102,6 @@ class Fetches:
         blocks = list(self._blocks.table(table)[first : first + len(names)])
         fetch = Fetch(self._last_id, table, first, list(names), blocks, sequence)
         self._under_way[self._last_id] = fetch
+        self.num_blocks += len(fetch.names)
         self._new.append(fetch)
         return self._last_id

@@ -39,7 +39,9 @@ class KVCosts:
         self._token_s[size] = token_s if known is None else known + _WEIGHT * (token_s - known)
 
     def fetched(self, num_blocks: int, seconds: float, now: float) -> None:
-        """A fetch brought so many blocks; `now` is monotonic seconds."""
+        """A fetch brought so many blocks; `now` is monotonic seconds. seconds: since it began, or since the
+        one before it was done, for which it had to wait.
+        """
         self._last_fetch = now
         self._weight = self._weight * _KEPT + 1
         self._blocks = self._blocks * _KEPT + num_blocks
@@ -57,14 +59,20 @@ class KVCosts:
         fixed, each = self._fetch_line()
         return fixed + each * num_blocks
 
-    def fetches(self, num_blocks: int, now: float, ahead: int = 0) -> bool:
+    def fetches(
+        self, num_blocks: int, now: float, ahead: int = 0, under_way: tuple[int, int] = (0, 0)
+    ) -> bool:
         """Whether fetching that many blocks is the faster way.
 
         ahead: tokens that are to be computed before. They hold up whoever computes, and not who fetches.
+        under_way: fetches, and the blocks that they bring, which hold up who fetches. So when many come at
+        once, as after the loss of a group, some compute while others fetch.
         """
         if self._mode != "auto":
             return self._mode == "always"
-        if self.fetch_s(num_blocks) < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
+        fixed, each = self._fetch_line()
+        fetch_s = fixed * (under_way[0] + 1) + each * (under_way[1] + num_blocks)
+        if fetch_s < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
             return True
         return now - self._last_fetch > RETRY_S  # what is never tried is never seen to be fast again
 

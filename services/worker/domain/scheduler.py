@@ -85,7 +85,7 @@ class Scheduler:
             limits,
             names,
             self.write_behind,
-            lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead),
+            lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.under_way),
         )
         self._names = names
         self._pace = Pace(limits.step_target_s)
@@ -157,6 +157,11 @@ class Scheduler:
         return StepPlan(
             step_id=self._step_id, release=release, admit=draft.admit, slices=draft.slices, store=store
         )
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """Fetches that have not come, and the blocks that they bring."""
+        return len(self.queues.fetches), self.queues.fetches.num_blocks
 
     def take_fetches(self) -> list[Fetch]:
         """What has to be fetched from the store now, into blocks that no later plan names until it is done.

@@ -56,6 +56,7 @@ class FetchOrders:
         self._scheduler: Scheduler | None = None
         self._arrived: dict[int, asyncio.Future[int]] = {}
         self._last_probe = 0
+        self._last_done = 0.0  # when a fetch last was
 
     def open(self, scheduler: Scheduler) -> None:
         """An engine was started, with this scheduler; answers to others' orders are not heard any more."""
@@ -122,7 +123,7 @@ class FetchOrders:
         future.add_done_callback(done)
 
     def _take(self, order: _Order, answer: Fetched) -> None:
-        fetch, metrics = order.fetch, self._metrics
+        fetch, metrics, now = order.fetch, self._metrics, self._clock()
         order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
         metrics.kv_fetched_bytes.inc(answer.num_bytes)
@@ -132,15 +133,16 @@ class FetchOrders:
         missing = fetch.names[answer.count : answer.count + 1] if answer.missing else []
         order.scheduler.write_behind.distrust(corrupt + missing)
         if not order.late:
-            self._account(order, answer)
+            self._account(order, answer, now)
+        self._last_done = now
         arrived = self._arrived.get(fetch.fetch_id)
         if arrived is not None and not arrived.done():
             arrived.set_result(answer.count)
         self._work()
 
-    def _account(self, order: _Order, answer: Fetched) -> None:
+    def _account(self, order: _Order, answer: Fetched, now: float) -> None:
         """Learns from a fetch that was done in time."""
-        seconds, wanted, health = self._clock() - order.began, len(order.fetch.names), self._health
+        seconds, wanted, health = now - order.began, len(order.fetch.names), self._health
         outcome = "whole" if answer.count == wanted else "part" if answer.count else "nothing"
         self._metrics.kv_fetches.labels(outcome).inc()
         self._metrics.kv_fetch_seconds.observe(seconds)
@@ -149,7 +151,7 @@ class FetchOrders:
             return
         health.worked(health.moves)
         if answer.count == wanted:
-            self._costs.fetched(wanted, seconds, self._clock())
+            self._costs.fetched(wanted, now - max(order.began, self._last_done), now)
 
     def _give_up(self, order: _Order) -> None:
         """The store takes too long; who waits computes instead, and the slowness is remembered."""

@@ -186,7 +186,7 @@ class KVTier:
         if count <= here:
             return "warm" if here else "new"
         fetches = policy == "fetch" or self.costs.fetches(
-            count - here, self._clock(), scheduler.queued_tokens
+            count - here, self._clock(), scheduler.queued_tokens, scheduler.under_way
         )
         return "fetch" if fetches else "recompute"
 
