@@ -20,5 +20,5 @@ def record(test: str, **figures: Any) -> None:
         return
     path = Path(_PATH)
     told = json.loads(path.read_text()) if path.exists() else {"machine": machine(SERVING_PACKAGES)}
-    told |= {"commit": commit(), test: figures}
+    told[test] = {"commit": commit()} | figures  # other tests may have run at other ones
     path.write_text(json.dumps(told, indent=1) + "\n")

@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Stock:
     tasks: Counter[str] = field(default_factory=Counter)
     named_segments: list[str] = field(default_factory=list)
     zombies: int = 0
+
+    def told(self) -> dict[str, Any]:
+        """All of it by name, for JSON; `asdict` would count the entries of counters."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def growth(before: Stock, after: Stock) -> list[str]:

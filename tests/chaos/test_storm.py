@@ -5,7 +5,6 @@ held before. What is kept for a while is kept for seconds here, so that it is se
 """
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -53,8 +52,8 @@ async def weather(
         visits=sum(one.endings.total() for one in (first, rough, last)),
         endings=dict(sorted(rough.endings.items())),
         problems=sum(len(one.problems) for one in (first, rough, last)),
-        before=asdict(before),
-        after=asdict(after),
+        before=before.told(),
+        after=after.told(),
         grown=growth(before, after),
     )
     assert_right(first, rough, last)
