@@ -345,3 +345,15 @@ def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
     assert costs.fetches(4, 1.0, ahead=512)
     assert not costs.fetches(4, 1.0, ahead=512, under_way=(2, 8)), "fetches are waited for, too"
     assert costs.fetches(4, 1.0, ahead=4096, under_way=(2, 8))
+
+
+def test_a_store_that_was_not_used_for_long_is_tried_by_one() -> None:
+    costs = KVCosts(512)
+    costs.computed(512, 0.02)
+    assert costs.fetches(4, 0.0), "never tried"
+    assert not costs.fetches(4, 0.0, under_way=(1, 4))
+    for _ in range(20):
+        costs.fetched(4, 0.012, 0.0)
+    assert costs.fetches(4, 1.0 + RETRY_S)
+    assert not costs.fetches(4, 1.0 + RETRY_S, under_way=(1, 4)), "that one tells whether it is fast"
+    assert costs.fetches(4, 1.0 + RETRY_S, ahead=4096, under_way=(1, 4))

@@ -97,6 +97,12 @@ class Fetches:
             fetch.sequence.fetching = 0
         return fetch
 
+    def check_invariants(self) -> None:
+        """Raises `AssertionError` when the count of blocks is not that of the fetches."""
+        brought = sum(len(fetch.names) for fetch in self._under_way.values())
+        if self.num_blocks != brought:
+            raise AssertionError(f"fetches say that they bring {self.num_blocks} blocks, it is {brought}")
+
     def _open(self, table: int, first: int, names: Items[bytes], sequence: Sequence | None) -> int:
         self._last_id += 1
         blocks = list(self._blocks.table(table)[first : first + len(names)])

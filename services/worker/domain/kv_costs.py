@@ -74,7 +74,8 @@ class KVCosts:
         fetch_s = fixed * (under_way[0] + 1) + each * (under_way[1] + num_blocks)
         if fetch_s < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
             return True
-        return now - self._last_fetch > RETRY_S  # what is never tried is never seen to be fast again
+        # what is never tried is never seen to be fast again; one at a time tells it
+        return not under_way[0] and now - self._last_fetch > RETRY_S
 
     def rates(self) -> tuple[float, float, float]:
         """Tokens a second computed, and fetched, and seconds that a fetch takes on top; 0: not measured."""

@@ -140,6 +140,7 @@ class Queues:
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks and sequences do not agree."""
         self.blocks.check_invariants()
+        self.fetches.check_invariants()
         for sequence in self.running:
             held = len(self.blocks.table(sequence.seq_id)) * BLOCK_SIZE
             sound = sequence.computed <= sequence.planned <= sequence.capacity == held
