@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.worker.orchestrator import child
-from services.worker.orchestrator.child import SpawnedChild, coming_exit_code, runs, stat
+from services.worker.orchestrator.child import SpawnedChild, coming_exit_code, exit_text, runs, stat
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/PID/stat")
 
@@ -98,3 +98,7 @@ def test_an_exit_code_is_told_unless_it_is_0() -> None:
             os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
             assert coming_exit_code(one.pid) == (code or None)
             assert SpawnedChild(one).describe_end() == f"exit code {code}"
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert exit_text(-(signal.SIGRTMIN + 6)) == f"killed by signal {signal.SIGRTMIN + 6}"

@@ -49,7 +49,12 @@ def exit_text(code: int | None) -> str:
     """An exit code in words; None: there is none yet."""
     if code is None:
         return STILL_RUNNING
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # those for real time have no names
+        return f"killed by signal {-code}"
 
 
 def coming_exit_code(pid: int) -> int | None:
