@@ -79,6 +79,7 @@ async def measure(urls: Mapping[str, str], plan: Plan, progress: Callable[[str],
         shape = {"concurrency": plan.streams, "tokens": plan.tokens, "freezes": plan.freezes}
         return report | {"without_faults": calm_report, "client": counted} | shape
     finally:
+        gc.unfreeze()
         await client.close()
         await hears.close()
         await asks.close()

@@ -29,7 +29,8 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
     """pause_ms: of streams whose group was hit; others_ms: of other streams at the same time; calm_ms:
     between frames without faults. breakdown_ms: from the fault until the caller knew of the loss, from there
     until another group had the request, and from there until tokens came; fetch is a part of that, of one
-    fetch on average after each fault.
+    fetch on average after each fault. uncounted: losses that no pause stands for, mostly of streams that
+    began after the fault and went to the group before anybody knew.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
     others, every, rows = list[float](), _Parts(), []
@@ -52,11 +53,13 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
         rows.append(_row(fault, hit, parts))
     gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
     everybody = pauses["rank"] + pauses["leader"]
+    losses = sum(len(reading.interruptions) for reading in readers.readings)
     return {
         "kills": len(faults),
         "killed": {victim: sum(fault.victim == victim for fault in faults) for victim in pauses},
         "streams": len(readers.readings),
         "interrupted": len(everybody),
+        "uncounted": losses - len(everybody),
         "unequal": readers.unequal,
         "lost": len(readers.failures),
         "hung": sum(failure.startswith("deadline") for failure in readers.failures),

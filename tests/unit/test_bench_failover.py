@@ -50,6 +50,14 @@ def test_what_the_next_fault_did_is_not_put_down_to_the_one_before() -> None:
     assert told["pause_ms"]["p50"] == 400.0
 
 
+def test_losses_that_no_pause_stands_for_are_told() -> None:
+    hit = reading([1.9, 2.11, 2.2], 2.02)
+    late = reading([2.2, 2.3], 2.02)  # went to the group when it was gone
+    late.began = 2.01
+    told = report([Fault("rank", "g0", 2.0)], hit, late)
+    assert (told["interrupted"], told["uncounted"]) == (1, 1)
+
+
 def test_the_longest_of_several_pauses_after_a_fault_counts() -> None:
     one = reading([1.0, 2.1, 2.2, 2.9, 9.0])
     assert one.pause_around(2.0, 3.0) == 9.0 - 2.9
