@@ -117,7 +117,7 @@ def test_a_missing_head_a_missing_block_and_another_type(redis_url: str) -> None
 
 
 def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
-    """The blocks of the next ones are asked for before the last have come: none may get another's."""
+    """They wait for each other: none may get what was left of the one before, however that ended."""
     stored, look = names(40), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3), num_blocks=400)) as both:
         both.blocks.fill(seed=5)
