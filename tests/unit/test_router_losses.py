@@ -133,8 +133,8 @@ def test_what_this_router_missed_itself_is_excused_until_the_next_heartbeat() ->
     fleet.excuse(1.0)
     assert fleet.expire(1.1) == []
     fleet.observe(beat(2), 1.1)
-    assert fleet.expire(1.3, proven_at=1.2) == []
-    assert fleet.expire(1.41) == ["g0"]
+    assert fleet.expire(1.46, proven_at=1.4) == []
+    assert fleet.expire(1.46) == ["g0"]
 
 
 def test_a_group_that_beats_irregularly_has_more_time_within_a_bound() -> None:
@@ -142,20 +142,51 @@ def test_a_group_that_beats_irregularly_has_more_time_within_a_bound() -> None:
     for seq in range(2, 200):
         now += 0.025
         fleet.observe(beat(seq), now)
-    assert fleet.expire(now + 0.17) == []
-    assert fleet.expire(now + 0.18) == ["g0"]
+        fleet.observe(beat(seq, name="g1"), now)
+    assert 0.17 < lost_after(fleet, now) < 0.21
+    for gap_s, after_s in ((0.14, 0.425), (5.0, 0.45)):
+        fleet = new_fleet()
+        others_beat(fleet, 0.0, gap_s)
+        fleet.observe(beat(2), gap_s)
+        assert lost_after(fleet, gap_s) == after_s
     fleet = new_fleet()
-    fleet.observe(beat(2), 0.14)
-    assert fleet.expire(0.14 + 0.41) == []
-    assert fleet.expire(0.14 + 0.43) == ["g0"]
-    fleet = new_fleet()
-    fleet.observe(beat(2), 5.0)
-    assert fleet.expire(5.0 + 0.43) == []
-    assert fleet.expire(5.0 + 0.44) == ["g0"]
-    fleet = new_fleet()
+    others_beat(fleet, 0.0, 0.14)
     fleet.excuse(0.12)  # it was this router that did not listen
     fleet.observe(beat(2), 0.14)
-    assert fleet.expire(0.14 + 0.18) == ["g0"]
+    assert 0.17 < lost_after(fleet, 0.14) < 0.21
+
+
+def others_beat(fleet: Fleet, since: float, until: float) -> None:
+    """Another group beats every 25 ms."""
+    for seq in range(1, round((until - since) / 0.025) + 1):
+        fleet.observe(beat(round(since * 1000) + seq, name="g1"), since + seq * 0.025)
+
+
+def lost_after(fleet: Fleet, since: float) -> float:
+    """How long after that moment g0 is lost while another group beats; seen at every beat of that one."""
+    for seq in range(1, 100):
+        now = since + seq * 0.025
+        fleet.observe(beat(100_000 + seq, name="g1"), now)
+        if fleet.expire(now) == ["g0"]:
+            return round(now - since, 3)
+    raise AssertionError("never lost")
+
+
+def test_while_nobody_is_heard_nobody_is_silent() -> None:
+    fleet = new_fleet()
+    for seq in range(2, 41):
+        fleet.observe(beat(seq), seq * 0.025)
+        fleet.observe(beat(seq, name="g1"), seq * 0.025)
+    assert fleet.expire(1.3) == []  # the way here holds both up
+    fleet.observe(beat(41), 1.3)  # one is read before the other
+    assert fleet.expire(1.3) == []
+    assert fleet.expire(1.325) == []
+    others_beat(fleet, 1.325, 1.525)
+    assert fleet.expire(1.525) == ["g0"]
+    fleet.observe(beat(42), 1.55)
+    fleet.observe(beat(3000, name="g1"), 1.55)
+    assert fleet.expire(1.55 + 0.34) == []
+    assert fleet.expire(1.55 + 0.9) == ["g0", "g1"]  # all of them are gone
 
 
 def test_a_draining_group_gets_no_work_from_its_heartbeat_on() -> None:

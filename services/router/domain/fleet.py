@@ -21,6 +21,10 @@ Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same"
 _LEAVING = ("draining", "stopped")
 _REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
+# Groups share the broker, this router and often a machine. What holds up the heartbeats of all of them says
+# nothing of any: as long as nobody is heard, nobody's silence grows, unless it has lasted this much longer.
+_HUSH = 2.0  # intervals without any heartbeat
+_ALL_SILENT = 2.0  # times as long as one that is silent alone
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
@@ -29,9 +33,10 @@ class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
     A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`, and up to `patience` times
-    that if it was irregular lately; its model is forgotten `forget_s` seconds after its last heartbeat. Work
-    of `half_life_s` seconds ago counts half. Heartbeats that come within `hold_s` of the broker's word that a
-    leader is gone were under way and count for nothing.
+    that if it was irregular lately; after twice that if no other group is heard either. Its model is
+    forgotten `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half.
+    Heartbeats that come within `hold_s` of the broker's word that a leader is gone were under way and count
+    for nothing.
     """
 
     missed_heartbeats: int = 3
@@ -61,10 +66,13 @@ class Fleet:
         # instances that were replaced: their late heartbeats count for nothing
         self._former: dict[str, list[str]] = {}
         self._unsettled_until = -inf
+        self._heard_at = -inf  # anybody
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
+        self.excuse(self._hush_s(now))
+        self._heard_at = now
         was_ready = self.is_ready(heartbeat.group, now)
         change = self._observe(heartbeat, now)
         if not was_ready and self.is_ready(heartbeat.group, now):
@@ -157,7 +165,12 @@ class Fleet:
             if silent_s > self._limits.forget_s:
                 del self._groups[name]
                 self._former.pop(name, None)
-            elif not group.lost and silent_s - group.excused_s > self._timeout_s(group):
+                continue
+            silent_s -= group.excused_s
+            timeout_s = self._timeout_s(group)
+            if group.lost or silent_s <= timeout_s:
+                continue
+            if silent_s - self._hush_s(heard_up_to) > timeout_s or silent_s > _ALL_SILENT * timeout_s:
                 self._lose(group, "silent", now)
                 lost.append(name)
         return lost
@@ -272,6 +285,12 @@ class Fleet:
         group.lost = "left" if leaving else reason
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
+
+    def _hush_s(self, now: float) -> float:
+        """For so long nobody at all has been heard, beyond what is usual between two heartbeats."""
+        usual_s = min((group.heartbeat.interval_ms for group in self._groups.values()), default=0) / 1000
+        hush_s = now - self._heard_at
+        return hush_s - usual_s if self._groups and hush_s > _HUSH * usual_s else 0.0
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits
