@@ -142,7 +142,8 @@ Headers of a `GenerateRequest`, all optional:
    frames from that number on; a long answer comes in parts: ask again from where it ended. Leaders keep
    frames for some seconds after the end.
 6. The stream is silent for a second: send `Resend` with the next number. `known: false` or no responders
-   means that the group is lost. `GroupDown` says so much sooner, of the instance named in `Accepted`.
+   means that the group is lost. `GroupDown` says so much sooner, of the instance named in `Accepted`. A
+   request that no group has accepted yet may have gone there: publish it again at once.
 7. The group is lost, or the request ended with `Failed` and `resumable`: publish the request again with the
    next `attempt` and, if frames had come, with `resume`: the tokens of each choice and the next number.
    Another group goes on from there; nothing comes twice. Where no group takes it now, wait and use the next

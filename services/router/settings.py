@@ -54,13 +54,13 @@ class Settings(CommonSettings):
         default=3, ge=1, le=1000, description="Heartbeats without which a group counts as lost."
     )
     router_heartbeat_slack_s: float = Field(
-        default=0.1,
+        default=0.22,
         ge=0,
         le=60,
         description="Time on top of them, for delays of the broker and of ourselves.",
     )
     router_heartbeat_patience: float = Field(
-        default=1.6,
+        default=1.2,
         ge=1,
         le=100,
         description="A group whose heartbeats came irregularly lately has up to so many times that time.",

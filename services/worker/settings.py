@@ -166,7 +166,7 @@ class Settings(CommonSettings, RedisTlsSettings):
         ge=0,
         le=5000,
         description="How long a group whose engine failed waits before it starts it again; it doubles with "
-        "each failure in a row, up to 1.5 s.",
+        "each failure in a row, up to 1.5 s, or stays if it is longer.",
     )
     null_step_delay_ms: float = Field(
         default=0.0, ge=0, le=60_000, description="Time of a null engine's step."

@@ -142,8 +142,12 @@ class Assembly:
 
     def on_group_down(self, group: str, instance_id: str, reason: str, now: float) -> Commands:
         """A router has given up that instance of a group; another instance of it is none of its business."""
+        if self.finished:
+            return NOTHING
+        if not self.group:
+            return self._offer_anew(now)
         theirs = not instance_id or not self._instance or instance_id == self._instance
-        if self.finished or not self.group or group != self.group or not theirs:
+        if group != self.group or not theirs:
             return NOTHING
         return self._lose(f"routers have given it up ({reason})", reason, now)
 
@@ -242,6 +246,14 @@ class Assembly:
         if not offers.again(now, self._budget if attempts.accepted else None):
             return NOTHING
         self._stats.republished += again
+        return (self._publish(),)
+
+    def _offer_anew(self, now: float) -> Commands:
+        """A group was lost that may have been given the request and not have said so: no need to wait for it."""
+        offers = self._offers
+        if not offers.count or offers.exhausted or not offers.again(now, self._budget):
+            return NOTHING
+        self._stats.republished += 1
         return (self._publish(),)
 
     def _take_all(self, frame: AnyFrame | None, now: float) -> Commands:

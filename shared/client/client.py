@@ -245,14 +245,26 @@ class InferenceClient:
             log.warning("news that cannot be read", subject=message.subject, error=error.message)
             return
         now, lost = self._loop.time(), 0
+        known = self._is_known(down, now)
         self._down = down, now
         for stream in tuple(self._open.values()):
+            theirs = stream.assembly.group == down.group
+            if not theirs and (known or stream.assembly.group):
+                continue
             commands = stream.assembly.on_group_down(down.group, down.instance_id, down.reason, now)
             if commands:
-                lost += 1
+                lost += theirs
                 self._settle(stream, commands)
         if lost:
             log.warning("streams lost their group", group=down.group, reason=down.reason, streams=lost)
+
+    def _is_known(self, down: GroupDown, now: float) -> bool:
+        """Whether another router has just told the same."""
+        if self._down is None:
+            return False
+        before, at = self._down
+        same = (before.group, before.instance_id) == (down.group, down.instance_id)
+        return same and now - at <= DOWN_S
 
     def _too_late(self, stream: GenerationStream, now: float) -> Commands:
         """A group took the request with its last breath: the news of its end came before."""

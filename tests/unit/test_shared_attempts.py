@@ -87,8 +87,22 @@ def test_news_of_another_group_or_instance_changes_nothing() -> None:
     assembly = running()
     assert assembly.on_group_down("g1", "i0", "silent", 2.0) == ()
     assert assembly.on_group_down("g0", "i9", "silent", 2.0) == ()
-    assert make().on_group_down("g0", "i0", "silent", 2.0) == ()  # nobody has it: nothing is lost
     assert assembly.attempt == 0
+
+
+def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
+    """It may have gone to that group; whoever has it already does not begin twice."""
+    stats = AssemblyStats()
+    assembly = make(stats=stats)
+    assert assembly.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
+    assert (stats.republished, stats.lost) == (1, 0)
+    assert assembly.tick(0.3, connected=True) == ()  # the pause begins anew
+    assert assembly.tick(0.6, connected=True) == (Publish(0, None),)
+    refused = make()
+    refused.on_frame(accepted(), "", 1.0)
+    refused.on_frame(failed("group_lost", 0, 1, resumable=True), "g0", 1.1)
+    refused.on_frame(failed("unavailable", 1), "", 1.2)
+    assert refused.on_group_down("g1", "i1", "silent", 1.21) == ()  # it waits for its time
 
 
 def test_a_leader_that_says_so_itself_is_not_told_to_stop() -> None:

@@ -40,8 +40,8 @@ class FleetLimits:
     """
 
     missed_heartbeats: int = 3
-    slack_s: float = 0.1
-    patience: float = 1.6
+    slack_s: float = 0.22
+    patience: float = 1.2
     forget_s: float = 300.0
     max_groups: int = 1024
     half_life_s: float = 60.0
