@@ -249,7 +249,7 @@ class Assembly:
         return (self._publish(),)
 
     def _offer_anew(self, now: float) -> Commands:
-        """A group was lost that may have been given the request and not have said so: no need to wait for it."""
+        """A group was lost that may have been given the request: there is no need to wait for its word."""
         offers = self._offers
         if not offers.count or offers.exhausted or not offers.again(now, self._budget):
             return NOTHING

@@ -162,9 +162,7 @@ class FetchOrders:
         self._metrics.kv_fetches.labels("given_up").inc()
         now = self._clock()
         own_s, self._last_done = now - max(order.began, self._last_done), now
-        if (
-            own_s > self._timeout_s / 2
-        ):  # else it stood behind one that was as slow, and that is enough to know
+        if own_s > self._timeout_s / 2:  # else it stood behind one that was as slow, which is known by now
             self._costs.fetched(len(fetch.names), own_s, now)
         scheduler.give_up(fetch.fetch_id)
         self._health.failed(self._health.moves, "a fetch was not done in time")
