@@ -250,8 +250,7 @@ class Assembly:
 
     def _offer_anew(self, now: float) -> Commands:
         """A group was lost that may have been given the request: there is no need to wait for its word."""
-        offers = self._offers
-        if not offers.count or offers.exhausted or not offers.again(now, self._budget):
+        if not self._offers.anew(now, self._budget):
             return NOTHING
         self._stats.republished += 1
         return (self._publish(),)

@@ -52,6 +52,16 @@ class Offers:
         self.count += 1
         return True
 
+    def anew(self, now: float, budget: RetryBudget) -> bool:
+        """Whether to publish now, before the time has come; it is no further offer, since the one before may
+        have gone where nobody is. A fleet that loses many groups at once uses nobody's offers up.
+        """
+        if not self.count or not budget.take(now):
+            return False
+        pause = self._settings.accept_timeout_s * 2.0 ** (self.count - 1)
+        self.due = now + min(pause, MAX_ACCEPT_PAUSE_S)
+        return True
+
     def postpone(self, now: float) -> None:
         """Looks again after the pause that follows that many offers."""
         pause = self._settings.accept_timeout_s * 2.0**self.count

@@ -96,8 +96,10 @@ def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() 
     assembly = make(stats=stats)
     assert assembly.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
     assert (stats.republished, stats.lost) == (1, 0)
-    assert assembly.tick(0.3, connected=True) == ()  # the pause begins anew
-    assert assembly.tick(0.6, connected=True) == (Publish(0, None),)
+    assert assembly.tick(0.25, connected=True) == ()  # the pause begins anew
+    for number in range(20):  # and no offer is used up
+        assert assembly.on_group_down(f"g{number}", "", "silent", 0.25) == (Publish(0, None),)
+    assert assembly.tick(0.46, connected=True) == (Publish(0, None),)
     refused = make()
     refused.on_frame(accepted(), "", 1.0)
     refused.on_frame(failed("group_lost", 0, 1, resumable=True), "g0", 1.1)
