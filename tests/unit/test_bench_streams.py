@@ -170,7 +170,8 @@ async def test_a_row_has_the_same_through_a_stack(
     (row,) = report["rows"]
     figures = row["http"]
     assert figures["decode_tokens_per_s"] > 0
-    assert figures["share_of_engine"] == round(figures["decode_tokens_per_s"] / row["decode_tokens_per_s"], 4)
+    share = figures["decode_tokens_per_s"] / row["decode_tokens_per_s"]  # of figures that were rounded
+    assert abs(figures["share_of_engine"] - share) < 1e-3
     assert figures["ttft_p50_ms"] > 0 < figures["itl_p50_ms"] <= figures["itl_p99_ms"]
     used = figures["cpu_ms_per_token"]
     assert set(used) == {"nats", "redis", "kvstate", "router", "gateway", "leader", "ranks", "client"}
