@@ -134,7 +134,7 @@ class EngineLoop:
         work, scheduler, steps = self._generations.work, self._generations.scheduler, self._steps
         assert scheduler is not None
         while True:
-            if not steps and not scheduler.has_work:
+            if not steps and not scheduler.has_work and not self._failed_idle:  # the next step says why
                 self._check(scheduler)
                 work.clear()
                 await work.wait()
