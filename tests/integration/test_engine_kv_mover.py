@@ -133,11 +133,9 @@ def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
         parts = [stored[at : at + 3] for at in range(0, 39, 3)]
         for number, part in enumerate(parts):
             places = list(range(100 + 3 * number, 100 + 3 * number + len(part)))
-            order = FetchBlocks(fetch_id=1000 + number, blocks=places, names=b"".join(part))
-            both.mover.fetch(order)
-            both.mover.fetch(
-                FetchBlocks(fetch_id=-1 - number, blocks=[], names=b"")
-            )  # asks whether it is there
+            whether_it_is_there = FetchBlocks(fetch_id=-1 - number, blocks=[], names=b"")
+            both.mover.fetch(FetchBlocks(fetch_id=1000 + number, blocks=places, names=b"".join(part)))
+            both.mover.fetch(whether_it_is_there)
         both.reports.until(lambda: len(both.reports.fetched) == 2 * len(parts))
         told = [said(both.reports.fetched[1000 + number]) for number in range(len(parts))]
         assert told[2] == {"count": 1, "missing": True}

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.loss import MAX_NEWS_BYTES, Loss, read_disconnect
@@ -154,6 +155,29 @@ def test_a_group_that_beats_irregularly_has_more_time_within_a_bound() -> None:
     fleet.excuse(0.12)  # it was this router that did not listen
     fleet.observe(beat(2), 0.14)
     assert 0.17 < lost_after(fleet, 0.14) < 0.21
+
+
+def test_a_witness_that_stammers_holds_a_loss_up_for_so_long_and_no_longer() -> None:
+    fleet = new_fleet()
+    for seq in range(2, 41):
+        fleet.observe(beat(seq), seq * 0.025)
+        fleet.observe(beat(seq, name="g1"), seq * 0.025)
+    now, found = 1.0, 0.0
+    while not found and now < 3.0:  # the other one is heard every 0.16 s; this one never again
+        now += 0.16
+        fleet.observe(beat(round(now * 1000), name="g1"), now)
+        found = now - 1.0 if fleet.expire(now) == ["g0"] else 0.0
+    assert 0.35 < found < 0.35 + 0.17  # twice the limit of 0.175
+
+
+def test_a_group_that_beats_rarely_excuses_nobody() -> None:
+    fleet = new_fleet()
+    for seq in range(2, 40):
+        fleet.observe(beat(seq), seq * 0.025)
+    rare = replace(beat(1, name="g1"), interval_ms=1000)
+    fleet.observe(rare, 1.0)
+    fleet.observe(replace(rare, seq=2), 2.0)  # after a second in which nobody was heard
+    assert fleet.expire(2.01) == ["g0"]
 
 
 def others_beat(fleet: Fleet, since: float, until: float) -> None:

@@ -148,6 +148,39 @@ async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
     assert complaints == []
 
 
+class Mortal(Watched):
+    """One that dies just after a step without tokens, the last one before the leader waits for work."""
+
+    def __init__(self) -> None:
+        super().__init__(0.004)
+        self.deaths = 0
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        self.on_failure = on_failure
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        future = super().submit(plan)
+        if not plan.slices and not self.deaths:
+            future.add_done_callback(self._die)
+        return future
+
+    def _die(self, _: object) -> None:
+        self.deaths += 1
+        self._end("broken: rank 1 died")
+        self.on_failure()
+
+
+async def test_a_death_between_the_last_result_and_the_wait_for_work_is_seen(memory_bus: MemoryBus) -> None:
+    engine = Mortal()
+    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
+        kit.expected_errors = {"the engine failed"}
+        assert isinstance((await kit.run(chat("r", sampling={"max_tokens": 5})))[-1], Done)
+        await kit.until(lambda: kit.metric("engine_failures_total") == 1)  # nobody asks meanwhile
+        await kit.until(lambda: kit.leader.state == "ready")
+        assert isinstance((await kit.run(chat("again")))[-1], Done)
+        assert engine.deaths == 1
+
+
 def cached_of(frames: Any) -> int:
     assert isinstance(frames[-1], Done)
     return frames[-1].usage.cached_tokens

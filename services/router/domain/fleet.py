@@ -21,10 +21,9 @@ Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same"
 _LEAVING = ("draining", "stopped")
 _REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
-# Groups share the broker, this router and often a machine. What holds up the heartbeats of all of them says
-# nothing of any: as long as nobody is heard, nobody's silence grows, unless it has lasted this much longer.
-_HUSH = 2.0  # intervals without any heartbeat
-_ALL_SILENT = 2.0  # times as long as one that is silent alone
+# Groups share the broker, this router and often a machine. What holds up the heartbeats of all says nothing of
+# any: while nobody is heard for so many intervals, nobody's silence grows, up to that share of its limit.
+_HUSH, _MOST_HUSHED = 2.0, 1.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
@@ -33,10 +32,9 @@ class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
     A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`, and up to `patience` times
-    that if it was irregular lately; after twice that if no other group is heard either. Its model is
-    forgotten `forget_s` seconds after its last heartbeat. Work of `half_life_s` seconds ago counts half.
-    Heartbeats that come within `hold_s` of the broker's word that a leader is gone were under way and count
-    for nothing.
+    that if it was irregular lately; after twice that at most if no other group is heard either. Its model is
+    forgotten `forget_s` after its last heartbeat. Work of `half_life_s` ago counts half. Heartbeats within
+    `hold_s` of the broker's word that a leader is gone were under way and count for nothing.
     """
 
     missed_heartbeats: int = 3
@@ -71,7 +69,10 @@ class Fleet:
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
-        self.excuse(self._hush_s(now))
+        hush_s = self._hush_s(now, heartbeat.interval_ms / 1000)
+        if hush_s:
+            for group in self._groups.values():
+                group.hushed_s += hush_s
         self._heard_at = now
         was_ready = self.is_ready(heartbeat.group, now)
         change = self._observe(heartbeat, now)
@@ -160,17 +161,17 @@ class Fleet:
         proven_at: up to when silence counts, see `Listening`; without it up to now.
         """
         lost, heard_up_to = [], now if proven_at is None else proven_at
+        intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
+        hush_s = self._hush_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
         for name, group in list(self._groups.items()):
             silent_s = heard_up_to - group.heard_at
             if silent_s > self._limits.forget_s:
                 del self._groups[name]
                 self._former.pop(name, None)
                 continue
-            silent_s -= group.excused_s
             timeout_s = self._timeout_s(group)
-            if group.lost or silent_s <= timeout_s:
-                continue
-            if silent_s - self._hush_s(heard_up_to) > timeout_s or silent_s > _ALL_SILENT * timeout_s:
+            hushed_s = min(group.hushed_s + hush_s, _MOST_HUSHED * timeout_s)
+            if not group.lost and silent_s - group.excused_s - hushed_s > timeout_s:
                 self._lose(group, "silent", now)
                 lost.append(name)
         return lost
@@ -286,9 +287,8 @@ class Fleet:
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
 
-    def _hush_s(self, now: float) -> float:
+    def _hush_s(self, now: float, usual_s: float) -> float:
         """For so long nobody at all has been heard, beyond what is usual between two heartbeats."""
-        usual_s = min((group.heartbeat.interval_ms for group in self._groups.values()), default=0) / 1000
         hush_s = now - self._heard_at
         return hush_s - usual_s if self._groups and hush_s > _HUSH * usual_s else 0.0
 

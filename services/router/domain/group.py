@@ -47,6 +47,7 @@ class Group:
         self.lost = ""  # why it is given up, until its next heartbeat
         self.deaf_until = now  # heartbeats before that were under way when it was lost
         self.excused_s = 0.0  # of the silence since `heard_at`, what this router missed itself
+        self.hushed_s = 0.0  # and that in which nobody else was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
         self.breaker = breaker
         self.sent_total = 0
@@ -80,8 +81,10 @@ class Group:
         if accepted:
             self.breaker.accepted()
         gap_s = now - self.heard_at
-        self.gap_s = max(gap_s - self.excused_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
-        self.heartbeat, self.heard_at, self.lost, self.excused_s = heartbeat, now, "", 0.0
+        own_gap_s = gap_s - self.excused_s - self.hushed_s
+        self.gap_s = max(own_gap_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
+        self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
+        self.excused_s = self.hushed_s = 0.0
         self.weight = heartbeat.weight
         return self.breaker.ended(
             max(0, heartbeat.ended_total - before.ended_total),
