@@ -92,15 +92,17 @@ def kept_busy(stack: Stack) -> Iterator[None]:
     """Sessions that are bound to the group keep its queue full."""
     stop, url = threading.Event(), stack.state.url
     problems: list[str] = []
+    names = [f"busy-{number}" for number in range(LOOPS)]
+    with httpx.Client(base_url=url, timeout=60) as owner:
+        for name in names:
+            made = owner.post("/v1/sessions", json={"session_id": name, "pinned_group": BUSY})
+            assert made.status_code in {201, 409}, made.text
 
     def load(number: int) -> None:
         with httpx.Client(base_url=url, timeout=60) as client:
-            name = f"busy-{number}"
-            made = client.post("/v1/sessions", json={"session_id": name, "pinned_group": BUSY})
-            assert made.status_code in {201, 409}, made.text
             body = {"model": "demo", "prompt": f"{number} and on", "max_tokens": 400, "ignore_eos": True}
             while not stop.is_set():
-                answer = client.post("/v1/completions", json=body, headers={"X-Session-Id": name})
+                answer = client.post("/v1/completions", json=body, headers={"X-Session-Id": names[number]})
                 if answer.status_code != 200 or answer.headers["x-ryz-group"] != BUSY:
                     problems.append(f"{answer.status_code} {answer.headers} {answer.text}")
                     return

@@ -1,6 +1,7 @@
 """Real ranks that hang, lose memory or their leader: who is named, how soon, and that nothing is left."""
 
 import asyncio
+import itertools
 import os
 import resource
 import signal
@@ -68,6 +69,13 @@ async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]
     running = asyncio.create_task(generate(engine, [PROMPT], 480, [GREEDY], first_id=1000 + before))
     await until(lambda: engine._steps > before + 5)
     return running
+
+
+async def one_after_another(engine: RankEngine) -> list[list[int]]:
+    """Generations without an end: memory is looked at once in a while."""
+    for first_id in itertools.count(5000, 10):
+        await generate(engine, [PROMPT], 480, [GREEDY], first_id=first_id)
+    raise AssertionError
 
 
 async def end_of(generation: "asyncio.Task[list[list[int]]]") -> Failure:
@@ -186,8 +194,7 @@ async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
     async with running(model, 1) as (engine, info):
         health = engine._health
         health._memory_limits = {0: 2**20}  # as if it had grown beyond its limit
-        generation = await amid_a_generation(engine)
-        failure = await end_of(generation)
+        failure = await end_of(asyncio.create_task(one_after_another(engine)))
         assert (failure.kind, failure.rank) == ("memory", 0)
         assert f"rank 0 (pid {info.ranks[0].pid}) takes" in failure.reason
         await until(lambda: gone(info.ranks[0].pid))

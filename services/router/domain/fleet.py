@@ -21,8 +21,8 @@ Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same"
 _LEAVING = ("draining", "stopped")
 _REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
-# Groups share the broker, this router and often a machine. What holds up the heartbeats of all says nothing of
-# any: while nobody is heard for so many intervals, nobody's silence grows, up to that share of its limit.
+# Groups share the broker, this router and often a machine. What holds up the heartbeats of all says nothing
+# of any: while nobody is heard for so many intervals, nobody's silence grows, up to that share of its limit.
 _HUSH, _MOST_HUSHED = 2.0, 1.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
