@@ -71,7 +71,7 @@ async def _level(plan: Plan, concurrency: int, progress: Progress) -> Level:
     command = ["-m", "benchmarks.load", *(str(part) for option in options.items() for part in option)]
     command += ["--stream"] if plan.stream else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, process_group=0
     )
     progress(concurrency, "warm-up")
     try:

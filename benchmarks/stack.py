@@ -45,14 +45,15 @@ def started(
         said = folder / "up.log"
         command = [sys.executable, "-m", "cli", "up", "--port", "0", "--state-dir", name, *options]
         with said.open("wb") as log:
-            # a session of its own: Ctrl-C is for the benchmark, which then takes the stack down in order
+            # Ctrl-C is for the benchmark, which then takes the stack down in order; but no session of its
+            # own, see `cli/supervisor/process.py`
             up = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(settings or {})},
-                start_new_session=True,
+                process_group=0,
             )
         try:
             state = _await_ready(up, StateDir(folder), said, timeout_s)

@@ -1,4 +1,4 @@
-"""One child process: started with its own session and log file, watched, and ended with all it started.
+"""One child process: started with its own process group and log file, watched, and ended with all it started.
 
 When it is started again, and in which order children end, is decided elsewhere.
 """
@@ -53,7 +53,11 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Starts the process. The terminal's Ctrl-C does not reach it: it has a session of its own."""
+        """Starts the process. The terminal's Ctrl-C does not reach it: it has a process group of its own.
+
+        No session of its own: Linux shares out the cores by session first where autogroups are on (`man 7
+        sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
+        """
         wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -63,11 +67,11 @@ class Child:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.spec.env},
-                start_new_session=True,
+                process_group=0,
             )
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal; what the process left running in its session is killed."""
+        """The exit code, negative for a signal; what the process left running in its group is killed."""
         assert self._process is not None
         code = await self._process.wait()
         self.kill()
@@ -80,7 +84,7 @@ class Child:
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the process and everything in its session."""
+        """Kills the process and everything in its process group."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
