@@ -26,6 +26,20 @@ def encode(message: Wire) -> bytes:
     return packed
 
 
+def encode_batch(frames: Sequence[bytes], group: str = "") -> bytes:
+    """The `FrameBatch` of frames that are encoded already, byte for byte as `encode` would make it."""
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_map_header(2 if group else 1)
+    packer.pack("frames")
+    packer.pack_array_header(len(frames))
+    head = packer.bytes()
+    packer.reset()
+    if group:
+        packer.pack("group")
+        packer.pack(group)
+    return b"".join((head, *frames, packer.bytes()))
+
+
 def decode(data: bytes, kind: type[M]) -> M:
     """The message of that kind.
 

@@ -54,7 +54,7 @@ class Settings(CommonSettings):
         default=3, ge=1, le=1000, description="Heartbeats without which a group counts as lost."
     )
     router_heartbeat_slack_s: float = Field(
-        default=0.22,
+        default=0.175,
         ge=0,
         le=60,
         description="Time on top of them, for delays of the broker and of ourselves.",

@@ -55,8 +55,10 @@ def check_depth(value: object) -> None:
 SMALL = 4096
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A message, or a part of one, as a MessagePack map with string keys; defaults are left out.
+
+    They are trees of plain data, so that the collector of garbage need not look at them.
 
     max_bytes: a longer one is refused before it is read: what a large one may cost would keep a leader from
     its heartbeats. 0: what the broker takes.

@@ -1,6 +1,7 @@
 """What is no valid message is refused with `InvalidRequest` that names the field, whatever the bytes are."""
 
 import contextlib
+import gc
 import struct
 from typing import Any
 
@@ -9,16 +10,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.codec import decode, decode_reply, encode, pack_tokens, unpack_tokens
+from shared.codec import (
+    decode,
+    decode_reply,
+    encode,
+    encode_batch,
+    pack_tokens,
+    unpack_tokens,
+)
 from shared.errors import FAMILY, TABLE, Internal, InvalidRequest, SessionNotFound, from_code
 from shared.messages import (
+    Accepted,
     Cancel,
+    Done,
     ErrorReply,
     Failed,
     FrameBatch,
     GenerateRequest,
     Sampling,
     SessionFound,
+    Tokens,
     Wire,
 )
 from tests.contract.golden_messages import EXAMPLES
@@ -135,6 +146,21 @@ def test_one_wrong_value_anywhere_raises_nothing_else(message: Wire, data: st.Da
     raw[data.draw(st.sampled_from(sorted(raw)))] = data.draw(values)
     with contextlib.suppress(InvalidRequest):
         encode(decode(msgpack.packb(raw), type(message)))
+
+
+FRAMES = [one for one in EXAMPLES if isinstance(one, Accepted | Tokens | Done | Failed)]
+
+
+@pytest.mark.parametrize("group", ["", "g0", "g" * 64])
+@pytest.mark.parametrize("count", [0, 1, len(FRAMES), 20, 70_000])
+def test_a_batch_of_encoded_frames_is_that_of_the_frames(count: int, group: str) -> None:
+    frames = [FRAMES[number % len(FRAMES)] for number in range(count)]
+    data = encode_batch([encode(frame) for frame in frames], group)
+    assert data == encode(FrameBatch(frames=frames, group=group))
+
+
+def test_messages_are_nothing_to_the_collector_of_garbage() -> None:
+    assert not [type(one) for one in EXAMPLES if gc.is_tracked(one)]
 
 
 @given(st.binary(max_size=100))

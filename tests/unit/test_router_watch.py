@@ -26,7 +26,7 @@ from shared.messages import GroupDown, Heartbeat, Load, ModelCard
 
 TICK_S = 0.025
 BEAT_S = 0.025
-LOST_S = 2 * (3 * BEAT_S + 0.22)  # the default settings; twice, since there is no other group
+LOST_S = 2 * (3 * BEAT_S + 0.175)  # the default settings; twice, since there is no other group
 
 
 class Broker:

@@ -38,7 +38,7 @@ class FleetLimits:
     """
 
     missed_heartbeats: int = 3
-    slack_s: float = 0.22
+    slack_s: float = 0.175
     patience: float = 1.2
     forget_s: float = 300.0
     max_groups: int = 1024

@@ -15,7 +15,7 @@ from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Bus
 from shared.errors import RyzError, Unavailable
-from shared.messages import AnyFrame, FrameBatch
+from shared.messages import AnyFrame
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Publisher:
         self._outbox = outbox
         self._metrics = metrics
         self._clock = clock
-        self._buckets: dict[str, list[AnyFrame]] = {}
+        self._buckets: dict[str, list[bytes]] = {}
         self._due: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -40,12 +40,11 @@ class Publisher:
     def send(self, reply_to: str, frame: AnyFrame, *, within_s: float = 0.0) -> None:
         """Keeps the frame of an open request for resending, and sends it within that time."""
         now = self._clock()
-        self._outbox.add(frame, now)
-        self._put(reply_to, frame, now, within_s)
+        self._put(reply_to, self._outbox.add(frame, now), now, within_s)
 
     def send_untracked(self, reply_to: str, frame: AnyFrame) -> None:
         """Sends a frame that is not kept: a refusal, or one that is kept already."""
-        self._put(reply_to, frame, self._clock(), 0.0)
+        self._put(reply_to, codec.encode(frame), self._clock(), 0.0)
 
     async def run(self) -> None:
         """Sends what is due, until cancelled."""
@@ -63,7 +62,7 @@ class Publisher:
         """Sends everything now, due or not; used at the end, when `run` was cancelled."""
         await self._send_due(float("inf"))
 
-    def _put(self, reply_to: str, frame: AnyFrame, now: float, within_s: float) -> None:
+    def _put(self, reply_to: str, frame: bytes, now: float, within_s: float) -> None:
         bucket = self._buckets.get(reply_to)
         if bucket is None:
             self._buckets[reply_to] = [frame]
@@ -91,8 +90,8 @@ class Publisher:
             del self._due[reply_to]
             await self._send(reply_to, self._buckets.pop(reply_to))
 
-    async def _send(self, reply_to: str, frames: list[AnyFrame]) -> None:
-        data = codec.encode(FrameBatch(frames=frames, group=self._group))
+    async def _send(self, reply_to: str, frames: list[bytes]) -> None:
+        data = codec.encode_batch(frames, self._group)
         if len(data) > self._bus.max_payload and len(frames) > 1:
             middle = len(frames) // 2
             await self._send(reply_to, frames[:middle])
@@ -104,4 +103,4 @@ class Publisher:
             self._metrics.unsent_frames.inc(len(frames))
         except RyzError as error:  # a frame that is too large, or a reply subject that is none
             self._metrics.unsent_frames.inc(len(frames))
-            log.error("frames cannot be sent", request_id=frames[0].request_id, error=error.message)
+            log.error("frames cannot be sent", subject=reply_to, error=error.message)
