@@ -53,10 +53,15 @@ class Browser:
         self._socket: socket.socket | None = None
 
     def send(self, request: Request) -> Answer | None:
-        """The answer; None: the connection was closed without one."""
+        """The answer; None: the connection was closed without one, or in the midst of it if we had left."""
         kept = self._socket is not None
         try:
             return self._send(request)
+        except http.client.IncompleteRead:
+            self.close()
+            if request.cut:  # who says that nothing more comes of it counts as gone, as for most servers
+                return None
+            raise
         except (ConnectionError, http.client.RemoteDisconnected, http.client.BadStatusLine):
             self.close()
             if kept:  # closed since
