@@ -12,6 +12,7 @@ from cli.supervisor.options import UpOptions, demo_model, find_model, threads_pe
 from cli.supervisor.plan import GRACE_S, make_plan
 from cli.supervisor.ports import pick_ports, require_free
 from cli.supervisor.probes import Probes
+from cli.supervisor.process import Child, ServiceSpec
 from cli.supervisor.reach import require_reachable
 from cli.supervisor.restarts import RestartPolicy
 from cli.supervisor.runner import describe_groups
@@ -291,3 +292,17 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log) == ""
     log.write_text("\n".join(str(number) for number in range(10_000)))
     assert log_tail(log, lines=2) == "9998\n9999"
+
+
+async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_path: Path) -> None:
+    async def probe() -> bool:
+        return True
+
+    child = Child(ServiceSpec("one", ["sleep", "60"], probe, 0, 1.0), tmp_path / "one.log")
+    await child.start()
+    try:
+        assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
+        assert os.getsid(child.pid) == os.getsid(0)
+    finally:
+        child.kill()
+    assert await child.wait() == -9
