@@ -51,7 +51,9 @@ class HttpApi:
     def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        # a new connection for each request: one that waited for a person may be dead, which shows too late
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
 
     def close(self) -> None:
         """Closes the connections."""

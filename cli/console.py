@@ -19,7 +19,15 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-out = Console(highlight=False)
+PIPE_WIDTH = 240  # of tables that nobody looks at: a program reads them, and their ids are to stay whole
+
+
+def _out() -> Console:
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=PIPE_WIDTH if wide else None)
+
+
+out = _out()
 err = Console(stderr=True, highlight=False)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cli.groups_query import GroupRow, Groups
+    from cli.silent_groups import SilentGroup
     from shared.messages import Draining
 
 app = typer.Typer(
@@ -50,6 +51,8 @@ def list_groups(
     *, as_json: AsJson = False, nats_url: NatsUrl = "", state_dir: StateDirectory = DEFAULT_DIR
 ) -> None:
     """List the groups: state, model, ranks, load, and how long each is up.
+
+    Those whose leader does not answer are listed while routers know of them, with what was last heard.
 
     \b
     ryz groups list
@@ -158,27 +161,33 @@ def _progress(told: "Draining", console: Any) -> Any:
     def progress(left: int) -> None:
         nonlocal last
         if left != last and console is not None:
-            console.print(f"{count(left)} left", markup=False)
+            console.print(f"{count(left)} left" if left else "none left: all ended or moved", markup=False)
         last = left
 
     return progress
 
 
-def _listing(found: "list[GroupRow]") -> "RenderableType":
+def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
     """A row for each group."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    from cli.silent_groups import SilentGroup  # noqa: PLC0415
     from cli.status_view import duration, state_text  # noqa: PLC0415
 
     if not found:
         return Text("No groups.")
     table = Table(box=None, padding=(0, 2, 0, 0))
     right = {"ranks", "running", "waiting"}
-    for name in ("group", "state", "model", "ranks", "running", "waiting", "up", "instance", "degraded"):
+    for name in ("group", "state", "model", "ranks", "running", "waiting", "up", "instance", "trouble"):
         table.add_column(name, justify="right" if name in right else "left", header_style="dim",
                          overflow="fold")  # fmt: skip
     for row in found:
+        if isinstance(row, SilentGroup):
+            nothing = ("-",) * 4  # of ranks, load and time
+            table.add_row(Text(row.group), state_text(row.state), Text(row.model), *nothing,
+                          Text(row.instance_id), Text(row.story, style="red"))  # fmt: skip
+            continue
         numbers = (str(row.ranks), str(row.running), str(row.waiting))
         table.add_row(
             Text(row.group),
@@ -187,6 +196,6 @@ def _listing(found: "list[GroupRow]") -> "RenderableType":
             *numbers,
             duration(row.up_s),
             Text(row.instance_id),
-            Text(", ".join(row.degraded) or "-"),
+            Text(", ".join(f"no {part}" for part in row.degraded) or "-"),
         )
     return table

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from cli.console import fail
+from cli.silent_groups import SilentGroup, silent_groups
 from cli.status_query import Report, connect_broker, find_broker, query
 from cli.supervisor.state import StateDir
 from shared import subjects
@@ -80,19 +81,20 @@ class Groups:
         self._url = find_broker(nats_url, place)
         self._place = place
 
-    async def all(self) -> list[GroupRow]:
-        """All groups that answer."""
+    async def all(self) -> list[GroupRow | SilentGroup]:
+        """All groups, by name: those that answer, and those that routers know of."""
         report = await query(self._url, self._place)
         if not report.services:
             fail(report.problem)
-        return rows(report)
+        found: list[GroupRow | SilentGroup] = [*rows(report), *silent_groups(report.services)]
+        return sorted(found, key=lambda row: row.group)
 
     async def drain(self, group: str, timeout_s: float) -> Draining:
         """Asks a group to drain; 0: with its own time-out."""
         known = await self.all()
-        there = [row for row in known if row.group == group]
+        there = [row for row in known if row.group == group and isinstance(row, GroupRow)]
         if not there:
-            self._unknown(group, known)
+            self._not_there(group, known)
         if all(row.state == "draining" for row in there):
             left = sum(row.requests for row in there)
             fail(f"{group} drains already, with {count(left)} in hand.", DRAINS_ALREADY)
@@ -105,7 +107,7 @@ class Groups:
             finally:
                 await bus.close()
         except NoResponders:
-            self._unknown(group, known)
+            self._not_there(group, known)
         except RyzError as error:
             fail(f"{group} was not asked to drain, or did not answer: {error.message}.")
 
@@ -147,6 +149,13 @@ class Groups:
         return row.requests if row is not None else None
 
     @staticmethod
-    def _unknown(group: str, known: list[GroupRow]) -> NoReturn:
+    def _not_there(group: str, known: list[GroupRow | SilentGroup]) -> NoReturn:
+        for row in known:
+            if row.group == group and isinstance(row, SilentGroup):
+                fail(
+                    f"{group} cannot drain: its leader does not answer ({row.state}: {row.story}). "
+                    "Its requests go on in other groups. `ryz up` and compose start a dead leader again by "
+                    "themselves; its log says why it ended."
+                )
         names = ", ".join(f"{row.group} ({row.state})" for row in known) or "none"
         fail(f"There is no group {group!r} here. Groups: {names}.", NO_SUCH_GROUP)

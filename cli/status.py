@@ -5,11 +5,14 @@ It needs nothing but the broker's address. Tables are laid out in `status_view.p
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.supervisor.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 def status(
@@ -23,6 +26,7 @@ def status(
     """Show services, groups, ranks, queues and sessions. Exit code 1 when nothing answers."""
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
     import json  # noqa: PLC0415
+    import signal  # noqa: PLC0415
 
     from cli.console import fail, out  # noqa: PLC0415
     from cli.status_query import find_broker, query  # noqa: PLC0415
@@ -36,6 +40,7 @@ def status(
         from rich.live import Live  # noqa: PLC0415
 
         with Live(console=out, screen=True, auto_refresh=False) as live:
+            signal.signal(signal.SIGTSTP, lambda *_: _pause(live))
             while True:
                 live.update(render(asyncio.run(query(find_broker(nats_url, place), place))), refresh=True)
                 time.sleep(0.7)
@@ -46,3 +51,13 @@ def status(
         out.print(render(report))
     if not report.services:
         fail(report.problem)
+
+
+def _pause(live: "Live") -> None:
+    """Ctrl-Z: gives the terminal back as it was, and stops."""
+    import os  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    live.stop()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    live.start(refresh=True)

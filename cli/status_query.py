@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from cli.silent_groups import silent_groups
 from cli.supervisor.state import StackState, StateDir
 from shared import subjects
 from shared.bus import Message
@@ -50,11 +51,12 @@ class Report:
         return [one for one in self.services if one.service == service]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Each group as its leader describes it, with the leader's pid and state."""
-        return [
+        """Each group as its leader tells it, with the leader's pid and state; then those that are silent."""
+        told = [
             {**one.detail, "state": one.detail.get("state", one.state), "leader_pid": one.pid}
             for one in self.of_kind("worker")
         ]
+        return told + [group.as_dict() for group in silent_groups(self.services)]
 
     def sessions(self) -> int | None:
         """How many session records the store has; None: nobody knows."""

@@ -6,10 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cli.silent_groups import silent_groups
 from cli.status_query import Report
 from shared.redact import redact
 
-GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no store"}
+GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store"}
 
 
 def render(report: Report) -> RenderableType:
@@ -57,8 +58,13 @@ def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
         for seen in router.detail.get("groups", []):
             name = str(seen.get("group"))
             sent[name] = sent.get(name, 0) + int(seen.get("sent_total", 0))
+    silent = {group.group: group for group in silent_groups(report.services)}
     for group in groups:
         name = str(group.get("group"))
+        if name in silent:
+            table.add_row(name, state_text(silent[name].state), silent[name].model)
+            table.add_row("", Text(silent[name].story, style="red"))
+            continue
         blocks = f"{group.get('free_blocks', '?')} of {group.get('total_blocks', '?')}"
         counts = (
             str(group.get("running", "?")),

@@ -179,11 +179,13 @@ def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
     began = time.monotonic()
     with suppress(ProcessLookupError):  # it may have ended since the file was read
         os.kill(state.pid, signal.SIGTERM)
+        os.kill(state.pid, signal.SIGCONT)  # one that Ctrl-Z has stopped would never hear of it
+    limit_s = state.stop_s + DOWN_SLACK_S
     while place.read() is not None:
-        if time.monotonic() - began > DOWN_TIMEOUT_S:
-            fail(f"The supervisor (pid {state.pid}) has not ended within {DOWN_TIMEOUT_S:g} s; kill it.")
+        if time.monotonic() - began > limit_s:
+            fail(f"The supervisor (pid {state.pid}) has not ended within {limit_s:g} s; kill it.")
         time.sleep(0.05)
     out.print(f"The stack at {state.url} is down ({time.monotonic() - began:.1f} s).", soft_wrap=True)
 
 
-DOWN_TIMEOUT_S = 15.0
+DOWN_SLACK_S = 6.0

@@ -5,6 +5,7 @@ Pure but for finding the servers. Starting and watching them is the business of 
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
 
 # Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
 # A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
+# Gateways and workers drain for RYZ_DRAIN_TIMEOUT_S instead where that is set.
 GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
 DRAIN_S = {GATEWAY: 2.5, ROUTER: 0.4, WORKERS: 1.2, KVSTATE: 0.4}
 GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
@@ -80,6 +82,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     def shared_by(name: str) -> dict[str, str]:
         return common | {"RYZ_NATS_URL": options.nats_url or nats_urls[name.partition("-")[0]]}
 
+    drain = environ.get("RYZ_DRAIN_TIMEOUT_S", "")
     for name, port in zip(names, free, strict=False):
         own = {"RYZ_ADMIN_PORT": str(port), "RYZ_ADMIN_HOST": "127.0.0.1"}
         specs.append(
@@ -87,6 +90,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
                 name,
                 shared_by(name) | own | _own_settings(name, options, redis_url, environ),
                 probes.admin(port),
+                drain,
             )
         )
     scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
@@ -95,7 +99,10 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     model = options.model_name
     specs.append(
         _service(
-            "gateway", shared_by("gateway") | api, probes.gateway(url, model, environ.get("RYZ_API_KEYS", ""))
+            "gateway",
+            shared_by("gateway") | api,
+            probes.gateway(url, model, environ.get("RYZ_API_KEYS", "")),
+            drain,
         )
     )
     return Plan(specs, url, options.nats_url or nats_urls["outside"], redis_url, nats_urls, files)
@@ -132,12 +139,18 @@ def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
     return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
 
 
-def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]]) -> ServiceSpec:
+def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]], drain: str) -> ServiceSpec:
+    """drain: the seconds that were asked for, as they were written; empty: the phase's."""
     kind = name.partition("-")[0]
     phase = {"gateway": GATEWAY, "router": ROUTER, "worker": WORKERS, "kvstate": KVSTATE}[kind]
-    drain = {"RYZ_DRAIN_TIMEOUT_S": str(DRAIN_S[phase])}
+    drain_s, grace_s = DRAIN_S[phase], GRACE_S[phase]
+    if drain and phase in {GATEWAY, WORKERS}:
+        with suppress(ValueError):  # else the service refuses it, by its name
+            grace_s += max(0.0, float(drain)) - drain_s
+    else:
+        drain = str(drain_s)
     command = [sys.executable, "-m", f"services.{kind}"]
-    return ServiceSpec(name, command, probe, phase, GRACE_S[phase], env | drain)
+    return ServiceSpec(name, command, probe, phase, grace_s, env | {"RYZ_DRAIN_TIMEOUT_S": drain})
 
 
 def _server(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.supervisor import child
+from cli.supervisor.state import older_log
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 
@@ -94,7 +95,7 @@ class Child:
         with suppress(FileNotFoundError):
             if self.log.stat().st_size <= MAX_LOG_BYTES:
                 return
-            older = self.log.with_suffix(".log.1")
+            older = older_log(self.log)
             older.unlink(missing_ok=True)
             try:
                 shutil.copyfile(self.log, older)

@@ -28,8 +28,7 @@ def run_detached(options: UpOptions) -> None:
     """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
     place = StateDir(options.state_dir)
     place.make()
-    log = place.log(SUPERVISOR_LOG)
-    log.unlink(missing_ok=True)
+    log = place.begin_log(SUPERVISOR_LOG)
     out.file.flush()
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:

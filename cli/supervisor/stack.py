@@ -16,7 +16,6 @@ from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail
 
 PROBE_INTERVAL_S = 0.1
 HOUSEKEEPING_S = 30.0
-STOP_DEADLINE_S = 9.0
 
 
 class Stack:
@@ -37,6 +36,10 @@ class Stack:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
         state.services = list(self._entries.values())
+        grace_s: dict[int, float] = {}
+        for spec in specs:
+            grace_s[spec.stop_phase] = max(spec.grace_s, grace_s.get(spec.stop_phase, 0.0))
+        state.stop_s = sum(grace_s.values())
 
     def request_stop(self) -> None:
         """Ends `run`: the first call drains, the second kills at once."""
@@ -59,7 +62,7 @@ class Stack:
         """
         self._dir.write(self._state)
         for child in self._children:
-            child.log.unlink(missing_ok=True)
+            self._dir.begin_log(child.spec.name)
             self._report.waiting(child.spec.name)
             self._tasks.append(asyncio.create_task(self._keep(child), name=child.spec.name))
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
@@ -84,28 +87,26 @@ class Stack:
         await self._until(self._stop.wait())
 
     async def close(self) -> None:
-        """Drains in order, then kills what is left. Takes at most about ten seconds."""
+        """Drains in order, and kills what does not end in its time: at most about `StackState.stop_s`."""
         self._stop.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        deadline = time.monotonic() + STOP_DEADLINE_S
         for phase in sorted({child.spec.stop_phase for child in self._children}):
             batch = [child for child in self._children if child.spec.stop_phase == phase and child.running]
             for child in batch:
                 child.terminate()
-            await asyncio.gather(*(self._await_end(child, deadline) for child in batch))
+            await asyncio.gather(*(self._await_end(child) for child in batch))
         if not self._failure.done():
             self._failure.cancel()
 
-    async def _await_end(self, child: Child, deadline: float) -> None:
+    async def _await_end(self, child: Child) -> None:
         ended = asyncio.create_task(child.wait())
         at_once = asyncio.create_task(self._kill.wait())
-        grace = max(0.0, min(child.spec.grace_s, deadline - time.monotonic()))
-        await asyncio.wait({ended, at_once}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended, at_once}, timeout=child.spec.grace_s, return_when=asyncio.FIRST_COMPLETED)
         at_once.cancel()
         if not ended.done():
-            why = "at once" if self._kill.is_set() else f"after {grace:.1f} s"
+            why = "at once" if self._kill.is_set() else f"after {child.spec.grace_s:.1f} s"
             self._report.note(f"{child.spec.name} did not end by itself; killed {why}")
             child.kill()
         await ended
@@ -151,8 +152,9 @@ class Stack:
                 self._give_up(child, code, entry.restarts)
                 return
             entry.restarts += 1
+            how = "died" if code else "ended by itself"  # as after a drain
             self._report.note(
-                f"{child.spec.name} died ({explain_exit(code)}); starting it again in {pause:g} s"
+                f"{child.spec.name} {how} ({explain_exit(code)}); starting it again in {pause:g} s"
             )
             await asyncio.sleep(pause)
 

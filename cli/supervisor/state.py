@@ -7,6 +7,7 @@ the supervisor's start time. A lock on the directory keeps two supervisors apart
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ class ServiceState:
 
 @dataclass(slots=True)
 class StackState:
-    """A stack as its supervisor sees it. `nats_url` is for callers outside, `nats_urls` is by user."""
+    """A stack as its supervisor sees it.
+
+    nats_url: for callers outside; nats_urls: by user. stop_s: what its end takes at most.
+    """
 
     pid: int
     started_at: float
@@ -41,6 +45,7 @@ class StackState:
     ready: bool = False
     services: list[ServiceState] = field(default_factory=list)
     nats_urls: dict[str, str] = field(default_factory=dict)
+    stop_s: float = 0.0
 
     def broker(self, user: str) -> str:
         """The broker's URL for one of its users; a broker that is not ours has one URL for all."""
@@ -65,6 +70,13 @@ class StateDir:
     def log(self, name: str) -> Path:
         """The log file of a service."""
         return self.logs / f"{name}.log"
+
+    def begin_log(self, name: str) -> Path:
+        """The same, not there yet; what the last stack has written is put aside: it may say why it ended."""
+        log = self.log(name)
+        with suppress(FileNotFoundError):
+            log.replace(older_log(log))
+        return log
 
     def make(self) -> None:
         """Makes the directory; fails with the remedy when it cannot be made or written to."""
@@ -115,6 +127,11 @@ class StateDir:
             return None
         began = start_time(state.pid)
         return state if began is not None and abs(began - state.started_at) < CLOCK_SLACK_S else None
+
+
+def older_log(log: Path) -> Path:
+    """Where what was in a log before is kept."""
+    return log.with_suffix(".log.1")
 
 
 def write_private(path: Path, text: str) -> None:

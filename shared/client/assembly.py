@@ -345,7 +345,7 @@ class Assembly:
     def _wait(self, error: RyzError, now: float) -> Commands:
         """Nobody can take the request now: once more, a little later."""
         self._stats.refused += 1
-        pause = self._attempts.refuse()
+        pause = self._attempts.refuse(error.message)
         if pause is None or (
             not self._attempts.accepted and self._attempts.refusals >= self._settings.max_publishes
         ):

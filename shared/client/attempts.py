@@ -56,6 +56,7 @@ class RetryBudget:
 
 class Attempts:
     """number: of the attempt that counts. accepted: some group has had the request. refusals: in a row.
+    refusal: what the last of them said.
 
     resume: where the first attempt here begins, if it goes on from an earlier one. fingerprint: of the
     weights that compute the answer.
@@ -63,7 +64,7 @@ class Attempts:
 
     __slots__ = (
         "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses",
-        "number", "refusals",
+        "number", "refusal", "refusals",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,7 @@ class Attempts:
         self._tokens_at = 0.0
         self._max_losses = settings.max_losses
         self.refusals = 0
+        self.refusal = ""
 
     def take(self, frame: Tokens, now: float) -> float:
         """New tokens came; returns how long the stream had paused if they are the first after a loss, else 0.
@@ -120,11 +122,12 @@ class Attempts:
         self.number += 1
         return True
 
-    def refuse(self) -> float | None:
+    def refuse(self, why: str) -> float | None:
         """Nobody took this attempt; seconds until the next one, or None: it was the last."""
         if self.number >= MAX_ATTEMPT:
             return None
         self.number += 1
+        self.refusal = why
         pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.refusals, 16))
         self.refusals += 1
         return pause * random.uniform(0.5, 1.0)

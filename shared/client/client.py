@@ -231,8 +231,9 @@ class InferenceClient:
                     self._spawn(unwanted)
                 continue
             commands = stream.assembly.on_frame(frame, batch.group, now)
-            if self._down is not None and isinstance(frame, Accepted):
-                commands += self._too_late(stream, now)
+            if isinstance(frame, Accepted):
+                self._errands.tell_accepted(stream, now)
+                commands += self._too_late(stream, now) if self._down is not None else NOTHING
             touched[stream] = touched[stream] + commands if stream in touched else commands
         for stream, commands in touched.items():
             self._settle(stream, commands)

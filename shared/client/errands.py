@@ -82,13 +82,28 @@ class Errands:
 
     @staticmethod
     def _tell_attempt(stream: GenerationStream, command: Publish) -> None:
-        """Logs what is offered after a loss: which request, and from where it is to go on."""
+        """Logs what is offered after a loss: which request, and where it is to go on; that it waits, once."""
         attempts = stream.assembly.attempts
-        if attempts.interruptions and not attempts.refusals and command.attempt == attempts.number:
-            lost, resume = attempts.interruptions[-1], command.resume
+        if not attempts.interruptions or command.attempt != attempts.number:
+            return
+        lost, resume = attempts.interruptions[-1], command.resume
+        if not attempts.refusals:
             log.info("request offered to another group", request_id=stream.request_id,
                      attempt=command.attempt, from_seq=resume.next_seq if resume else 0,
                      lost_group=lost.group, reason=lost.reason)  # fmt: skip
+        elif attempts.refusals == 1:
+            log.info("request waits for a group", request_id=stream.request_id, attempt=command.attempt,
+                     lost_group=lost.group, why=attempts.refusal)  # fmt: skip
+
+    @staticmethod
+    def tell_accepted(stream: GenerationStream, now: float) -> None:
+        """Logs that a group has taken the request just now, if it is not the first."""
+        attempts = stream.assembly.attempts
+        lost = attempts.interruptions[-1] if attempts.interruptions else None
+        if lost is not None and lost.accepted_at == now:
+            log.info("request goes on", request_id=stream.request_id, attempt=attempts.number,
+                     group=stream.assembly.group, lost_group=lost.group,
+                     waited_s=round(now - lost.lost_at, 3))  # fmt: skip
 
     @staticmethod
     def _again(stream: GenerationStream, command: Publish) -> bytes:

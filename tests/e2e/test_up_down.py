@@ -97,6 +97,7 @@ def test_detach_and_down(tmp_path: Path) -> None:
     assert f"A stack is up already: {url}" in again.stderr
     family = psutil.Process(state.pid).children(recursive=True)
     assert listening(url)
+    os.kill(state.pid, signal.SIGSTOP)  # what Ctrl-Z does to one in the foreground
     ended = ryz("down", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert url in ended.stdout

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from cli.console import CommandError
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
+from tests.integration.test_router_leaving import start_router
 from tests.integration.test_worker_process import worker
 from tests.worker_kit import chat
 
@@ -127,6 +129,35 @@ async def test_one_that_does_not_come_back_is_named(ryz: Ryz, nats_url: str, sta
     await ready(ryz, "cg3", "cg4")
     told = refused(await ryz("drain", "cg3", "--until-ready", "--ready-timeout", "1"), 1)
     assert "cg3 has ended, and was not ready again within 1 s" in told
+
+
+async def test_a_group_that_says_nothing_is_listed_as_lost(
+    ryz: Ryz, nats_url: str, nats_bus: NatsBus, stack: AsyncExitStack
+) -> None:
+    router = await start_router(nats_url, nats_bus, "cg-router")
+    stack.push_async_callback(router.wait)
+    stack.callback(router.terminate)
+    frozen = await stack.enter_async_context(worker(nats_url, "cg5"))
+    await stack.enter_async_context(worker(nats_url, "cg6"))
+
+    async def becomes(state: str) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while True:
+                found = (await listed(ryz)).get("cg5", {})
+                if found.get("state") == state:
+                    return found
+
+    before = (await ready(ryz, "cg5", "cg6"))["cg5"]
+    frozen.send_signal(signal.SIGSTOP)
+    lost = await becomes("lost")
+    assert (lost["instance_id"], lost["model"], lost["lost"]) == (before["instance_id"], "demo", "silent")
+    assert 0 < lost["heard_s_ago"] < 30
+    table = (await ryz("list")).stdout
+    assert "silent, last heard" in table
+    told = refused(await ryz("drain", "cg5"), 1)
+    assert "cg5 cannot drain: its leader does not answer (lost: silent, last heard" in told
+    frozen.send_signal(signal.SIGCONT)
+    assert "heard_s_ago" not in await becomes("ready")
 
 
 async def test_no_broker(ryz: Ryz) -> None:

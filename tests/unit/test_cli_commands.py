@@ -190,6 +190,32 @@ def test_status_tables() -> None:
     assert json.loads(json.dumps(plain)) == plain
 
 
+def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
+    def seen(name: str, age_s: float, state: str, lost: str = "") -> dict[str, Any]:
+        return {
+            "group": name, "instance_id": f"i-{name}", "state": state, "model": "demo", "lost": lost,
+            "heartbeat_age_s": age_s,
+        }  # fmt: skip
+
+    group = {"group": "g0", "state": "ready", "model": "demo"}
+    cut_off = [seen("g0", 50, "lost", "silent"), seen("g1", 50, "lost", "silent"), seen("g2", 50, "ready")]
+    near = [seen("g0", 0, "ready"), seen("g1", 0.01, "ready"), seen("g2", 70, "lost", "disconnected")]
+    near += [seen("g3", 8, "stopped")]
+    services = [
+        answer("worker", 1, **group),
+        answer("router", 2, groups=cut_off),
+        answer("router", 3, groups=near),
+    ]
+    report = Report("nats://x", None, services)
+    assert [(one["group"], one["state"]) for one in report.groups()] == [
+        ("g0", "ready"), ("g1", "no answer"), ("g2", "no answer"), ("g3", "stopped"),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(report.as_dict()))["groups"][3]["heard_s_ago"] == 8
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(report))
+    assert "last heard 50 s ago" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(Report("nats://x", None, [], "nobody there")))

@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,6 @@ from cli.supervisor.process import Child, ServiceSpec
 from cli.supervisor.reach import require_reachable
 from cli.supervisor.restarts import RestartPolicy
 from cli.supervisor.runner import describe_groups
-from cli.supervisor.stack import STOP_DEADLINE_S
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
 
@@ -94,7 +94,21 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     phases = sorted(plan.specs, key=lambda spec: spec.stop_phase)
     assert phases[0].name == "gateway"
     assert {spec.name for spec in phases[-2:]} == {"nats", "redis"}
-    assert sum(GRACE_S.values()) <= STOP_DEADLINE_S
+    assert sum(GRACE_S.values()) <= 9.0
+
+
+async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
+    wrong = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
+    await probes.close()
+    drains: dict[str, Any] = {
+        spec.name: (spec.env.get("RYZ_DRAIN_TIMEOUT_S"), spec.grace_s) for spec in plan.specs
+    }
+    assert drains["gateway"] == ("60", pytest.approx(60.7))
+    assert drains["worker-g0"] == drains["worker-g1"] == ("60", pytest.approx(62.0))
+    assert (drains["router"], drains["kvstate"]) == (("0.4", 0.8), ("0.4", 0.8))
+    assert {spec.env.get("RYZ_DRAIN_TIMEOUT_S") for spec in wrong.specs} == {None, "0.4", "soon"}
 
 
 async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> None:
@@ -285,6 +299,18 @@ def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandError, match="--state-dir"):
         StateDir(tmp_path / "file" / "state").acquire()
+
+
+def test_the_log_of_the_stack_before_is_put_aside(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    place.make()
+    log = place.begin_log("router")
+    assert (log, log.exists()) == (place.log("router"), False)
+    for text in ("first", "second"):
+        log.write_text(text)
+        assert place.begin_log("router") == log
+        assert not log.exists()
+        assert log.with_suffix(".log.1").read_text() == text
 
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:

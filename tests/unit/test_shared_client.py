@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import structlog
@@ -281,11 +282,45 @@ async def test_news_of_a_lost_group_reach_its_streams_only(
         assert first[0].text + "".join(rest) == WHOLE
         assert [loss.reason for loss in stream.interruptions] == ["silent"]
     structlog.reset_defaults()
+    ids = {stream.request_id for stream in streams}
     offers = [line for line in logged.entries if line["event"] == "request offered to another group"]
-    assert {line["request_id"] for line in offers} == {stream.request_id for stream in streams}
+    taken = [line for line in logged.entries if line["event"] == "request goes on"]
+    assert sorted(line["request_id"] for line in taken) == sorted(ids)
+    assert all((line["attempt"], line["lost_group"], line["group"]) == (1, "g0", "g0") for line in taken)
+    assert {line["request_id"] for line in offers} == ids
     assert all(
         (line["attempt"], line["lost_group"], line["reason"]) == (1, "g0", "silent") for line in offers
     )
+
+
+async def test_what_a_stream_waits_for_and_who_goes_on_is_logged(
+    client: InferenceClient, leader: ScriptedLeader, memory_bus: MemoryBus
+) -> None:
+    def script(request: GenerateRequest) -> list[AnyFrame]:
+        if request.attempt == 0:
+            return answer(request)[:2]
+        if request.attempt < 3:
+            told: dict[str, Any] = {"code": "unavailable", "message": f"g0 is away ({request.attempt})"}
+            return [Failed(request_id=request.request_id, attempt=request.attempt, **told)]
+        return answer(request)
+
+    leader.script = script
+    logged = structlog.testing.LogCapture()
+    structlog.configure(processors=[logged])
+    stream = await client.submit(make_request(), timeout_s=5)
+    await anext(stream)
+    leader.says_group = False
+    down = GroupDown(group="g0", instance_id="", reason="silent")
+    await MemoryBus(memory_bus.broker).publish(subjects.GROUP_DOWN, encode(down))
+    assert [delta.text async for deltas in stream for delta in deltas] == ["w1 ", "w2 ", "w3 "]
+    structlog.reset_defaults()
+    trail = [line for line in logged.entries if line.get("request_id") == stream.request_id]
+    events = [(line["event"], line["attempt"]) for line in trail]
+    assert events == [
+        ("request offered to another group", 1), ("request waits for a group", 2), ("request goes on", 3),
+    ]  # fmt: skip
+    assert trail[1]["why"] == "g0 is away (1)"
+    assert trail[2]["waited_s"] > 0
 
 
 async def test_a_group_that_took_a_request_with_its_last_breath_is_lost(
