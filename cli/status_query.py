@@ -51,12 +51,13 @@ class Report:
         return [one for one in self.services if one.service == service]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Each group as its leader tells it, with the leader's pid and state; then those that are silent."""
+        """By name: each as its leader tells it, with the leader's pid and state, or a `SilentGroup`."""
         told = [
             {**one.detail, "state": one.detail.get("state", one.state), "leader_pid": one.pid}
             for one in self.of_kind("worker")
         ]
-        return told + [group.as_dict() for group in silent_groups(self.services)]
+        silent = [group.as_dict() for group in silent_groups(self.services)]
+        return sorted(told + silent, key=lambda group: str(group.get("group")))
 
     def sessions(self) -> int | None:
         """How many session records the store has; None: nobody knows."""
