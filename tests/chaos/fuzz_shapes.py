@@ -208,4 +208,9 @@ def messages(name: str) -> st.SearchStrategy[bytes]:
     near = edited(name)
     other = st.sampled_from(sorted(GOLDEN)).flatmap(edited)
     shaped = values.map(_pack) | st.dictionaries(st.sampled_from(FIELDS), values, max_size=6).map(_pack)
-    return near | near | near | near | damaged(name) | other | shaped | announced() | st.binary(max_size=200)
+    any_of = (
+        near | near | near | near | damaged(name) | other | shaped | announced() | st.binary(max_size=200)
+    )
+    return any_of.map(
+        lambda data: data[:LARGE]
+    )  # lists of lists that are edited again have tens of megabytes

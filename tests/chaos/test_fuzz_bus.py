@@ -127,12 +127,12 @@ def is_spared(target: Target, data: bytes) -> bool:
 @st.composite
 def shots(draw: st.DrawFn) -> Shot:
     target = draw(st.sampled_from(TARGETS))
-    data = draw(messages(target.kind.__name__))
+    head = draw(headers)
+    data = draw(messages(target.kind.__name__))[: MAX_PAYLOAD - len(head) - 64]
     while is_spared(target, data):  # a filter would have to reject nearly all that is made for such a target
         data = data[:-1]
     reply = "answer" if draw(st.booleans()) else draw(st.sampled_from(REPLIES))
-    head = draw(headers)
-    return Shot(target, data[: MAX_PAYLOAD - len(head) - 64], reply, head)
+    return Shot(target, data, reply, head)
 
 
 class Gun:
