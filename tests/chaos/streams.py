@@ -5,6 +5,7 @@ later has to leave it the same: texts of all choices, finish reasons, log probab
 """
 
 import json
+import secrets
 import threading
 import time
 from collections import defaultdict
@@ -155,7 +156,8 @@ def undisturbed(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
 class Readers:
     """Reads all bodies again and again, as a context manager. What is wrong is told at the end.
 
-    refusals: 503 before the first token is no problem, but counted.
+    refusals: 503 before the first token is no problem, but counted. sessions: each stream with one choice is
+    a session of its own.
     """
 
     def __init__(
@@ -165,12 +167,13 @@ class Readers:
         expected: Sequence[Said],
         *,
         refusals: bool = False,
+        sessions: bool = False,
     ) -> None:
         self.streams = 0
         self.refused = 0
         self.problems: list[str] = []
         self._client, self._bodies, self._expected = client, bodies, expected
-        self._refusals = refusals
+        self._refusals, self._sessions = refusals, sessions
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._threads = [
@@ -195,8 +198,11 @@ class Readers:
 
     def _read_on(self, number: int) -> None:
         while not self._over.is_set():
+            body = self._bodies[number]
+            if self._sessions and "n" not in body:
+                body = body | {"session_id": f"reader-{secrets.token_hex(8)}"}
             try:
-                said = read(self._client, self._bodies[number])
+                said = read(self._client, body)
                 refused = said.status == 503 and self._refusals
                 problem = "" if refused else difference(said, self._expected[number])
             except (httpx.HTTPError, AssertionError) as error:

@@ -30,7 +30,7 @@ def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:
             # the second router, which is ended in its turn as well; the stack has but one
             with (
                 ServiceProcess("router", broker, **PATIENT) as second,
-                Readers(client, bodies, expected) as readers,
+                Readers(client, bodies, expected, sessions=True) as readers,
             ):
                 for group in ("g0", "g1"):
                     before = pair.pid_of(f"worker-{group}")
