@@ -12,11 +12,10 @@ from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
-from cli.supervisor.state import StackState, StateDir, log_tail, start_time, write_private
+from cli.supervisor.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, write_private
 from shared.redact import redact
 
 POLL_S = 0.05
-SUPERVISOR_LOG = "supervisor"
 
 
 def run_here(options: UpOptions) -> None:
@@ -28,7 +27,8 @@ def run_detached(options: UpOptions) -> None:
     """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
     place = StateDir(options.state_dir)
     place.make()
-    log = place.begin_log(SUPERVISOR_LOG)
+    log = place.log(SUPERVISOR)
+    place.put_aside(log)
     out.file.flush()
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
@@ -45,6 +45,7 @@ def run_detached(options: UpOptions) -> None:
 async def _run(options: UpOptions, place: StateDir) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
+    place.put_logs_aside()
     probes, files = Probes(), list[Path]()
     try:
         plan = make_plan(options, probes, os.environ)

@@ -62,7 +62,6 @@ class Stack:
         """
         self._dir.write(self._state)
         for child in self._children:
-            self._dir.begin_log(child.spec.name)
             self._report.waiting(child.spec.name)
             self._tasks.append(asyncio.create_task(self._keep(child), name=child.spec.name))
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))

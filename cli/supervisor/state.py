@@ -16,6 +16,7 @@ from cli.console import fail
 from shared.redact import redact
 
 DEFAULT_DIR = Path(".ryz")
+SUPERVISOR = "supervisor"  # whose log is begun before it has the directory
 CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
 
 
@@ -71,12 +72,16 @@ class StateDir:
         """The log file of a service."""
         return self.logs / f"{name}.log"
 
-    def begin_log(self, name: str) -> Path:
-        """The same, not there yet; what the last stack has written is put aside: it may say why it ended."""
-        log = self.log(name)
+    def put_aside(self, log: Path) -> None:
+        """Keeps what the stack before has written: it may say why it ended."""
         with suppress(FileNotFoundError):
             log.replace(older_log(log))
-        return log
+
+    def put_logs_aside(self) -> None:
+        """Those of all services, also of ones that the next stack does not have."""
+        for log in self.logs.glob("*.log"):
+            if log != self.log(SUPERVISOR):
+                self.put_aside(log)
 
     def make(self) -> None:
         """Makes the directory; fails with the remedy when it cannot be made or written to."""

@@ -301,16 +301,17 @@ def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) 
         StateDir(tmp_path / "file" / "state").acquire()
 
 
-def test_the_log_of_the_stack_before_is_put_aside(tmp_path: Path) -> None:
+def test_the_logs_of_the_stack_before_are_put_aside(tmp_path: Path) -> None:
     place = StateDir(tmp_path)
+    place.put_logs_aside()  # there was none before
     place.make()
-    log = place.begin_log("router")
-    assert (log, log.exists()) == (place.log("router"), False)
     for text in ("first", "second"):
-        log.write_text(text)
-        assert place.begin_log("router") == log
-        assert not log.exists()
-        assert log.with_suffix(".log.1").read_text() == text
+        for name in ("router", "worker-g1", "supervisor"):
+            place.log(name).write_text(text)
+        place.put_logs_aside()
+        assert {path.name: path.read_text() for path in place.logs.iterdir()} == {
+            "router.log.1": text, "worker-g1.log.1": text, "supervisor.log": text,
+        }  # fmt: skip
 
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:
