@@ -1,4 +1,7 @@
-"""Whole stacks for tests, each started once: one that computes the demo model, one with the null engine."""
+"""Whole stacks for tests, each started once: one that computes the demo model, one with the null engine.
+
+They end with this folder's last test: three of them without work take a fifth of two cores from what follows.
+"""
 
 from collections.abc import Iterator
 
@@ -9,7 +12,7 @@ from services.worker.engine.native.library import kernels
 from tests.e2e.kit import Stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def null_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups that answer without a model."""
     with Stack(tmp_path_factory.mktemp("null-stack"), "--engine", "null") as stack:
@@ -17,7 +20,7 @@ def null_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         assert stack.end() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def int8_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One group of two ranks that compute the demo model with 8-bit weights and a half-precision KV cache."""
     try:
@@ -30,7 +33,7 @@ def int8_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         assert stack.end() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def torch_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two groups of two ranks that compute the demo model."""
     with Stack(tmp_path_factory.mktemp("torch-stack")) as stack:
