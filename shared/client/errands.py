@@ -82,7 +82,7 @@ class Errands:
 
     @staticmethod
     def _tell_attempt(stream: GenerationStream, command: Publish) -> None:
-        """Logs what is offered after a loss: which request, and where it is to go on; that it waits, once."""
+        """Logs what is offered after a loss: which request, and where it is to go on; that it has to wait."""
         attempts = stream.assembly.attempts
         if not attempts.interruptions or command.attempt != attempts.number:
             return

@@ -208,9 +208,7 @@ def messages(name: str) -> st.SearchStrategy[bytes]:
     near = edited(name)
     other = st.sampled_from(sorted(GOLDEN)).flatmap(edited)
     shaped = values.map(_pack) | st.dictionaries(st.sampled_from(FIELDS), values, max_size=6).map(_pack)
-    any_of = (
-        near | near | near | near | damaged(name) | other | shaped | announced() | st.binary(max_size=200)
-    )
-    return any_of.map(
-        lambda data: data[:LARGE]
-    )  # lists of lists that are edited again have tens of megabytes
+    noise = announced() | st.binary(max_size=200)
+    anything = near | near | near | near | damaged(name) | other | shaped | noise
+    # lists of lists that are edited again would have tens of megabytes
+    return anything.map(lambda data: data[:LARGE])

@@ -86,7 +86,7 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
             stack.state.model,
             seconds=scaled(20.0, 300.0),
             visits=scaled(140, 1000),
-            calm=scaled(30, 100),
+            calm=scaled(40, 100),
             tokens=32,
             ranks=True,
         )

@@ -8,7 +8,7 @@ from subprocess import PIPE
 import pytest
 
 pytestmark = pytest.mark.timeout(240)
-OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --duration 3 --seed 3"
+OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --duration 4 --seed 3"
 
 
 async def test_each_policy_gets_a_row_and_no_turn_fails() -> None:

@@ -93,7 +93,7 @@ def snapshot(stack: Stack) -> dict[str, Any]:
     return {"files": files, "tasks": tasks, "groups": groups}
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("slow_stack", 40), ("torch_stack", 24)])
+@pytest.mark.parametrize(("name", "tokens"), [("slow_stack", 60), ("torch_stack", 24)])
 async def test_cut_streams_leave_nothing_and_touch_nobody(
     request: pytest.FixtureRequest, name: str, tokens: int
 ) -> None:
