@@ -11,7 +11,7 @@ import structlog
 
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
-from tests.servers import NatsServer, RedisServer
+from tests.servers import GuardedRedis, NatsServer, RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,15 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
     yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def guarded_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
+    """A real Redis with the users of a deployment; `url("kvstate")` is what that service would be given."""
+    server = GuardedRedis(tmp_path_factory.mktemp("guarded-redis"))
+    server.start()
+    yield server
     server.stop()
 
 

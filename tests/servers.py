@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from shared.bus.accounts import ACCOUNTS
+from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
+from shared.redis_accounts import acl_file
 
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 10.0
@@ -129,3 +131,26 @@ class RedisServer(ServerProcess):
     def url(self) -> str:
         """What clients connect to."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+
+class GuardedRedis(ServerProcess):
+    """A Redis with the users of a deployment, and `admin` beside them for the tests' own look at it."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.passwords = {user: f"p{secrets.token_hex(8)}" for user in (*REDIS_ACCOUNTS, "admin")}
+        users = {user: self.passwords[user] for user in REDIS_ACCOUNTS}
+        acl = folder / f"redis-{port}.acl"
+        acl.write_text(f"{acl_file(users)}user admin on >{self.passwords['admin']} ~* &* +@all\n")
+        acl.chmod(0o600)
+        options = {
+            "--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder),
+            "--aclfile": str(acl),
+        }  # fmt: skip
+        super().__init__(
+            [find_binary("redis-server"), *(part for pair in options.items() for part in pair)], port
+        )
+
+    def url(self, user: str) -> str:
+        """What a user connects to."""
+        return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"

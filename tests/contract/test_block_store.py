@@ -17,6 +17,7 @@ from services.kvstate.redis_blocks import RedisBlockStore
 from services.kvstate.redis_link import RedisLink
 from shared.kv_hash import NAME_BYTES
 from shared.kv_store import data_key, head_field
+from tests.servers import GuardedRedis
 
 PARTS = 2
 PART_BYTES = 50
@@ -97,10 +98,18 @@ async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
     if request.param == "memory":
         yield Kit(MemoryBlockStore(clock=time.time))
         return
-    url = own_database(request.getfixturevalue("redis_url"))
-    link = RedisLink(url, timeout_s=5.0, max_connections=8, name="KV store", reason="kv_store")
+    server: GuardedRedis = request.getfixturevalue(
+        "guarded_redis"
+    )  # with no more rights than the service has
+    link = RedisLink(
+        own_database(server.url("kvstate")),
+        timeout_s=5.0,
+        max_connections=8,
+        name="KV store",
+        reason="kv_store",
+    )
     store = RedisBlockStore(link, data_ttl_s=3600.0)
-    client = aioredis.Redis.from_url(url)
+    client = aioredis.Redis.from_url(own_database(server.url("admin")))
     await client.flushdb()
     yield Kit(store, client)
     await client.aclose()

@@ -20,6 +20,7 @@ from services.kvstate.store import SessionStore
 from shared.circuit import Circuit, CircuitLimits
 from shared.codec import decode
 from shared.messages import ChatMessage, SessionRecord
+from tests.servers import GuardedRedis
 
 MakeStore = Callable[[float], SessionStore]
 TTL_MS = 3_600_000
@@ -66,10 +67,16 @@ def entry(
     return make_entry(record, now_ms(), TTL_MS)
 
 
+def guarded_url(request: pytest.FixtureRequest) -> str:
+    """Of a Redis where the store has no more rights than the service's user."""
+    server: GuardedRedis = request.getfixturevalue("guarded_redis")
+    return server.url("kvstate")
+
+
 @pytest.fixture(params=["memory", "redis", "guarded"])
 async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]:
     kind, made = request.param, []
-    url = "" if kind == "memory" else request.getfixturevalue("redis_url")
+    url = "" if kind == "memory" else guarded_url(request)
 
     def make(ttl_s: float = 3600.0) -> SessionStore:
         memory = kind == "memory"
@@ -287,9 +294,11 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
     assert [s.session_id for s in (await long.page(tenant, 2, page.last)).sessions] == ["new2"]
 
 
-async def test_sessions_that_vanished_do_not_hide_later_ones(redis_url: str, tenant: str) -> None:
-    store, newest = open_store(redis_url, 3600.0, 2), now_ms()
-    client = aioredis.Redis.from_url(redis_url)
+async def test_sessions_that_vanished_do_not_hide_later_ones(
+    guarded_redis: GuardedRedis, tenant: str
+) -> None:
+    store, newest = open_store(guarded_redis.url("kvstate"), 3600.0, 2), now_ms()
+    client = aioredis.Redis.from_url(guarded_redis.url("admin"))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         stack.push_async_callback(client.aclose)
