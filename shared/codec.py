@@ -26,17 +26,18 @@ def encode(message: Wire) -> bytes:
     return packed
 
 
-def encode_batch(frames: Sequence[bytes], group: str = "") -> bytes:
+def encode_batch(frames: Sequence[bytes], group: str = "", instance_id: str = "") -> bytes:
     """The `FrameBatch` of frames that are encoded already, byte for byte as `encode` would make it."""
     packer = msgpack.Packer(autoreset=False)
-    packer.pack_map_header(2 if group else 1)
+    packer.pack_map_header(1 + bool(group) + bool(instance_id))
     packer.pack("frames")
     packer.pack_array_header(len(frames))
     head = packer.bytes()
     packer.reset()
-    if group:
-        packer.pack("group")
-        packer.pack(group)
+    for name, value in (("group", group), ("instance_id", instance_id)):
+        if value:
+            packer.pack(name)
+            packer.pack(value)
     return b"".join((head, *frames, packer.bytes()))
 
 

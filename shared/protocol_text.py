@@ -149,7 +149,9 @@ Headers of a `GenerateRequest`, all optional:
    Another group goes on from there; nothing comes twice. Where no group takes it now, wait and use the next
    attempt.
 8. A number that came already is a copy: ignore it. Ignore frames whose `attempt` is not the request's, and
-   frames of a second group; tell that one with `Cancel`, which names the attempt that is to end.
+   frames of a second group; tell that one with `Cancel`, which names the attempt that is to end. A group with
+   another `instance_id` is a second group, whatever its name: `Resend` and `Cancel` name the instance that is
+   meant, and others ignore them.
 9. To go on with a request that somebody else has published, publish `Attach` as a NATS request: its leader
    answers with `Attached`, sends all that follows to you, and has what came before for `Resend`.
 10. No longer interested: `Cancel` to the group, or to all leaders while no group is known. A cancelled

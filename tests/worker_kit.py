@@ -134,6 +134,8 @@ class Kit:
         group: str = "g0",
         model: Model | None = None,
         index: BlockIndex | None = None,
+        *,
+        instance_id: str = "i",
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -144,7 +146,7 @@ class Kit:
         options.setdefault("steps", Limits(256, 64, 64))
         options.setdefault("back_off", BackOff(first_s=0.02))
         self.leader = Leader(
-            LeaderOptions(group=group, instance_id="i", **options),
+            LeaderOptions(group=group, instance_id=instance_id, **options),
             bus=bus,
             carrier=OnLoop(bus),
             engine=self.engine,

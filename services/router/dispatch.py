@@ -113,7 +113,9 @@ class Dispatcher:
             last_group=facts.last_group,
             router_id=self._router_id,
         )
-        data = encode(Work(request=incoming.data, route=route, reply_to=incoming.reply_to))
+        instance_id = self._fleet.instance_of(chosen.group)
+        work = Work(request=incoming.data, route=route, reply_to=incoming.reply_to, instance_id=instance_id)
+        data = encode(work)
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}

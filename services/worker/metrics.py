@@ -55,6 +55,9 @@ class Metrics:
         self.duplicates = counter("duplicate_requests", "Requests published again that were known already.")
         self.attached = counter("attached_requests", "Requests given to another caller who asked for them.")
         self.bad_messages = counter("bad_messages", "Messages that could not be decoded.", ["subject"])
+        self.misdirected = counter(
+            "misdirected_messages", "Messages for another leader that has this group's name.", ["subject"]
+        )
         self.preemptions = counter("num_preemptions", "Sequences put back because blocks ran short.")
         self.prefix_cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self.prefix_cache_hits = counter("prefix_cache_hits", "Tokens of them that need not be computed.")

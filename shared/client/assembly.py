@@ -109,22 +109,29 @@ class Assembly:
         self._attempts.accepted = True
         return self._ask()
 
-    def on_frame(self, frame: AnyFrame, group: str, now: float) -> Commands:
-        """A frame arrived, from that group (empty: not said, or a router)."""
+    def on_frame(self, frame: AnyFrame, group: str, now: float, instance_id: str = "") -> Commands:
+        """A frame arrived, from that instance of a group (empty: not said, or a router).
+
+        The first instance that answers an attempt has it: two leaders of one name are as foreign to each
+        other as two groups.
+        """
         attempt = self._attempts.number
         if frame.attempt != attempt:
             self._stats.ignored += 1
-            return self._fence(frame.attempt, group) if frame.attempt < attempt else NOTHING
+            return self._fence(frame.attempt, group, instance_id) if frame.attempt < attempt else NOTHING
         accepted = isinstance(frame, Accepted)
-        group = frame.group if isinstance(frame, Accepted) else group
-        if self.finished or (self.group and group and group != self.group):
+        if isinstance(frame, Accepted):
+            group, instance_id = frame.group, frame.instance_id or instance_id
+        foreign = self._is_foreign(group, instance_id)
+        if self.finished or foreign:
             # the first group that answers has it; another one, or one that comes too late, is to stop
             self._stats.ignored += 1
-            return (SendCancel(group, attempt),) if accepted and group != self.group else NOTHING
+            unwanted = accepted and (foreign or not self.group)
+            return (SendCancel(group, attempt, instance_id),) if unwanted else NOTHING
         if isinstance(frame, Failed) and not group and frame.seq == 0:
             return self._refused_by_router(frame, now)
         if not self.group and group and not (isinstance(frame, Failed) and frame.seq == self.next_seq):
-            self.group = group  # else it refuses
+            self.group, self._instance = group, instance_id  # else it refuses
             self._attempts.accept(now)
         self._order.heard_at = now
         return self._place(frame, now)
@@ -180,7 +187,7 @@ class Assembly:
         if self.finished:
             return NOTHING
         self._fail(Cancelled(message, **data))
-        return (SendCancel(self.group, self._attempts.number),)
+        return (SendCancel(self.group, self._attempts.number, self._instance),)
 
     def tick(self, now: float, *, connected: bool) -> Commands:
         """Time passed."""
@@ -189,7 +196,7 @@ class Assembly:
         if now >= self._deadline:
             where = f"in group {self.group}" if self.group else "before a group took it"
             self._fail(DeadlineExceeded(f"request {self.request_id} ran out of time {where}{self._story()}"))
-            return (SendCancel(self.group, self._attempts.number),)
+            return (SendCancel(self.group, self._attempts.number, self._instance),)
         if not self.group:
             return self._tick_unaccepted(now, connected)
         if not (self._order.may_ask(now) and self._order.misses(now)):
@@ -216,7 +223,7 @@ class Assembly:
         commands: list[Command] = []
         self._order.asking = True  # gaps inside the answer are dealt with below, once
         for frame in reply.frames:
-            commands += self.on_frame(frame, self.group, now)
+            commands += self.on_frame(frame, self.group, now, self._instance)
         self._order.asking = False
         self._order.heard_at = now
         if self.finished or self._attempts.number != attempt:
@@ -280,7 +287,7 @@ class Assembly:
             self.ready.append(frame)
         elif isinstance(frame, Accepted):
             self.accepted = frame
-            self._instance = frame.instance_id
+            self._instance = frame.instance_id or self._instance
             self._attempts.fingerprint = frame.fingerprint
         else:
             self.usage = frame.usage
@@ -309,12 +316,19 @@ class Assembly:
         self._fail(error)
         return NOTHING
 
-    def _fence(self, attempt: int, group: str) -> Commands:
+    def _is_foreign(self, group: str, instance_id: str) -> bool:
+        """Whether that is another leader than the one that has the request; none has it: no."""
+        if not self.group or not group:
+            return False
+        known = bool(instance_id and self._instance)
+        return group != self.group or (known and instance_id != self._instance)
+
+    def _fence(self, attempt: int, group: str, instance_id: str) -> Commands:
         """A group still works on an attempt that was given up: it is told to stop, once."""
         if not group or attempt <= self._fenced:
             return NOTHING
         self._fenced = attempt
-        return (SendCancel(group, attempt),)
+        return (SendCancel(group, attempt, instance_id),)
 
     def _publish(self) -> Publish:
         return Publish(self._attempts.number, self._attempts.point(self.next_seq))
@@ -322,13 +336,13 @@ class Assembly:
     def _ask(self) -> Commands:
         self._order.asking = True
         self._stats.resends += 1
-        return (AskResend(self.group, self.next_seq),)
+        return (AskResend(self.group, self.next_seq, self._instance),)
 
     def _lose(self, why: str, reason: str, now: float, *, told: bool = False) -> Commands:
         """The group is lost to this request, which goes on elsewhere at once. told: by that group itself."""
         group, attempt = self.group, self._attempts.number
         self._stats.lost += 1
-        cancel = () if told else (SendCancel(group, attempt),)
+        cancel = () if told else (SendCancel(group, attempt, self._instance),)
         if self.next_seq < self._reach or not self._attempts.lose(group, reason, self._order.heard_at, now):
             often = f" ({self._attempts.losses} groups in all)" if self._attempts.losses > 1 else ""
             message = (

@@ -227,10 +227,12 @@ class InferenceClient:
             if stream is None:
                 self.stats.ignored += 1
                 if isinstance(frame, Accepted):  # nobody here waits for it any more
-                    unwanted = self._errands.tell_cancel(frame.request_id, frame.group, "nobody waits")
+                    unwanted = self._errands.tell_cancel(
+                        frame.request_id, frame.group, "nobody waits", instance_id=frame.instance_id
+                    )
                     self._spawn(unwanted)
                 continue
-            commands = stream.assembly.on_frame(frame, batch.group, now)
+            commands = stream.assembly.on_frame(frame, batch.group, now, batch.instance_id)
             if isinstance(frame, Accepted):
                 self._errands.tell_accepted(stream, now)
                 commands += self._too_late(stream, now) if self._down is not None else NOTHING

@@ -17,21 +17,23 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class AskResend:
-    """Ask the group's leader for the frames from a number on."""
+    """Ask the group's leader, that instance of it, for the frames from a number on."""
 
     group: str
     from_seq: int
+    instance_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
     """Tell a group, or every group when it is empty, that the answer is no longer wanted.
 
-    attempt: the last one that is to end.
+    attempt: the last one that is to end. instance_id: of the group, the leader that is meant; empty: any.
     """
 
     group: str
     attempt: int = MAX_ATTEMPT
+    instance_id: str = ""
 
 
 Command = Publish | AskResend | SendCancel

@@ -43,7 +43,9 @@ class Errands:
         if isinstance(command, SendCancel):
             error = stream.assembly.error
             reason = error.message if error is not None and not stream.group else "cancelled"
-            await self.tell_cancel(stream.request_id, command.group, reason, command.attempt)
+            await self.tell_cancel(
+                stream.request_id, command.group, reason, command.attempt, command.instance_id
+            )
         elif isinstance(command, Publish):
             self._tell_attempt(stream, command)
             try:
@@ -58,7 +60,12 @@ class Errands:
 
     async def _ask_resend(self, stream: GenerationStream, command: AskResend) -> Commands:
         assembly = stream.assembly
-        request = Resend(request_id=stream.request_id, attempt=assembly.attempt, from_seq=command.from_seq)
+        request = Resend(
+            request_id=stream.request_id,
+            attempt=assembly.attempt,
+            from_seq=command.from_seq,
+            instance_id=command.instance_id,
+        )
         try:
             answer = await self._bus.request(
                 subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
@@ -113,10 +120,19 @@ class Errands:
         later = msgspec.structs.replace(stream.request, attempt=command.attempt, resume=command.resume)
         return encode(later)
 
-    async def tell_cancel(self, request_id: str, group: str, reason: str, attempt: int = MAX_ATTEMPT) -> None:
-        """Tells a group, or all when it is empty, that nobody wants the answer any more."""
+    async def tell_cancel(
+        self,
+        request_id: str,
+        group: str,
+        reason: str,
+        attempt: int = MAX_ATTEMPT,
+        instance_id: str = "",
+    ) -> None:
+        """Tells a group's leader, or all leaders when `group` is empty, that the answer is not wanted."""
         subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
-        cancel = Cancel(request_id=request_id, reason=reason[:MAX_REASON], attempt=attempt)
+        cancel = Cancel(
+            request_id=request_id, reason=reason[:MAX_REASON], attempt=attempt, instance_id=instance_id
+        )
         try:
             await self._bus.publish(subject, encode(cancel))
         except RyzError as error:  # without a broker nobody can be told; the deadline ends it there

@@ -124,33 +124,40 @@ AnyFrame = Accepted | Tokens | Done | Failed
 class FrameBatch(Wire, frozen=True, kw_only=True):
     """All frames that one step has for one reply subject, whatever requests they belong to.
 
-    group: whose leader sent them; empty: a router did. A caller whose request was taken by two groups tells
-        their frames apart by it.
+    group, instance_id: whose leader sent them, and which instance of it; empty: a router did. A caller takes
+        the frames of an attempt from the instance that accepted it, and from no other.
     """
 
     frames: list[AnyFrame]
     group: str = ""
+    instance_id: str = ""
 
 
 class Cancel(Wire, frozen=True, kw_only=True):
     """The caller no longer wants the answer. Unknown request ids are no error; there is no reply.
 
     attempt: this one and those before it end; a later one, which runs perhaps on the same group, goes on.
+    instance_id: the leader that is meant; another one of the same name ignores it. Empty: any.
     """
 
     max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     reason: str = ""
     attempt: Attempt = MAX_ATTEMPT
+    instance_id: str = ""
 
 
 class Resend(Wire, frozen=True, kw_only=True):
-    """Asks a leader for the frames from a number on; the reply subject gets a `ResendReply`."""
+    """Asks a leader for the frames from a number on; the reply subject gets a `ResendReply`.
+
+    instance_id: the leader that is meant; another one of the same name does not answer. Empty: any.
+    """
 
     max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     attempt: int = 0
     from_seq: Annotated[int, msgspec.Meta(ge=0)]
+    instance_id: str = ""
 
 
 class ResendReply(Wire, frozen=True, kw_only=True):

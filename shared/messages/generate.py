@@ -133,8 +133,12 @@ class Route(Wire, frozen=True, kw_only=True):
 
 
 class Work(Wire, frozen=True, kw_only=True):
-    """A request on its way to a group: the caller's own bytes, untouched, and the decision beside them."""
+    """A request on its way to a group: the caller's own bytes, untouched, and the decision beside them.
+
+    instance_id: the leader that the router means; another one of the same name does not begin it. Empty: any.
+    """
 
     request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]
     route: Route
     reply_to: str
+    instance_id: str = ""

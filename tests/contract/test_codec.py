@@ -152,11 +152,12 @@ FRAMES = [one for one in EXAMPLES if isinstance(one, Accepted | Tokens | Done | 
 
 
 @pytest.mark.parametrize("group", ["", "g0", "g" * 64])
+@pytest.mark.parametrize("instance_id", ["", "host-7"])
 @pytest.mark.parametrize("count", [0, 1, len(FRAMES), 20, 70_000])
-def test_a_batch_of_encoded_frames_is_that_of_the_frames(count: int, group: str) -> None:
+def test_a_batch_of_encoded_frames_is_that_of_the_frames(count: int, group: str, instance_id: str) -> None:
     frames = [FRAMES[number % len(FRAMES)] for number in range(count)]
-    data = encode_batch([encode(frame) for frame in frames], group)
-    assert data == encode(FrameBatch(frames=frames, group=group))
+    data = encode_batch([encode(frame) for frame in frames], group, instance_id)
+    assert data == encode(FrameBatch(frames=frames, group=group, instance_id=instance_id))
 
 
 def test_messages_are_nothing_to_the_collector_of_garbage() -> None:

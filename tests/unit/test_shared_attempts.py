@@ -68,7 +68,7 @@ RESUMED = Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8])], next_seq=3, fi
 
 def test_a_group_that_is_given_up_is_told_to_stop_and_the_next_attempt_goes_on() -> None:
     assembly = running()
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0), RESUMED)
+    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
     assert assembly.group == ""
     assert assembly.on_frame(accepted(1, 3, "g1", "i1"), "g1", 2.1) == ()
     assert assembly.on_frame(tokens(4, 9, attempt=1), "g1", 2.2) == ()
@@ -128,8 +128,8 @@ def test_a_pause_counts_from_the_last_tokens_whatever_the_group_said_since() -> 
 
 def test_what_was_held_back_belongs_to_the_lost_attempt() -> None:
     assembly = running()
-    assert assembly.on_frame(tokens(5, 99), "g0", 1.5) == (AskResend("g0", 3),)
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0), RESUMED)
+    assert assembly.on_frame(tokens(5, 99), "g0", 1.5) == (AskResend("g0", 3, "i0"),)
+    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
     for frame in (accepted(1, 3, "g1"), tokens(4, 9, attempt=1)):
         assembly.on_frame(frame, "g1", 2.0)
     assert assembly.next_seq == 5
@@ -146,8 +146,8 @@ def test_every_choice_has_its_own_tokens() -> None:
 
 def test_a_request_without_frames_begins_anew() -> None:
     assembly = make()
-    assembly.on_frame(tokens(1, 7), "g0", 1.0)  # frame 0 is on its way
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0), Publish(1, None))
+    assembly.on_frame(tokens(1, 7), "g0", 1.0, "i0")  # frame 0 is on its way
+    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), Publish(1, None))
 
 
 def test_a_group_that_comes_back_is_fenced_once() -> None:
@@ -164,7 +164,7 @@ def test_too_many_losses_are_the_end() -> None:
         assert not assembly.finished
         assembly.on_group_down(assembly.group, "", "silent", 2.0)
         assembly.on_frame(accepted(attempt + 1, assembly.next_seq, "g1"), "g1", 2.0)
-    assert assembly.on_group_down("g1", "", "silent", 3.0) == (SendCancel("g1", 3),)
+    assert assembly.on_group_down("g1", "", "silent", 3.0) == (SendCancel("g1", 3, "i0"),)
     assert isinstance(assembly.error, GroupLost)
     assert "4 groups" in assembly.error.message
 
@@ -233,7 +233,7 @@ def test_who_waits_has_a_budget() -> None:
 
 def test_a_loss_in_the_middle_of_what_is_sent_again() -> None:
     assembly = running()
-    assert assembly.tick(3.0, connected=True) == (AskResend("g0", 3),)
+    assert assembly.tick(3.0, connected=True) == (AskResend("g0", 3, "i0"),)
     frames: list[AnyFrame] = [tokens(3, 9), failed("group_lost", 0, 4, resumable=True), tokens(5, 10)]
     commands = assembly.on_resend(ResendReply(known=True, next_seq=6, frames=frames), 3.0)
     assert commands == (
@@ -251,15 +251,15 @@ def test_who_attached_has_it() -> None:
 
 def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_up() -> None:
     adopted = make()
-    assert adopted.adopt("g0", "i0", 0, reach=2) == (AskResend("g0", 0),)
+    assert adopted.adopt("g0", "i0", 0, reach=2) == (AskResend("g0", 0, "i0"),)
     early = make()
     early.adopt("g0", "i0", 0, reach=2)
-    assert early.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0),)
+    assert early.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0, "i0"),)
     assert isinstance(early.error, GroupLost)
     adopted.on_resend(
         ResendReply(known=True, next_seq=3, frames=[accepted(), tokens(1, 7), tokens(2, 8)]), 1.0
     )
-    assert adopted.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0), RESUMED)
+    assert adopted.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0, "i0"), RESUMED)
 
 
 @given(st.data())

@@ -228,6 +228,11 @@ class Fleet:
 
         return LiveView(model, ready, see, away, models)
 
+    def instance_of(self, name: str) -> str:
+        """The instance of that group that requests are meant for; empty: the group is not known."""
+        group = self._groups.get(name)
+        return "" if group is None else group.heartbeat.instance_id
+
     def is_ready(self, name: str, now: float) -> bool:
         """Whether the group may be given requests."""
         group = self._groups.get(name)

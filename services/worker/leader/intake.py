@@ -72,13 +72,19 @@ class Intake:
 
     async def on_work(self, message: Message) -> None:
         """One `Work` message. Never waits; what takes longer becomes a task."""
-        self.taken += 1
         try:
             work = codec.decode(message.data, Work)
             check_subject(work.reply_to)  # a request that nobody can hear of is not begun
         except InvalidRequest as error:
+            self.taken += 1
             await self._replies.undecodable(message, error)
             return
+        if work.instance_id and work.instance_id != self._instance_id:
+            # a leader that was started again a moment ago, or that shares its name: if the one that is meant
+            # is gone, the caller hears nothing, and offers the request again
+            self._metrics.misdirected.labels("work").inc()
+            return
+        self.taken += 1
         try:
             request = codec.decode(work.request, GenerateRequest)
         except InvalidRequest as error:

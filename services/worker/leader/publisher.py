@@ -24,9 +24,17 @@ class Publisher:
     """One bucket of frames per reply subject. Run `run` as a task; frames of a subject keep their order."""
 
     def __init__(
-        self, group: str, *, bus: Bus, outbox: Outbox, metrics: Metrics, clock: Callable[[], float]
+        self,
+        group: str,
+        instance_id: str = "",
+        *,
+        bus: Bus,
+        outbox: Outbox,
+        metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         self._group = group
+        self._instance_id = instance_id
         self._bus = bus
         self._outbox = outbox
         self._metrics = metrics
@@ -91,7 +99,7 @@ class Publisher:
             await self._send(reply_to, self._buckets.pop(reply_to))
 
     async def _send(self, reply_to: str, frames: list[bytes]) -> None:
-        data = codec.encode_batch(frames, self._group)
+        data = codec.encode_batch(frames, self._group, self._instance_id)
         if len(data) > self._bus.max_payload and len(frames) > 1:
             middle = len(frames) // 2
             await self._send(reply_to, frames[:middle])

@@ -74,7 +74,9 @@ class Leader:
         registry.register(LoadCollector(self))
         replies = Replies(bus, metrics)
         outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
-        self._publisher = Publisher(options.group, bus=bus, outbox=outbox, metrics=metrics, clock=clock)
+        self._publisher = Publisher(
+            options.group, options.instance_id, bus=bus, outbox=outbox, metrics=metrics, clock=clock
+        )
         self._generations = Generations(outbox, self._publisher, metrics, clock)
         self._heartbeats = Heartbeats(
             carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, self._heartbeat
@@ -159,7 +161,13 @@ class Leader:
             limits=options.intake,
             instance_id=options.instance_id,
         )
-        self._control = Control(self._generations, replies, bus.max_payload // 2)
+        self._control = Control(
+            self._generations,
+            replies,
+            bus.max_payload // 2,
+            instance_id=options.instance_id,
+            metrics=metrics,
+        )
         self._fence = Fence(options.group, options.instance_id, self._generations)
         self._attaching = Attaching(
             options.group,
