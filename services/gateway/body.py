@@ -4,14 +4,14 @@ Two readers: a strict and fast one, and a lenient one that only runs after the f
 field that holds a NaN.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 
 from services.gateway.errors import HttpRefusal, invalid_body
+from services.gateway.schema import check_fields
+from services.gateway.shape import MAX_VALUES, NotJson, read_json
 from shared.errors import InvalidRequest
 
 B = TypeVar("B", bound=BaseModel)
@@ -35,29 +35,33 @@ def check_content_type(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-def parse(raw: bytes, kind: type[B]) -> B:
-    """The body as a model; raises `InvalidRequest` that names the field, or where the JSON breaks."""
+def parse(raw: bytes, kind: type[B], max_values: int = MAX_VALUES) -> B:
+    """The body as a model.
+
+    Raises:
+        InvalidRequest: names the field, or where the JSON breaks.
+        RequestTooLarge: it has more values than a body may have.
+    """
     try:
-        value = msgspec.json.decode(raw)
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    except (ValueError, msgspec.MsgspecError) as error:
-        _explain_non_finite(raw, kind)
+        value = read_json(raw, max_values=max_values)
+    except NotJson as error:
+        _explain_non_finite(raw, kind, max_values)
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None
     return _validate(value, kind)
 
 
 def _validate(value: Any, kind: type[B]) -> B:
     try:
+        check_fields(value)  # before the validator, which collects every error before it tells the first
         return kind.model_validate(value)
     except ValidationError as error:
         raise invalid_body(error) from None
 
 
-def _explain_non_finite(raw: bytes, kind: type[B]) -> None:
+def _explain_non_finite(raw: bytes, kind: type[B], max_values: int) -> None:
     """Raises `InvalidRequest` when the only trouble is a NaN or an infinity in a field that we know."""
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = read_json(raw, finite=False, max_values=max_values)
+    except NotJson:
         return
     _validate(value, kind)

@@ -80,10 +80,11 @@ class CompletionRoute(Route):
         return raw
 
     def _translate(self, raw: bytes, exchange: Exchange) -> Call:
+        values = self.context.settings.max_body_values
         if self._kind == "chat":
-            body = parse(raw, ChatCompletionRequest)
+            body = parse(raw, ChatCompletionRequest, values)
             return chat_call(body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant)
-        prompts = parse(raw, CompletionRequest)
+        prompts = parse(raw, CompletionRequest, values)
         if len(prompts.prompt) > self.context.settings.max_prompts:
             raise InvalidRequest(
                 f"`prompt` may have {self.context.settings.max_prompts} prompts, got {len(prompts.prompt)}",

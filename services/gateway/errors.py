@@ -18,6 +18,7 @@ from shared.errors import TABLE, InvalidRequest, RyzError
 
 Headers = list[tuple[bytes, bytes]]
 
+_LONGEST_PATH = 128
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 
@@ -105,4 +106,4 @@ def path_of(location: Iterable[str | int]) -> str:
             path += f"[{step}]"
         else:
             path += f".{step}" if path else step
-    return path
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."  # a caller may have made it

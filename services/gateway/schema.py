@@ -4,13 +4,17 @@ Decides which JSON is well-formed: names, types and ranges of every field that i
 mean for a generation is `translate.py`'s; unknown fields stay in `model_extra`, so that they can be counted.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from shared.messages.generate import MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from shared.errors import InvalidRequest
+from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
+MAX_FIELDS = 256  # of one object; OpenAI's bodies have some 30, and clients add a few of their own
+MAX_MESSAGES = 4096
+_MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
 _U32_MAX = 2**32 - 1
 _I32_MAX = 2**31 - 1
 _I64 = 2**63
@@ -20,6 +24,18 @@ def _wrong(message: str, at: str = "") -> PydanticCustomError:
     """An error that `errors.py` reports at the field plus `at`."""
     escaped = message.replace("{", "(").replace("}", ")")  # braces are a template's syntax there
     return PydanticCustomError("wrong", escaped, {"at": at})
+
+
+def check_fields(value: Any) -> None:
+    """Raises `InvalidRequest` for an object with too many fields to be looked at."""
+    if isinstance(value, dict) and len(value) > MAX_FIELDS:
+        raise InvalidRequest(f"the body has {len(value)} fields and may have {MAX_FIELDS}")
+
+
+def _few_fields(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_FIELDS:
+        raise _wrong(f"has {len(value)} fields and may have {MAX_FIELDS}")
+    return value
 
 
 def _text_of(content: Any) -> str:
@@ -34,9 +50,8 @@ def _text_of(content: Any) -> str:
             raise _wrong("must be an object with `type` and `text`", f"[{index}]")
         kind = part.get("type")
         if kind != "text":
-            raise _wrong(
-                f"only parts of type 'text' are supported, got {str(kind)[:64]!r}", f"[{index}].type"
-            )
+            got = kind[:64] if isinstance(kind, str) else type(kind).__name__
+            raise _wrong(f"only parts of type 'text' are supported, got {got!r}", f"[{index}].type")
         text = part.get("text")
         if not isinstance(text, str):
             raise _wrong("must be a string", f"[{index}].text")
@@ -48,10 +63,12 @@ def _stops_of(stop: Any) -> list[str]:
     stops = [stop] if isinstance(stop, str) else stop
     if stops is None:
         return []
-    if not isinstance(stops, list) or not all(isinstance(item, str) for item in stops):
+    if not isinstance(stops, list):
         raise _wrong("must be a string or a list of strings")
     if len(stops) > MAX_STOPS:
         raise _wrong(f"must have at most {MAX_STOPS} strings, got {len(stops)}")
+    if not all(isinstance(item, str) for item in stops):
+        raise _wrong("must be a string or a list of strings")
     if not all(1 <= len(item) <= 256 for item in stops):
         raise _wrong("must have strings of 1 to 256 characters")
     return stops
@@ -62,6 +79,8 @@ def _biases_of(biases: Any) -> dict[int, float]:
         return {}
     if not isinstance(biases, dict):
         raise _wrong("must be an object that maps token ids to numbers")
+    if len(biases) > MAX_BIASES:
+        raise _wrong(f"must have at most {MAX_BIASES} tokens, got {len(biases)}")
     result: dict[int, float] = {}
     for key, bias in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= _U32_MAX):
@@ -86,6 +105,10 @@ def _prompts_of(prompt: Any) -> list[str | list[int]]:
         return [prompt]
     if _is_token_ids(prompt):
         return [prompt]
+    if isinstance(prompt, list) and len(prompt) > _MAX_PROMPTS:
+        raise _wrong(
+            f"must be a list of token ids, or have at most {_MAX_PROMPTS} prompts, got {len(prompt)}"
+        )
     if (
         isinstance(prompt, list)
         and prompt
@@ -137,6 +160,10 @@ Prompts = Annotated[
 ]
 
 
+_T = TypeVar("_T")
+FewFields = Annotated[_T, BeforeValidator(_few_fields)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
@@ -155,12 +182,16 @@ class Message(_Body):
     name: Annotated[str, Field(max_length=256)] | None = None
 
 
+# one wrong message is told, not each of thousands
+Messages = Annotated[list[FewFields[Message]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+
+
 class SamplingBody(_Body):
     """What both routes have in common. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x20\x7f]+$")]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: FewFields[StreamOptions | None] = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=_I32_MAX, description="0 or -1: no limit.")] | None = None
@@ -182,7 +213,7 @@ class SamplingBody(_Body):
 class ChatCompletionRequest(SamplingBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    messages: Annotated[Messages, Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=_I32_MAX)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from services.gateway.shape import MAX_VALUES, NotJson, read_json
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest
 from shared.messages import ChatMessage, ModelCard, SessionRecord
@@ -60,19 +61,18 @@ def dump(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
     return _canonical(document | {"sha256": _digest(document)}) + b"\n"
 
 
-def read(raw: bytes) -> SessionFile:
+def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
     """What the file says.
 
     Raises:
+        RequestTooLarge: it has more values than a body may have.
         InvalidRequest: it is cut, altered, of another format or version, or no session file; `reason` says
             which (`file_cut`, `file_altered`, `file_version`, `file_format`).
     """
     try:
-        document = msgspec.json.decode(raw)
-    except RecursionError:
-        raise _wrong("file_format", "it is nested too deeply") from None
-    except (ValueError, msgspec.MsgspecError) as error:
-        if "truncated" in str(error):
+        document = read_json(raw, max_values=max_values)
+    except NotJson as error:
+        if "EOF" in str(error):
             raise _wrong("file_cut", "its end is missing; export it again, or copy it again") from None
         raise _wrong("file_format", f"it is not valid JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -81,7 +81,7 @@ def read(raw: bytes) -> SessionFile:
     if version != VERSION or isinstance(version, bool):
         raise _wrong(
             "file_version",
-            f"it has version {str(version)[:32]} of the format, and this gateway reads version {VERSION}",
+            f"it has version {_shown(version)} of the format, and this gateway reads version {VERSION}",
         )
     given = document.pop("sha256", None)
     if given is None or given != _digest(document):
@@ -142,6 +142,11 @@ def _digest(document: dict[str, Any]) -> str | None:
         return sha256(_canonical(document)).hexdigest()
     except (ValueError, RecursionError):  # texts or depths that no file of ours has
         return None
+
+
+def _shown(version: Any) -> str:
+    """A version that is not ours; only numbers and strings are repeated, and those not whole."""
+    return str(version)[:32] if isinstance(version, int | float | str) else f"({type(version).__name__})"
 
 
 def _print(fingerprint: str) -> str:

@@ -102,7 +102,7 @@ class SessionRoutes:
         It need not be created: a chat completion with a new id begins one too.
         """
         tenant = self._tenant(request)
-        body = parse(await self._read(request) or b"{}", NewSession)
+        body = parse(await self._read(request) or b"{}", NewSession, self._context.settings.max_body_values)
         model = _chosen(body.model, await self._list_models())
         messages, now_ms = messages_of(body.messages), _now_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
@@ -177,7 +177,9 @@ class SessionRoutes:
         served with the same weights, changes nothing.
         """
         tenant = self._tenant(request)
-        content = await asyncio.to_thread(session_file.read, await self._read(request))
+        content = await asyncio.to_thread(
+            session_file.read, await self._read(request), self._context.settings.max_body_values
+        )
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
         record = session_file.imported(content, tenant, session_id or content.session_id, card.name, now_ms)
@@ -206,7 +208,7 @@ class SessionRoutes:
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
-        return parse(await self._read(request), kind)
+        return parse(await self._read(request), kind, self._context.settings.max_body_values)
 
     async def _read(self, request: Request) -> bytes:
         settings, headers = self._context.settings, dict(request.headers.raw)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.schema import Message
+from services.gateway.schema import Messages
 from shared.client.session_admin import SessionView
 from shared.messages import ChatMessage, SessionSummary, Warmed
 
@@ -24,9 +24,9 @@ class NewSession(_Asked):
     model: Annotated[
         str | None, Field(max_length=128, description="May be left out where only one is served.")
     ] = None
-    messages: Annotated[
-        list[Message], Field(max_length=4096, description="What the conversation begins with.")
-    ] = Field(default_factory=list)
+    messages: Annotated[Messages, Field(description="What the conversation begins with.")] = Field(
+        default_factory=list
+    )
     pinned_group: Group | None = None
 
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field, SecretStr
 
+from services.gateway.shape import MAX_VALUES
 from shared.settings import CommonSettings
 
 
@@ -19,6 +20,12 @@ class GatewaySettings(CommonSettings):
     )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, le=2**30, description="The largest body of a request."
+    )
+    max_body_values: int = Field(
+        default=MAX_VALUES,
+        ge=4096,
+        le=2**26,
+        description="Fields, list entries, objects and lists in one body, token ids included.",
     )
     body_timeout_s: float = Field(
         default=30.0, gt=0, le=3600, description="How long a body may take to arrive."

@@ -20,6 +20,7 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
 MISSPELT = 0.85  # how alike a field must be to a known one to count as a slip of the pen
 _SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so no two prompts of a call meet; far from neighbouring seeds
 _LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
+_MAX_COMPARED = 16  # unknown fields of a body that are looked at for slips; some 0.2 ms each
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -100,7 +101,8 @@ class Origin:
 def refuse_unsupported(body: SamplingBody) -> int:
     """Raises `InvalidRequest` for a field that is not implemented and matters; counts the unknown ones.
 
-    A field that looks like a misspelling of a known one is refused too.
+    A field that looks like a misspelling of a known one is refused too; only the first few unknown ones are
+    looked at for that.
     """
     extra = body.model_extra
     unknown = 0
@@ -108,7 +110,8 @@ def refuse_unsupported(body: SamplingBody) -> int:
         for field, value in extra.items():
             neutral = _NEUTRAL.get(field)
             if neutral is None:
-                _refuse_misspelt(field, type(body))
+                if unknown < _MAX_COMPARED:
+                    _refuse_misspelt(field, type(body))
                 unknown += 1
             else:
                 _refuse_unless_neutral(field, value, neutral)
