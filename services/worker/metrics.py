@@ -71,6 +71,9 @@ class Metrics:
         )
         self.session_lookups = counter("session_lookups", "Lookups of session records.", ["outcome"])
         self.kv_lookups = counter("kv_lookups", "Questions to the store for a prompt's blocks.", ["outcome"])
+        self.slow_prompts = counter(
+            "slow_prompts", "Prompts that were not tokenized in RYZ_TOKENIZE_TIMEOUT_S."
+        )
         self.kv_sources = counter("kv_sources", "Prompts by where their KV came from.", ["source"])
         self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")

@@ -55,6 +55,12 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=60_000,
         description="How long a step with parts of prompts may take while others decode; 0: any time.",
     )
+    tokenize_timeout_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=600,
+        description="Time for the chat template and the tokenizer of one long prompt; beyond it fails.",
+    )
     prefix_sharing: Literal["tenant", "all", "off"] = Field(
         default="tenant",
         description="Who shares the KV of equal beginnings: requests of one tenant, of all, or nobody.",

@@ -19,10 +19,15 @@ class ByteTokenizer:
 
     vocab_size = 257
     special_texts: frozenset[str] = frozenset()  # its special token has no spelling
+    added_texts: frozenset[str] = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The text's UTF-8 bytes; there are no special tokens to add."""
         return list(text.encode())
+
+    def least_tokens(self, text: str) -> int:
+        """A character has a byte or more."""
+        return len(text)
 
     def detokenizer(self) -> Detokenizer:
         """A new one, for one sequence."""

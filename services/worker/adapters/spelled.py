@@ -1,7 +1,8 @@
-"""Keeps special tokens that somebody spells out in a message from becoming special.
+"""Keeps control tokens that are spelled out in a message from becoming control tokens.
 
-A user who writes `<|assistant|>` means these characters; the template alone says where a turn begins. The
-text that the model sees is the same, its tokens are the ordinary ones.
+A user who writes `<|assistant|>` means these characters, and so does a model that wrote them in an earlier
+answer: the template alone says where a turn begins. The text that the model sees is the same, its tokens are
+the ordinary ones.
 """
 
 import re
@@ -18,33 +19,71 @@ from shared.messages import ChatMessage
 class SpelledTokens:
     """Cuts such words after their first character, so that the tokenizer never sees them whole.
 
-    The assistant's messages stay as they are: templates look for tokens such as `</think>` in them. A special
-    token of one character cannot be cut, and counts as special wherever it stands.
+    Control tokens are the special tokens, and those added tokens that the template names (`<think>`). Some
+    templates look for a control token in the assistant's messages, such as `</think>` to leave out the
+    reasoning before it. Those few stay whole until the template has run; what is left of them then, and was
+    not written by the template, is cut. A special token of one character cannot be cut, and counts as special
+    wherever it stands; so do added tokens of white space, which many vocabularies have.
     """
 
-    def __init__(self, special_texts: Iterable[str]) -> None:
-        texts = sorted(text for text in special_texts if len(text) > 1)
-        self._first_chars = sorted({text[0] for text in texts})
-        self._begins = re.compile(f"(?={'|'.join(map(re.escape, texts))}).", re.DOTALL)
-        self._cut = f"\ue000{secrets.token_hex(8)}\ue000"  # nobody can guess it, so no message holds it
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        named = {text for text in tokenizer.added_texts if text in template.source and not text.isspace()}
+        texts = {text for text in tokenizer.special_texts | named if len(text) > 1}
+        nonce = secrets.token_hex(8)  # cannot be guessed, so that no message holds the marks
+        self._cut, self._before, self._after = (f"\ue000{mark}{nonce}\ue000" for mark in "cba")
+        self._tokenizer = tokenizer
+        self._template = template
+        self._marking, self._searched = template.with_marks(texts, self._before, self._after)
+        self._first_chars = frozenset(text[0] for text in texts)
+        self._all = _beginnings(texts)
+        self._not_searched = _beginnings(texts - self._searched)
+        self._left = _beginnings(self._searched)
+        self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
-    def encode(self, messages: list[ChatMessage], template: ChatTemplate, tokenizer: Tokenizer) -> list[int]:
-        """The prompt of a conversation as tokens; raises what the template raises."""
-        text = template.render([self._mark(message) for message in messages])
-        if self._cut not in text:
-            return tokenizer.encode(text, add_special_tokens=False)
-        pieces = text.split(self._cut)
-        return [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
+    def render(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
+        """The prompt of a conversation, in pieces that are tokenized each for itself; mostly one.
+
+        Raises what `ChatTemplate.render` raises, which gets `limit_s`.
+        """
+        marked = [self._mark(message) for message in messages]
+        text = self._template.render(marked, limit_s)
+        if any(token in m.content for m in marked if m.role == "assistant" for token in self._searched):
+            text = self._cut_unwritten(text, self._marking.render(marked, limit_s))
+        return text.split(self._cut)
+
+    def encode(self, pieces: list[str]) -> list[int]:
+        """The tokens of a prompt."""
+        encode = self._tokenizer.encode
+        return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]
+
+    def _cut_unwritten(self, text: str, marked: str) -> str:
+        """Cuts the searched tokens that the template did not write.
+
+        marked: the same with marks. A template for which the marks make a difference is left as it is.
+        """
+        if self._written.sub(r"\1", marked) != text:
+            return text
+        parts = self._written.split(marked)  # between two tokens of the template, and those tokens, in turn
+        parts[::2] = [self._left.sub(self._cut_after, part) for part in parts[::2]]
+        return "".join(parts)
+
+    def _cut_after(self, found: re.Match[str]) -> str:
+        return found[0] + self._cut
 
     def _mark(self, message: ChatMessage) -> ChatMessage:
-        if message.role == "assistant":
-            return message
-        content, name = self._marked(message.content), self._marked(message.name)
+        begins = self._not_searched if message.role == "assistant" else self._all
+        content, name = self._marked(message.content, begins), self._marked(message.name, self._all)
         if content is message.content and name is message.name:
             return message
         return msgspec.structs.replace(message, content=content, name=name)
 
-    def _marked(self, text: str) -> str:
+    def _marked(self, text: str, begins: re.Pattern[str]) -> str:
         if not any(char in text for char in self._first_chars):
             return text
-        return self._begins.sub(lambda found: found[0] + self._cut, text)
+        return begins.sub(self._cut_after, text)
+
+
+def _beginnings(texts: Iterable[str]) -> re.Pattern[str]:
+    """Finds the first character of each of these texts, also where they overlap."""
+    found = "|".join(map(re.escape, sorted(texts)))
+    return re.compile(f"(?={found}).", re.DOTALL) if found else re.compile(r"(?!)")

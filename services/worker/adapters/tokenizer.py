@@ -9,6 +9,7 @@ from typing import Protocol
 from tokenizers import Tokenizer as HfTokenizer
 
 from services.worker.adapters.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
+from services.worker.adapters.token_bound import least_tokens
 from services.worker.domain.request import Detokenizer
 from shared.errors import InvalidRequest
 
@@ -26,6 +27,15 @@ class Tokenizer(Protocol):
     @property
     def special_texts(self) -> frozenset[str]:
         """How the special tokens are spelled."""
+        ...
+
+    @property
+    def added_texts(self) -> frozenset[str]:
+        """How the tokens are spelled that are found in a text before anything else, special or not."""
+        ...
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens `encode` gives at the least, told at once; 0 where that is not known."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -56,7 +66,10 @@ class FileTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_texts = frozenset(token.content for token in added.values() if token.special)
-        self._rule = bytes_rule(json.loads(self._tokenizer.to_str()).get("decoder"))
+        self.added_texts = frozenset(token.content for token in added.values())
+        spec = json.loads(self._tokenizer.to_str())
+        self._rule = bytes_rule(spec.get("decoder"))
+        self.least_tokens = least_tokens(spec)
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
 

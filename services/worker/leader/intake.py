@@ -141,7 +141,11 @@ class Intake:
         try:
             self._preparer.check(request)
             turn = self._preparer.new_turn(request)
-            self._preparer.build(generation, self._preparer.tokenize(request, turn), turn)
+            tokens = self._preparer.tokenize(request, turn)
+            if tokens is None:
+                self._in_background(generation, self._prepare(generation, work.route), work.route)
+                return
+            self._preparer.build(generation, tokens, turn)
             kv = self._kv_tier.at_hand(generation)
             if kv is None:
                 self._in_background(generation, self._kv_tier.find(generation), work.route)
@@ -197,9 +201,9 @@ class Intake:
             turn = preparer.new_turn(request)
         if turn is not None:
             generation.session_turns = turn.number
-        if preparer.is_short(request) and (turn is None or turn.record is None):
-            tokens = preparer.tokenize(request, turn)
-        else:
+        short = preparer.is_short(request) and (turn is None or turn.record is None)
+        tokens = preparer.tokenize(request, turn) if short else None
+        if tokens is None:
             tokens = await preparer.tokenize_in_thread(request, turn)
         preparer.build(generation, tokens, turn)
         return await self._kv_tier.find(generation)

@@ -25,6 +25,7 @@ class LeaderOptions:
     retention_s: float = 30.0
     retention_bytes: int = 64 * 2**20
     commit_wait_s: float = 0.1
+    tokenize_timeout_s: float = 10.0
     stream_interval_s: float = 0.0
     prefix_sharing: PrefixSharing = "tenant"
     kv: KVOptions = field(default_factory=KVOptions)

@@ -1,24 +1,22 @@
-"""From a request to sequences: history, template, tokens, and whether they fit into the context.
+"""From a request to sequences: history, tokens (`tokenizing.py`), and whether they fit into the context.
 
 Everything here can be checked before any token is computed, and refuses with the field at fault.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.worker.adapters.model_dir import Model
-from services.worker.adapters.spelled import SpelledTokens
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
 from services.worker.domain.session_context import Turn, appends, turn_of
 from services.worker.domain.stops import StopMatcher
+from services.worker.domain.too_long import too_long
 from services.worker.leader.sessions import Sessions
+from services.worker.leader.tokenizing import Tokenizing
 from shared.codec import unpack_tokens
-from shared.errors import ContextLengthExceeded, InvalidRequest, Unavailable
+from shared.errors import InvalidRequest, Unavailable
 from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef
-
-INLINE_CHARS = 4096  # longer texts are tokenized in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +36,11 @@ class Preparer:
     room: of the engine that runs now.
     """
 
-    def __init__(self, model: Model, sessions: Sessions, room: Callable[[], Room]) -> None:
+    def __init__(
+        self, model: Model, sessions: Sessions, tokenizing: Tokenizing, room: Callable[[], Room]
+    ) -> None:
         self._model = model
-        self._spelled = SpelledTokens(model.tokenizer.special_texts)
+        self._tokenizing = tokenizing
         self._sessions = sessions
         self._room = room
 
@@ -88,12 +88,6 @@ class Preparer:
         """Whether a session record has to be looked up first."""
         return request.messages is not None and request.session is not None and request.session.given
 
-    @staticmethod
-    def is_short(request: GenerateRequest) -> bool:
-        """Whether tokenizing takes so little time that a thread would cost more."""
-        size = len(request.prompt or "") + sum(len(m.content) for m in request.messages or ())
-        return size <= INLINE_CHARS
-
     def new_turn(self, request: GenerateRequest) -> Turn | None:
         """The turn of a session that is new, so that nobody has a record of it; None: no session."""
         if request.session is None or request.messages is None:
@@ -118,24 +112,17 @@ class Preparer:
             return Turn(session, messages, commits=False)
         return turn_of(messages, session, record, request.request_id)
 
-    async def tokenize_in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
-        """Like `tokenize`, for long texts; the library lets other threads run meanwhile."""
-        return await asyncio.to_thread(self.tokenize, request, turn)
+    def is_short(self, request: GenerateRequest) -> bool:
+        """Whether `tokenize` may be called without a thread."""
+        return self._tokenizing.is_short(request)
 
-    def tokenize(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
-        """The prompt as tokens."""
-        tokenizer = self._model.tokenizer
-        if request.messages is not None:
-            assert self._model.template is not None
-            messages, param = turn.messages if turn else request.messages, "messages"
-            tokens = self._spelled.encode(messages, self._model.template, tokenizer)
-        elif request.prompt is not None:
-            tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"
-        else:
-            tokens, param = unpack_tokens(request.prompt_token_ids or b""), "prompt_token_ids"
-        if not tokens:
-            raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
-        return tokens
+    def tokenize(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
+        """The prompt as tokens; None: it takes longer than it should and needs a thread."""
+        return self._tokenizing.at_once(request, turn)
+
+    async def tokenize_in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+        """The prompt as tokens, however long it takes within the limit; raises `DeadlineExceeded` beyond."""
+        return await self._tokenizing.in_thread(request, turn)
 
     def build(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
         """Gives the generation its choices.
@@ -148,7 +135,7 @@ class Preparer:
         self._check_ids(request, tokens, room)
         max_tokens = sampling.max_tokens or max(1, room.context_length - len(tokens))
         if len(tokens) + max_tokens > room.context_length:
-            raise self._too_long(request, turn, len(tokens), room.context_length)
+            raise too_long(self._model.name, request, turn, len(tokens), room.context_length)
         generation.turn, generation.prompt_tokens = turn, len(tokens)
         for index, before in enumerate(self._before(request, max_tokens, room)):
             sequence = Sequence(
@@ -175,27 +162,6 @@ class Preparer:
             if before:
                 choice.prime()
             generation.choices.append(choice)
-
-    def _too_long(
-        self, request: GenerateRequest, turn: Turn | None, prompt_tokens: int, holds: int
-    ) -> ContextLengthExceeded:
-        """Names what is too long and the remedies that help; lowering `max_tokens` only where it does."""
-        max_tokens = request.sampling.max_tokens
-        what, remedy = "the prompt has", "shorten the prompt"
-        if turn is not None and turn.record is not None and appends(request.messages or [], turn.session):
-            what = "the session's history and this message have"
-            remedy = "start a new session, or send a shorter conversation with X-Session-Mode: replace"
-        asked = ""
-        if max_tokens and prompt_tokens < holds:
-            asked, remedy = f" and max_tokens is {max_tokens}", f"lower max_tokens, or {remedy}"
-        return ContextLengthExceeded(
-            f"the context of model {self._model.name} holds {holds} tokens, {what} {prompt_tokens}{asked}: "
-            f"{remedy}",
-            param="messages" if request.messages is not None else "prompt",
-            context_length=holds,
-            prompt_tokens=prompt_tokens,
-            max_tokens=max_tokens or None,
-        )
 
     @staticmethod
     def _before(request: GenerateRequest, max_tokens: int, room: Room) -> list[list[int]]:

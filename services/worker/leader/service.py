@@ -34,6 +34,7 @@ from services.worker.leader.prepare import Preparer
 from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import Sessions, SessionStore
+from services.worker.leader.tokenizing import Tokenizing
 from services.worker.metrics import LoadCollector, Metrics, RatesCollector
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
@@ -150,10 +151,13 @@ class Leader:
             options.group, model.name, self._generations, self._sessions, options.commit_wait_s
         )
         self._generations.on_all_tokens = finisher.finish
+        self._tokenizing = Tokenizing(
+            model, metrics, lambda: self._loop.room.context_length, options.tokenize_timeout_s
+        )
         self._intake = Intake(
             options.group,
             generations=self._generations,
-            preparer=Preparer(model, self._sessions, lambda: self._loop.room),
+            preparer=Preparer(model, self._sessions, self._tokenizing, lambda: self._loop.room),
             replies=replies,
             kv_tier=self._kv_tier,
             metrics=metrics,
@@ -238,6 +242,7 @@ class Leader:
             with suppress(asyncio.CancelledError, Exception):  # a crash was logged when it happened
                 await task
         await self._intake.close()
+        self._tokenizing.close()
         await self._publisher.flush()
         if not await self._sessions.flush(self._options.sessions.commit_timeout_s):
             log.error("session records not stored", number=self._sessions.num_pending)

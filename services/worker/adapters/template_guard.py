@@ -1,0 +1,135 @@
+"""A Jinja environment whose templates end: in time, and with a result of bounded size.
+
+A chat template is a program that comes with a model. The sandbox keeps it from the machine; this keeps it
+from running for ever. Loops, look-ups, calls and operators check a deadline, and operators and calls refuse
+huge strings before or as soon as they are made. What remains are filters that build one large string from a
+number that the template itself holds.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_CHARS = 64 * 2**20  # of any string on the way; the bus takes prompts of one MiB
+MAX_NUMBER = 10**6  # as an argument of a call, or as a width
+MAX_BITS = 10**5  # of a whole number
+_WIDE = re.compile(r"\d{7,}|\*")
+
+
+class TemplateOverran(Exception):
+    """The template did not end in its time. Not one of Jinja's errors: a template cannot catch it."""
+
+
+class TemplateTooLarge(jinja2.TemplateError):
+    """The template builds a string or a list beyond all bounds."""
+
+
+class _Clock(threading.local):
+    deadline = float("inf")  # on the monotonic clock, of the rendering in this thread
+
+
+class GuardedEnvironment(ImmutableSandboxedEnvironment):
+    """Set a limit with `within` around each rendering."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._clock = _Clock()
+        self.filters["_in_time"] = self._in_time
+
+    def within(self, limit_s: float) -> None:
+        """From now on, rendering in this thread ends after so many seconds with `TemplateOverran`."""
+        self._clock.deadline = time.monotonic() + limit_s
+
+    def guard(self, source: str) -> nodes.Template:
+        """The parsed template with its loops under the clock, and `~` as the `+` that is checked."""
+        tree = self.parse(source)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "_in_time", [], [], None, None, lineno=loop.lineno)
+        guarded: nodes.Template = _Joins().visit(tree)
+        return guarded
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """See Jinja."""
+        self._check()
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """See Jinja."""
+        self._check()
+        return super().getattr(obj, attribute)
+
+    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """See Jinja."""
+        self._check()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                raise TemplateTooLarge(f"the template calls something with the number {value}")
+        return _small(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """See Jinja."""
+        self._check()
+        if operator == "*" and (hasattr(left, "__len__") or hasattr(right, "__len__")):
+            text, times = (left, right) if hasattr(left, "__len__") else (right, left)
+            if isinstance(times, int) and len(text) * times > MAX_CHARS:
+                raise TemplateTooLarge(f"the template repeats something {times} times")
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() * right > MAX_BITS:
+                raise TemplateTooLarge("the template computes a number that is too large")
+        elif operator == "%" and isinstance(left, str) and _WIDE.search(left):
+            raise TemplateTooLarge("the template formats with a width that is too large, or not known")
+        return _small(super().call_binop(context, operator, left, right))
+
+    def _check(self) -> None:
+        if time.monotonic() > self._clock.deadline:
+            raise TemplateOverran
+
+    def _in_time(self, values: Any) -> Any:
+        return values if isinstance(values, jinja2.Undefined) else _InTime(values, self)
+
+
+class _Joins(jinja2.visitor.NodeTransformer):
+    """Turns `a ~ b` into `a|string + b|string`."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        parts = [
+            nodes.Filter(self.visit(part), "string", [], [], None, None, lineno=node.lineno)
+            for part in node.nodes
+        ]
+        whole: nodes.Expr = parts[0]
+        for part in parts[1:]:
+            whole = nodes.Add(whole, part, lineno=node.lineno)
+        return whole
+
+
+class _InTime:
+    """What a loop runs over; each step looks at the clock. Has a length if the original has one."""
+
+    def __init__(self, values: Iterable[Any], environment: GuardedEnvironment) -> None:
+        self._values = values
+        self._environment = environment
+
+    def __len__(self) -> int:
+        return len(self._values)  # type: ignore[arg-type]  # TypeError: Jinja then counts for itself
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in self._values:
+            self._environment._check()
+            yield value
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, str | list) and len(value) > MAX_CHARS:
+        raise TemplateTooLarge("the template builds a text that is too long")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise TemplateTooLarge("the template computes a number that is too large")
+    return value

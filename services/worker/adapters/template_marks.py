@@ -1,0 +1,68 @@
+"""What a chat template does with control tokens: which it writes, and which it looks for in messages.
+
+Templates write most control tokens as literals (`{{ '<|im_end|>' }}`), and look for a few in the assistant's
+messages (`'</think>' in message.content`). A template with its written literals in marks shows which control
+tokens of a prompt are its own.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
+
+
+class MarkLiterals(NodeTransformer):
+    """Puts `before` and `after` around those texts, in place, wherever the template writes them.
+
+    searched: after the visit, the texts that the template compares with, cuts at, or keeps in variables.
+    """
+
+    def __init__(self, texts: Iterable[str], before: str, after: str) -> None:
+        self.searched: set[str] = set()
+        self._texts = sorted(texts, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        self._marked = f"{before}\\g<0>{after}"
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        """What is written."""
+        node.nodes = [self._written(expression) for expression in node.nodes]
+        return node
+
+    def visit_Assign(self, node: nodes.Assign) -> nodes.Assign:
+        """A variable may be written or looked for: it counts as both."""
+        for constant in node.node.find_all(nodes.Const):
+            self._note(constant)
+        if isinstance(node.node, nodes.Const):
+            self._note(node.node)
+        node.node = self._written(node.node)
+        return node
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Const:
+        """Anywhere else: an operand of a comparison, an argument, a key."""
+        self._note(node)
+        return node
+
+    def _written(self, node: Any) -> Any:
+        if isinstance(node, nodes.TemplateData):
+            node.data = self._any.sub(self._marked, node.data)
+        elif isinstance(node, nodes.Const):
+            if isinstance(node.value, str):
+                node.value = self._any.sub(self._marked, node.value)
+        elif isinstance(node, nodes.Add):
+            node.left, node.right = self._written(node.left), self._written(node.right)
+        elif isinstance(node, nodes.CondExpr):
+            node.test = self.visit(node.test)
+            node.expr1 = self._written(node.expr1)
+            node.expr2 = self._written(node.expr2) if node.expr2 is not None else None
+        elif isinstance(node, nodes.Filter) and node.node is not None:
+            node.node = self._written(node.node)
+            node.args = [self.visit(argument) for argument in node.args]
+        else:
+            return self.visit(node)
+        return node
+
+    def _note(self, node: nodes.Const) -> None:
+        if isinstance(node.value, str):
+            self.searched.update(text for text in self._texts if text in node.value)

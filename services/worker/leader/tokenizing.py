@@ -1,0 +1,108 @@
+"""Prompts to tokens, within limits of time and length, so that no text and no template holds the leader up.
+
+Short texts are tokenized at once; long ones, and those that keep the template busy, in one of a few threads,
+beside which the event loop goes on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from services.worker.adapters.model_dir import Model
+from services.worker.adapters.spelled import SpelledTokens
+from services.worker.adapters.template_guard import TemplateOverran
+from services.worker.domain.session_context import Turn
+from services.worker.domain.too_long import too_long
+from services.worker.metrics import Metrics
+from shared.codec import unpack_tokens
+from shared.errors import DeadlineExceeded, InvalidRequest
+from shared.messages import GenerateRequest
+
+log = structlog.get_logger(__name__)
+
+INLINE_CHARS = 4096  # longer texts are tokenized in a thread
+INLINE_MESSAGES = 64
+INLINE_TEMPLATE_S = 0.05  # far more than any template takes for that
+THREADS = 2
+COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
+
+
+class Tokenizing:
+    """Makes the tokens of prompts.
+
+    timeout_s: for one prompt, in a thread. context_length: of the engine that runs now, in tokens.
+    """
+
+    def __init__(
+        self, model: Model, metrics: Metrics, context_length: Callable[[], int], timeout_s: float = 10.0
+    ) -> None:
+        self._model = model
+        self._metrics = metrics
+        self._context_length = context_length
+        self._timeout_s = timeout_s
+        self._spelled = SpelledTokens(model.tokenizer, model.template) if model.template else None
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
+
+    def close(self) -> None:
+        """Takes no more; a thread that is busy ends with its prompt."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def is_short(self, request: GenerateRequest) -> bool:
+        """Whether tokenizing takes so little time that a thread would cost more."""
+        messages = request.messages or ()
+        if len(messages) > INLINE_MESSAGES:
+            return False
+        return len(request.prompt or "") + sum(len(m.content) for m in messages) <= INLINE_CHARS
+
+    def at_once(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
+        """The tokens of a short prompt; None: its template takes so long that it needs a thread."""
+        try:
+            return self._tokens(request, turn, INLINE_TEMPLATE_S)
+        except TemplateOverran:
+            log.warning("the chat template is slow", request_id=request.request_id)
+            return None
+
+    async def in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+        """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await loop.run_in_executor(self._threads, self._tokens, request, turn, self._timeout_s)
+        except (TimeoutError, TemplateOverran) as error:
+            self._metrics.slow_prompts.inc()
+            raise DeadlineExceeded(
+                f"the prompt was not tokenized within {self._timeout_s:g} s (RYZ_TOKENIZE_TIMEOUT_S): it is "
+                "too long, the group is too busy with others, or the model's chat template is too slow",
+                reason="tokenizing",
+            ) from error
+
+    def _tokens(self, request: GenerateRequest, turn: Turn | None, limit_s: float) -> list[int]:
+        """The tokens of a prompt; `limit_s` is the template's.
+
+        Raises:
+            ContextLengthExceeded: before the text is tokenized, if that is sure by its length.
+            InvalidRequest: there are no tokens, or the template refuses the messages.
+            TemplateOverran: the template takes longer.
+        """
+        tokenizer = self._model.tokenizer
+        if request.messages is not None:
+            assert self._spelled is not None
+            pieces = self._spelled.render(turn.messages if turn else request.messages, limit_s)
+            self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
+            tokens, param = self._spelled.encode(pieces), "messages"
+        elif request.prompt is not None:
+            self._check_length(request, turn, tokenizer.least_tokens(request.prompt))
+            tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"
+        else:
+            packed = request.prompt_token_ids or b""
+            self._check_length(request, turn, len(packed) // 4)
+            tokens, param = unpack_tokens(packed), "prompt_token_ids"
+        if not tokens:
+            raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
+        return tokens
+
+    def _check_length(self, request: GenerateRequest, turn: Turn | None, at_least: int) -> None:
+        if at_least > max(COUNTED_TOKENS, holds := self._context_length()):
+            raise too_long(self._model.name, request, turn, at_least, holds, exact=False)

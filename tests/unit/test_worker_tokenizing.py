@@ -1,0 +1,70 @@
+"""No text and no chat template holds the leader's event loop up; what is far too long is not tokenized."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from services.worker.adapters.chat_template import ChatTemplate
+from services.worker.adapters.model_dir import Model
+from services.worker.adapters.null_model import ByteTokenizer, null_model
+from shared.bus.memory import MemoryBus
+from shared.codec import pack_tokens
+from shared.messages import ChatMessage, Done
+from tests.worker_kit import Kit, chat
+
+SLOW = (
+    "{% if messages[-1].content.startswith('slow') %}"
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}{% endif %}"
+    "{{ messages[-1].content }}"
+)
+
+
+class Counting(ByteTokenizer):
+    """Knows how long the texts were that it was given."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.lengths.append(len(text))
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+def counting(template: str = "{{ messages[-1].content }}") -> tuple[Model, Counting]:
+    tokenizer = Counting()
+    made = replace(null_model("demo", 2048), tokenizer=tokenizer, template=ChatTemplate(template, {}))
+    return made, tokenizer
+
+
+@pytest.mark.parametrize("given", ["messages", "prompt", "prompt_token_ids"])
+async def test_what_cannot_fit_is_refused_before_it_is_tokenized(given: str) -> None:
+    model, tokenizer = counting()
+    text = "x" * 600_000
+    prompts: dict[str, Any] = {
+        "messages": [ChatMessage(role="user", content=text)],
+        "prompt": text,
+        "prompt_token_ids": pack_tokens([1] * 100_000),
+    }
+    async with Kit(MemoryBus(), model=model) as kit:
+        tokenizer.lengths.clear()
+        failed = await kit.failure(chat("r", "", **{given: prompts[given]}))
+        assert failed.code == "context_length_exceeded"
+        assert "holds 2048 tokens, the prompt has at least" in failed.message
+        assert tokenizer.lengths == []
+
+
+async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
+    model, _ = counting(SLOW)
+    async with Kit(MemoryBus(), model=model, tokenize_timeout_s=2.0) as kit:
+        began = time.monotonic()
+        for number in range(3):
+            await kit.ask(chat(f"slow{number}", "slow"))
+        assert isinstance((await kit.run(chat("quick")))[-1], Done)
+        assert time.monotonic() - began < 2.0  # the slow ones have not ended yet
+        for number in range(3):
+            failed = (await kit.end_of(f"slow{number}"))[-1]
+            assert (failed.code, failed.data["reason"]) == ("deadline_exceeded", "tokenizing")  # type: ignore[union-attr]
+        assert kit.metric("slow_prompts_total") == 3
+        assert isinstance((await kit.run(chat("again")))[-1], Done)
