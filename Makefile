@@ -12,7 +12,7 @@ INPUTS := pyproject.toml constraints.txt
 NATIVE := services/worker/engine/native
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-gpu test-compose check format docs bench clean
+.PHONY: help install dev serve test chaos test-gpu test-compose check format docs bench secrets pin-images audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,7 @@ check: dev ## format, lint, types, import rules, generated docs
 	$(BIN)/python -m shared.protocol_doc --check
 	$(BIN)/python -m cli.settings_doc --check
 	$(BIN)/python -m shared.bus.nats_conf --check
+	$(BIN)/python -m shared.redis_acl --check
 
 format: dev ## put the code into shape
 	$(BIN)/ruff format .
@@ -53,9 +54,23 @@ docs: dev ## write the generated pages anew
 	$(BIN)/python -m shared.protocol_doc
 	$(BIN)/python -m cli.settings_doc
 	$(BIN)/python -m shared.bus.nats_conf
+	$(BIN)/python -m shared.redis_acl
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)
+
+secrets: ## make the passwords that compose.yaml demands and .env lacks (needs no .venv)
+	@$(or $(PYTHON),python3) deploy/configure.py secrets
+
+pin-images: ## write the images of compose.yaml into .env by their digests in the registry; again to renew them
+	@$(or $(PYTHON),python3) deploy/configure.py images
+
+audit: dev ## ask for known vulnerabilities of all pinned packages (ARGS: such as --osv-url=URL); no answer is a failure
+	$(BIN)/python -m deploy.audit $(ARGS)
+
+sbom: dev ## write what .venv has from PyPI into build/sbom.json (CycloneDX)
+	@mkdir -p build
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
 
 clean: ## remove .venv, caches and the state of stacks
 	rm -rf $(VENV) .ryz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* build *.egg-info $(NATIVE)/build

@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from cli.supervisor.ports import pick_ports
+from deploy.configure import make_secrets
 from services.worker.engine.native.build import TARGETS
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
@@ -63,13 +64,16 @@ class ComposeStack:
     command: list[str]
     port: int = field(default_factory=lambda: pick_ports(1)[0])
     project: str = field(default_factory=lambda: f"ryz-test-{secrets.token_hex(4)}")
+    passwords: dict[str, str] = field(
+        default_factory=lambda: make_secrets((ROOT / "compose.yaml").read_text(), "")
+    )
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def compose(self, *arguments: str, timeout_s: float = 60.0) -> str:
-        env = {"RYZ_BUILD_NETWORK": "host", **os.environ, "RYZ_HTTP_PORT": str(self.port)}
+        env = {"RYZ_BUILD_NETWORK": "host", **os.environ, **self.passwords, "RYZ_HTTP_PORT": str(self.port)}
         return run(*self.command, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
 
     def container(self, service: str) -> str:
@@ -105,6 +109,35 @@ def stack() -> Iterator[ComposeStack]:
         with suppress(AssertionError):
             print(running.compose("logs", "--tail", "15"))  # shown when a test fails
         running.compose("down", "--volumes", "--remove-orphans", timeout_s=120)
+
+
+def reaches(stack: ComposeStack, service: str, host: str, port: int) -> str:
+    """What a plain socket in the service's container sees: `open`, or the error's name."""
+    probe = (
+        "import socket\n"
+        "try:\n"
+        f"    socket.create_connection(({host!r}, {port}), timeout=2).close()\n"
+        "    print('open')\n"
+        "except OSError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    return stack.inside(service, "python", "-c", probe)
+
+
+def say(stack: ComposeStack, service: str, *lines: str) -> list[str]:
+    """The first line of Redis's answer to each command, over one plain socket from that container."""
+    probe = (
+        "import socket\n"
+        "link = socket.create_connection(('redis', 6379), timeout=5)\n"
+        f"for line in {lines!r}:\n"
+        "    link.sendall(line.encode() + b'\\r\\n')\n"
+        "    print(link.recv(65536).decode().splitlines()[0])\n"
+    )
+    return stack.inside(service, "python", "-c", probe).splitlines()
+
+
+def addresses(stack: ComposeStack, service: str) -> list[str]:
+    return stack.state(service, "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}").split()
 
 
 def text(response: httpx.Response) -> str:
@@ -156,6 +189,85 @@ def test_the_broker_serves_its_users_and_nobody_else(stack: ComposeStack) -> Non
     said = [line for line in stack.inside("gateway", "python", "-c", probe).splitlines() if " " not in line]
     assert said == ["connected", "refused", "refused"]
     assert "Violation" not in stack.compose("logs", "nats"), "a service may not do what it does"
+
+
+def test_without_passwords_compose_refuses_and_names_the_remedy(stack: ComposeStack, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "compose.yaml", tmp_path)  # away from a `.env`
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_PASSWORD")}
+    done = subprocess.run(
+        [*stack.command, "config"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "make secrets" in done.stderr
+    assert "PASSWORD" in done.stderr
+
+
+@pytest.mark.parametrize("service", ["gateway", "router"])
+def test_the_store_is_out_of_reach_for_what_does_not_need_it(stack: ComposeStack, service: str) -> None:
+    stack.wait("redis", "{{.State.Health.Status}}", "healthy")
+    assert reaches(stack, service, "redis", 6379) == "gaierror"
+    (address,) = addresses(stack, "redis")
+    assert reaches(stack, service, address, 6379) in {"TimeoutError", "OSError"}
+    assert reaches(stack, "kvstate", "redis", 6379) == "open"  # the probe can tell
+
+
+def test_a_plain_socket_on_the_store_network_gets_nothing(stack: ComposeStack) -> None:
+    commands = ("PING", "INFO", "KEYS *", "SET a b", "CONFIG GET *", "FLUSHALL", "AUTH x", "AUTH kvstate x")
+    said = say(stack, "worker-g0", *commands)
+    assert [line.split()[0] for line in said] == ["-NOAUTH"] * 6 + ["-WRONGPASS"] * 2
+
+
+def test_a_worker_that_was_taken_over_does_little_in_the_store(stack: ComposeStack) -> None:
+    login = f"AUTH worker {stack.passwords['RYZ_REDIS_WORKER_PASSWORD']}"
+    commands = (
+        "INFO",
+        "KEYS *",
+        "HGET ryz:session:a:b r",
+        "CONFIG GET *",
+        "MODULE LIST",
+        "FLUSHALL",
+        "DEBUG JMAP",
+    )
+    first, *refused = say(stack, "worker-g0", login, *commands)
+    assert first == "+OK"
+    assert [line.split()[0] for line in refused] == ["-NOPERM"] * len(commands)
+
+
+def test_the_brokers_monitoring_answers_inside_its_container_only(stack: ComposeStack) -> None:
+    assert reaches(stack, "gateway", "nats", 4222) == "open"
+    assert reaches(stack, "gateway", "nats", 8222) == "ConnectionRefusedError"
+
+
+@pytest.mark.parametrize("service", ["gateway", "router", "kvstate", "worker-g0"])
+def test_a_service_gets_no_password_but_its_own(stack: ComposeStack, service: str) -> None:
+    env = stack.state(service, "{{.Config.Env}}")
+    own = service.partition("-")[0].upper()
+    seen = {name for name, word in stack.passwords.items() if word in env}
+    assert f"RYZ_NATS_{own}_PASSWORD" in seen
+    assert seen <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}
+
+
+@pytest.mark.parametrize("service", ["gateway", "worker-g0"])
+def test_images_carry_their_bill_of_materials(stack: ComposeStack, service: str) -> None:
+    bill = json.loads(stack.inside(service, "cat", "/opt/ryzanstein/sbom.json"))
+    assert bill["bomFormat"] == "CycloneDX"
+    assert bill["metadata"]["component"]["name"] == "ryzanstein"
+    told = {one["name"].lower().replace("_", "-"): one["version"] for one in bill["components"]}
+    listing = (
+        "import importlib.metadata as m, json, sys\n"
+        "paths = [path for path in sys.path if path.startswith('/opt/venv')]\n"
+        "found = m.distributions(path=paths)\n"
+        "print(json.dumps({one.name.lower().replace('_', '-'): one.version for one in found}))"
+    )
+    assert told == json.loads(stack.inside(service, "python", "-c", listing))
+    assert {"fastapi", "nats-py", "redis", "msgspec"} <= set(told)
+    assert ("torch" in told) == service.startswith("worker")
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -1,0 +1,124 @@
+"""`deploy/configure.py` as it is run: passwords that are made once, images that are pinned by digest."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import configure
+from shared.bus.accounts import ACCOUNTS as BUS
+from shared.redis_accounts import ACCOUNTS as REDIS
+
+SCRIPT = Path(configure.__file__)
+OURS = {one.password_variable for one in BUS.values()} | {one.password_variable for one in REDIS.values()}
+OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+def run(file: Path, what: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """As a plain script: isolated, without site packages."""
+    env = {**os.environ, "PATH": path if path is not None else os.environ["PATH"]}
+    command = [sys.executable, "-IS", str(SCRIPT), what, "--file", str(file)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_every_user_gets_a_password_of_its_own_that_its_owner_alone_reads(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    done = run(file, "secrets")
+    assert done.returncode == 0, done.stderr
+    values = configure.assigned(file.read_text())
+    assert set(values) == OURS
+    assert len(set(values.values())) == len(values)
+    assert all(value.isalnum() and value.isascii() and value[0].isalpha() for value in values.values())
+    assert all(len(value) >= 32 for value in values.values())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not any(value in done.stdout + done.stderr for value in values.values())
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_set_stays_and_what_is_missing_is_added(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text(
+        "# ours\nRYZ_NATS_CLI_PASSWORD='mine'\n\nRYZ_HTTP_PORT=9000 # note\n"
+        "# RYZ_NATS_ROUTER_PASSWORD=old\nRYZ_NATS_WORKER_PASSWORD=\nexport RYZ_REDIS_WORKER_PASSWORD=kept"
+    )
+    file.chmod(0o644)
+    assert run(file, "secrets").returncode == 0
+    text = file.read_text()
+    lines = text.splitlines()
+    assert lines[:5] == [
+        "# ours", "RYZ_NATS_CLI_PASSWORD='mine'", "", "RYZ_HTTP_PORT=9000 # note",
+        "# RYZ_NATS_ROUTER_PASSWORD=old",
+    ]  # fmt: skip
+    assert lines[5].startswith("RYZ_NATS_WORKER_PASSWORD=")
+    assert lines[6] == "export RYZ_REDIS_WORKER_PASSWORD=kept"
+    assert set(configure.assigned(text)) == OURS | {"RYZ_HTTP_PORT"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run(file, "secrets").stdout.strip().endswith("nothing was missing")
+    assert file.read_text() == text
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / ".env"
+    real.write_text("A=1\n")
+    link.symlink_to(real)
+    assert run(link, "secrets").returncode == 0
+    assert link.is_symlink()
+    assert configure.assigned(real.read_text())["A"] == "1"
+
+
+def stand_in(folder: Path, script: str) -> str:
+    """A PATH with a `docker` of our own; it notes its calls in `calls`."""
+    docker = folder / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\n{script}\n')
+    docker.chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+BUILDX = f"""[ "$1" = buildx ] && echo '{{"mediaType":"x","digest":"{NEW}"}}' || exit 1"""
+PULL = f"""case "$1 $2" in
+  "pull --quiet") ;;
+  "image inspect") echo '["redis@{NEW}"]' ;;
+  *) echo "unknown command: buildx" >&2; exit 1 ;;
+esac"""
+
+
+@pytest.mark.parametrize("script", [BUILDX, PULL], ids=["buildx", "pull"])
+def test_images_are_pinned_and_renewed(tmp_path: Path, script: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"RYZ_REDIS_IMAGE=redis:7-alpine@{OLD}\nRYZ_NATS_CLI_PASSWORD=mine\n")
+    done = run(file, "images", stand_in(tmp_path, script))
+    assert done.returncode == 0, done.stderr
+    values = configure.assigned(file.read_text())
+    assert values == {
+        "RYZ_REDIS_IMAGE": f"redis:7-alpine@{NEW}",
+        "RYZ_NATS_IMAGE": f"nats:2.12-alpine@{NEW}",
+        "RYZ_PYTHON_IMAGE": f"python:3.11-slim@{NEW}",
+        "RYZ_NATS_CLI_PASSWORD": "mine",
+    }
+    assert "redis:7-alpine" in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'no such host' >&2; exit 1", "no such host"),
+        ("""[ "$1" = buildx ] && echo '{"digest":"latest"}'""", "no digest in a registry"),
+        ("""case "$1" in buildx) exit 1 ;; image) echo '[]' ;; esac""", "no digest in a registry"),
+    ],
+)
+def test_an_image_without_a_digest_changes_nothing(tmp_path: Path, script: str, says: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text("A=1\n")
+    done = run(file, "images", stand_in(tmp_path, script))
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert file.read_text() == "A=1\n"
+
+
+def test_without_docker_it_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path / ".env", "images", str(tmp_path))
+    assert done.returncode == 1
+    assert "no `docker` on PATH" in done.stderr
