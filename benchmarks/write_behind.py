@@ -5,17 +5,18 @@ Ranks and a real store, as in a stack; what the KV state service does beside it 
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from benchmarks.driver import Driver, kv_tokens
-from cli.supervisor.ports import pick_ports
-from cli.supervisor.servers import find_redis, redis_answers, redis_command
+from cli.supervisor.private import write_private
+from cli.supervisor.store import Store, find_redis, new_store_passwords
 from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.kv_messages import KVStoreConfig, Stored
 from services.worker.domain.rank_messages import Quantize
@@ -106,16 +107,20 @@ class _Written:
 @asynccontextmanager
 async def _store() -> AsyncIterator[str]:
     """A store of our own."""
-    (port,) = pick_ports(1)
-    command: Sequence[str] = redis_command(find_redis(), port, None)
-    process = subprocess.Popen(  # noqa: ASYNC220 (returns at once)
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(_START_S):
-            while not await redis_answers("127.0.0.1", port):  # noqa: ASYNC110 (another process)
-                await asyncio.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.terminate()
-        process.wait(_START_S)
+    with TemporaryDirectory(prefix="ryz-") as folder:
+        place = Path(folder)
+        store = Store("redis-kv", place, place / "redis-kv.sock", 2**31, new_store_passwords(["worker"]))
+        for path, text in store.files().items():
+            write_private(path, text)
+        command = [find_redis(), str(store.config)]
+        process = subprocess.Popen(  # noqa: ASYNC220 (returns at once)
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            async with asyncio.timeout(_START_S):
+                while not await store.answers():  # noqa: ASYNC110 (another process)
+                    await asyncio.sleep(0.02)
+            yield store.url("worker")
+        finally:
+            process.terminate()
+            process.wait(_START_S)

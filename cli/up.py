@@ -94,6 +94,14 @@ def up(  # noqa: PLR0917 (each is an option)
         ),
     ] = Kernels.auto,
     host: Annotated[str, typer.Option(help="Where the API listens.", envvar="RYZ_HTTP_HOST")] = "127.0.0.1",
+    open_to_network: Annotated[
+        bool,
+        typer.Option(
+            "--open-to-network",
+            help="Serve without API keys although other machines reach `--host`.",
+            envvar="RYZ_OPEN_TO_NETWORK",
+        ),
+    ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Its port; 0 finds a free one.", envvar="RYZ_HTTP_PORT")
     ] = 8000,
@@ -107,11 +115,27 @@ def up(  # noqa: PLR0917 (each is an option)
         str, typer.Option(help="A Redis that runs already.", envvar="RYZ_REDIS_URL", show_default=False)
     ] = "",
     nats_port: Annotated[int, typer.Option(min=0, max=65535, help="For our own broker; 0 finds one.")] = 0,
-    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="For our own Redis; 0 finds one.")] = 0,
+    redis_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Where the session store listens beside its Unix socket, for tools; 0: nowhere.",
+        ),
+    ] = 0,
     redis_dir: Annotated[
         Path | None,
         typer.Option(help="Keep sessions on disk, here.  [default: in memory only]", file_okay=False),
     ] = None,
+    redis_memory_share: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            max=0.9,
+            help="What our own stores may take of all memory: a quarter of it sessions, the rest KV.",
+            envvar="RYZ_REDIS_MEMORY_SHARE",
+        ),
+    ] = 0.4,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready; see `down`.")
     ] = False,
@@ -126,10 +150,15 @@ def up(  # noqa: PLR0917 (each is an option)
 
     Each service's log is in STATE_DIR/logs. What has no option here is a RYZ_ variable: see docs/settings.md.
     """
-    from cli.supervisor import runner  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from cli.supervisor.reach import require_reachable  # noqa: PLC0415
+    import os  # noqa: PLC0415 (keeps `ryz --help` quick)
 
+    from cli.supervisor import runner  # noqa: PLC0415
+    from cli.supervisor.private import OWN_UMASK  # noqa: PLC0415
+    from cli.supervisor.reach import refuse_open_network, require_reachable  # noqa: PLC0415
+
+    os.umask(OWN_UMASK)  # what this command and its services write is for this user only
     runner.refuse_if_up(state_dir)
+    refuse_open_network(host, os.environ.get("RYZ_API_KEYS", ""), told=open_to_network)
     if quantize == Quantize.int8 and kernels == Kernels.plain:
         fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
     directory = find_model(model, engine, tensor_parallel)
@@ -154,6 +183,8 @@ def up(  # noqa: PLR0917 (each is an option)
         redis_dir=redis_dir.resolve() if redis_dir else None,
         log_level=log_level.value,
         start_timeout_s=start_timeout,
+        redis_memory_share=redis_memory_share,
+        open_to_network=open_to_network,
     )
     if nats_url:
         require_reachable("NATS server", nats_url, "--nats-url")

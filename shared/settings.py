@@ -17,6 +17,7 @@ from shared.redact import redact
 from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"
+STORE_URL = r"^((redis|rediss|unix)://[^\s]+)?$"  # of a setting that may be empty
 
 
 def _default_instance() -> str:
@@ -65,9 +66,9 @@ class RedisTlsSettings(BaseSettings):
     )
     redis_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
 
-    def redis_address(self, url: str) -> str:
-        """The URL with these files in it; raises `InvalidRequest` for one that cannot be used."""
-        return with_files(url, self.redis_ca, self.redis_cert, self.redis_key)
+    def redis_address(self, url: str, variable: str = "RYZ_REDIS_URL") -> str:
+        """The URL with these files in it; raises `InvalidRequest`, with the variable, for one of no use."""
+        return with_files(url, self.redis_ca, self.redis_cert, self.redis_key, variable)
 
 
 class CommonSettings(BusSettings):

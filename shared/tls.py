@@ -36,7 +36,7 @@ def check_server_files(kind: str, cert: str, key: str) -> None:
     _load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), kind, cert, key)
 
 
-def with_files(url: str, ca: str, cert: str, key: str) -> str:
+def with_files(url: str, ca: str, cert: str, key: str, variable: str = "RYZ_REDIS_URL") -> str:
     """The URL of a Redis with the files in it, as redis-py takes them; `InvalidRequest` for one of no use.
 
     Ranks get the store's address as one URL, also on other hosts, which need the files under the same paths.
@@ -47,8 +47,8 @@ def with_files(url: str, ca: str, cert: str, key: str) -> str:
         return url
     if not url.startswith("rediss://"):
         raise InvalidRequest(
-            "RYZ_REDIS_CA, RYZ_REDIS_CERT and RYZ_REDIS_KEY are for TLS: RYZ_REDIS_URL has to begin with rediss://",
-            param="RYZ_REDIS_URL",
+            f"RYZ_REDIS_CA, RYZ_REDIS_CERT and RYZ_REDIS_KEY are for TLS: {variable} has to begin with rediss://",
+            param=variable,
         )
     client_context("REDIS", ca, cert, key)
     return f"{url}{'&' if '?' in url else '?'}{urlencode(given)}"

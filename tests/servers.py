@@ -1,7 +1,7 @@
 """Real nats-server and redis-server processes for tests, on free ports of 127.0.0.1.
 
-The binaries come from the environment's own bin folder (the `local` extra brings them), else from PATH. A
-missing one fails the test instead of skipping it.
+The broker comes from the environment's own bin folder (the `local` extra brings it), else from PATH; the
+store is the one that `ryz up` would start. A missing one fails the test instead of skipping it.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.supervisor.store import find_redis
 from shared.bus.accounts import ACCOUNTS
 from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
 from shared.redis_accounts import acl_file
@@ -123,9 +124,7 @@ class RedisServer(ServerProcess):
     def __init__(self, folder: Path) -> None:
         port = free_port()
         options = {"--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder)}
-        super().__init__(
-            [find_binary("redis-server"), *(part for pair in options.items() for part in pair)], port
-        )
+        super().__init__([find_redis(), *(part for pair in options.items() for part in pair)], port)
 
     @property
     def url(self) -> str:
@@ -147,9 +146,7 @@ class GuardedRedis(ServerProcess):
             "--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder),
             "--aclfile": str(acl),
         }  # fmt: skip
-        super().__init__(
-            [find_binary("redis-server"), *(part for pair in options.items() for part in pair)], port
-        )
+        super().__init__([find_redis(), *(part for pair in options.items() for part in pair)], port)
 
     def url(self, user: str) -> str:
         """What a user connects to."""

@@ -34,6 +34,8 @@ class UpOptions:
     redis_dir: Path | None
     log_level: str
     start_timeout_s: float
+    redis_memory_share: float = 0.4
+    open_to_network: bool = False
 
 
 def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | None:

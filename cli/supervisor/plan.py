@@ -13,15 +13,10 @@ from cli.supervisor.options import UpOptions, threads_per_rank
 from cli.supervisor.ports import pick_ports, require_free
 from cli.supervisor.probes import Probes
 from cli.supervisor.process import ServiceSpec
-from cli.supervisor.servers import (
-    find_nats,
-    find_redis,
-    nats_answers,
-    nats_command,
-    new_passwords,
-    redis_answers,
-    redis_command,
-)
+from cli.supervisor.servers import find_nats, nats_answers, nats_command, new_passwords
+from cli.supervisor.store import find_redis
+from cli.supervisor.stores import Stores, plan_stores
+from services.worker.host import total_bytes
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 
@@ -42,15 +37,17 @@ class Plan:
     """The processes, and where the stack is reached.
 
     nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
-    files: what has to be there before the start; not for other users' eyes.
+    files: what has to be there before the start; not for other users' eyes. run_dir: for sockets, likewise.
     """
 
     specs: list[ServiceSpec]
     url: str
     nats_url: str
     redis_url: str
+    kv_redis_url: str
     nats_urls: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
+    run_dir: Path | None = None
 
 
 def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
@@ -58,14 +55,13 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     _check_ports(options)
     names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
     # one call, so that all are different: the admin ports, then what was asked for as 0
-    free = pick_ports(len(names) + 3)
+    free = pick_ports(len(names) + 2)
     http_port = options.port or free.pop()
     nats_port = options.nats_port or free.pop()
-    redis_port = options.redis_port or free.pop()
     passwords = {} if options.nats_url else new_passwords()
     nats_urls = {user: f"nats://{user}:{word}@127.0.0.1:{nats_port}" for user, word in passwords.items()}
-    redis_url = options.redis_url or f"redis://127.0.0.1:{redis_port}/0"
-    specs, files = [], {}
+    stores = plan_stores(options, environ, total_bytes())
+    specs, files = list[ServiceSpec](), dict[Path, str]()
     common = {"RYZ_LOG_LEVEL": options.log_level}
     if not options.nats_url:
         config = options.state_dir / "nats.conf"
@@ -74,10 +70,12 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
         specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
         common |= dict.fromkeys(OF_OTHER_BROKERS, "")
-    if not options.redis_url:
+    if stores.own:
         common |= dict.fromkeys(OF_OTHER_STORES, "")
-        command = redis_command(find_redis(), redis_port, options.redis_dir)
-        specs.append(_server("redis", command, lambda: redis_answers("127.0.0.1", redis_port)))
+        binary = find_redis()
+    for store in stores.own:
+        files |= store.files()
+        specs.append(_server(store.name, [binary, str(store.config)], store.answers))
 
     def shared_by(name: str) -> dict[str, str]:
         return common | {"RYZ_NATS_URL": options.nats_url or nats_urls[name.partition("-")[0]]}
@@ -88,7 +86,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         specs.append(
             _service(
                 name,
-                shared_by(name) | own | _own_settings(name, options, redis_url, environ),
+                shared_by(name) | own | _own_settings(name, options, stores, environ),
                 probes.admin(port),
                 drain,
             )
@@ -96,6 +94,8 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
     url = f"{scheme}://{_reachable(options.host)}:{http_port}"
     api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
+    if options.open_to_network:
+        api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name
     specs.append(
         _service(
@@ -105,19 +105,28 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
             drain,
         )
     )
-    return Plan(specs, url, options.nats_url or nats_urls["outside"], redis_url, nats_urls, files)
+    return Plan(
+        specs=specs,
+        url=url,
+        nats_url=options.nats_url or nats_urls["outside"],
+        redis_url=stores.sessions_url,
+        kv_redis_url=stores.kv_url,
+        nats_urls=nats_urls,
+        files=files,
+        run_dir=stores.run_dir,
+    )
 
 
 def _own_settings(
-    name: str, options: UpOptions, redis_url: str, environ: Mapping[str, str]
+    name: str, options: UpOptions, stores: Stores, environ: Mapping[str, str]
 ) -> dict[str, str]:
     if name == "kvstate":
-        return {"RYZ_REDIS_URL": redis_url}
+        return stores.variables(name)
     if name == "router":
         return {"RYZ_ROUTER_POLICY": options.policy}
     own = {
         "RYZ_GROUP": name.removeprefix("worker-"),
-        "RYZ_REDIS_URL": redis_url,
+        **stores.variables("worker"),
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),

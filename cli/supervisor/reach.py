@@ -1,4 +1,4 @@
-"""Whether the servers that run already can be reached at all, asked before anything is started.
+"""Whether servers that run already can be reached, and who could reach the API: asked before the start.
 
 Only a TCP connection is tried: what is spoken on it, with which password, is the services' business.
 """
@@ -8,11 +8,22 @@ import time
 from urllib.parse import urlsplit
 
 from cli.console import fail
+from shared.open_network import open_network
 
 WAIT_S = 6.0
 PAUSE_S = 0.5
 CONNECT_S = 2.0
 PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
+
+
+def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
+    """Fails where the API would be open to the network. told: that is meant."""
+    if not told and open_network(host, bool(api_keys.strip())):
+        fail(
+            f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
+            "RYZ_API_KEYS=KEY:TENANT, or say with `--open-to-network` that this is meant.",
+            2,
+        )
 
 
 def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S) -> None:

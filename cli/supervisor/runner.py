@@ -10,9 +10,10 @@ from pathlib import Path
 from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
 from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
+from cli.supervisor.private import make_private_dir, remove, write_private
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
-from cli.supervisor.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, write_private
+from cli.supervisor.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
 from shared.redact import redact
 
 POLL_S = 0.05
@@ -46,7 +47,7 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
     place.put_logs_aside()
-    probes, files = Probes(), list[Path]()
+    probes, private = Probes(), list[Path]()
     try:
         plan = make_plan(options, probes, os.environ)
         own_pid = os.getpid()
@@ -56,12 +57,16 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             url=plan.url,
             nats_url=plan.nats_url,
             redis_url=plan.redis_url,
+            kv_redis_url=plan.kv_redis_url,
             model=options.model_name,
             nats_urls=dict(plan.nats_urls),
         )
-        files.extend(plan.files)
+        private.extend(plan.files)
         for path, text in plan.files.items():
             write_private(path, text)
+        if plan.run_dir is not None:
+            private.append(plan.run_dir)
+            make_private_dir(plan.run_dir)
         stack = Stack(plan.specs, place, state, PlainReport())
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -79,8 +84,8 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             await stack.close()
     finally:
         await probes.close()
-        for path in files:
-            path.unlink(missing_ok=True)
+        for path in private:
+            remove(path)
         place.release()
     out.print("All services have ended.", markup=False)
 
@@ -100,7 +105,7 @@ def refuse_if_up(state_dir: Path) -> None:
 def _leave_terminal(log: str) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
     os.close(null)
@@ -134,8 +139,10 @@ def _announce(options: UpOptions, state: StackState) -> None:
     body = (
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
-    # ours with the user for services outside; of another one we do not show what was told in confidence
-    broker = state.nats_url if state.nats_urls else redact(state.nats_url)
+    # ours with the user for services outside, but on a terminal only: a file or a log would keep it. Of
+    # another broker we do not show what was told in confidence.
+    told = state.nats_urls and sys.stdout.isatty()
+    broker = state.nats_url if told else redact(state.nats_url)
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
     lines = [
         "",

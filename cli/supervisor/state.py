@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import fail
+from cli.supervisor.private import make_private_dir, make_state_dir, write_private
 from shared.redact import redact
 
 DEFAULT_DIR = Path(".ryz")
@@ -47,6 +48,7 @@ class StackState:
     services: list[ServiceState] = field(default_factory=list)
     nats_urls: dict[str, str] = field(default_factory=dict)
     stop_s: float = 0.0
+    kv_redis_url: str = ""
 
     def broker(self, user: str) -> str:
         """The broker's URL for one of its users; a broker that is not ours has one URL for all."""
@@ -54,7 +56,8 @@ class StackState:
 
     def public(self) -> dict[str, Any]:
         """What may be shown: no passwords."""
-        shown = asdict(self) | {"nats_url": redact(self.nats_url), "redis_url": redact(self.redis_url)}
+        urls = ("url", "nats_url", "redis_url", "kv_redis_url")
+        shown = asdict(self) | {name: redact(getattr(self, name)) for name in urls}
         del shown["nats_urls"]
         return shown
 
@@ -86,7 +89,8 @@ class StateDir:
     def make(self) -> None:
         """Makes the directory; fails with the remedy when it cannot be made or written to."""
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
+            make_state_dir(self.path)
+            make_private_dir(self.logs)
             problem = (
                 "" if os.access(self.path, os.W_OK) and os.access(self.logs, os.W_OK) else "not writable"
             )
@@ -137,13 +141,6 @@ class StateDir:
 def older_log(log: Path) -> Path:
     """Where what was in a log before is kept."""
     return log.with_suffix(".log.1")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file that only this user may read."""
-    path.unlink(missing_ok=True)  # the mode counts for a new file only
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 def start_time(pid: int) -> float | None:

@@ -22,6 +22,7 @@ from shared.client.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
+from shared.open_network import open_network
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
@@ -119,6 +120,13 @@ def main() -> None:
     except ValueError as error:
         print(f"wrong setting: RYZ_API_KEYS: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    if not settings.open_to_network and open_network(settings.http_host, bool(keys)):
+        print(
+            f"wrong setting: RYZ_HTTP_HOST={settings.http_host} without API keys would serve every machine "
+            "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

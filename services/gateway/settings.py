@@ -18,6 +18,10 @@ class GatewaySettings(CommonSettings):
     api_keys: SecretStr = Field(
         default=SecretStr(""), description="`key:tenant,key:tenant`; empty: open to everybody, as `default`."
     )
+    open_to_network: bool = Field(
+        default=False,
+        description="Serve without API keys although other machines reach `RYZ_HTTP_HOST`.",
+    )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, le=2**30, description="The largest body of a request."
     )

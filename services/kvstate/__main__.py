@@ -42,9 +42,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     bus = await service.connect_bus(stack)
     metrics, counted = Metrics(service.registry), BlockMetrics(service.registry)
     metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
-    tier = Tier(blocks, tier_limits(settings), counted.evicted)
+    tier = Tier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
-    sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted)
+    sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
     handlers = Handlers(
         bus,
         metrics,
@@ -94,9 +94,9 @@ def make_session_store(settings: Settings) -> GuardedStore:
 
 
 def make_block_store(settings: Settings) -> GuardedBlocks:
-    """The store of KV blocks' facts on the same Redis, with connections and a circuit of its own."""
+    """The store of KV blocks' facts, on the same Redis or another, with a circuit of its own."""
     link = RedisLink(
-        settings.redis_address(settings.redis_url),
+        kv_address(settings),
         timeout_s=settings.kv_timeout_s,
         max_connections=(BLOCK_CALL_KINDS + SESSION_CALL_KINDS) * settings.kvstate_max_concurrent + 1,
         name="KV store",
@@ -104,6 +104,13 @@ def make_block_store(settings: Settings) -> GuardedBlocks:
     )
     store = RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
     return GuardedBlocks(store, make_guard(settings, settings.kv_timeout_s, "KV store", KV_STORE))
+
+
+def kv_address(settings: Settings) -> str:
+    """Where KV blocks are."""
+    if settings.kv_redis_url:
+        return settings.redis_address(settings.kv_redis_url, "RYZ_KV_REDIS_URL")
+    return settings.redis_address(settings.redis_url)
 
 
 def make_guard(settings: Settings, timeout_s: float, name: str, reason: str) -> Guard:

@@ -32,7 +32,7 @@ return {found, bytes}
 """
 )
 
-# KEYS: also the tombstone of the session. ARGV: names, parts, tenant, milliseconds of priority, of depth for
+# ARGV: names, parts, tenant, milliseconds of priority, of depth for
 # each block, blocks before the first, and milliseconds that the bytes live from now on.
 # Answer: sizes, whether each is new, bytes of the tenant, bytes of all.
 REGISTER = (
@@ -40,7 +40,6 @@ REGISTER = (
     + """
 local names, parts, tenant, sizes, fresh, tenants = split(ARGV[3]), tonumber(ARGV[4]), ARGV[5], {}, {}, {}
 local priority, depth, before = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local deleted = redis.call('EXISTS', KEYS[7]) == 1
 
 local function measure(key)
   local size = 0
@@ -55,7 +54,7 @@ end
 for place, name in ipairs(names) do
   local key, raw = DATA .. name, redis.call('HGET', META, name)
   sizes[place], fresh[place] = -1, 0
-  if not deleted and redis.call('HLEN', key) == parts then
+  if redis.call('HLEN', key) == parts then
     if raw then
       local size, _, owner = facts(raw)
       sizes[place], tenants[place] = size, owner
@@ -68,7 +67,7 @@ for place, name in ipairs(names) do
       end
     end
     if tenants[place] then redis.call('PEXPIRE', key, ARGV[9]) end
-  elseif raw and not deleted then
+  elseif raw then
     unregister(name)
   end
 end
@@ -78,13 +77,12 @@ return {sizes, fresh, (account(tenant)), (account(''))}
 """
 )
 
-# KEYS: also the tombstone and the holding of the session. ARGV: its member of holders, milliseconds until the
-# sweep looks after it, names. Answer: 1, or 0 when the session was deleted.
+# KEYS: also the holding of the session. ARGV: its member of holders, milliseconds until the sweep looks after
+# it, names.
 HOLD = (
     PRELUDE
     + """
-if redis.call('EXISTS', KEYS[7]) == 1 then return 0 end
-local held = KEYS[8]
+local held = KEYS[7]
 local lists, was, is, former = redis.call('HMGET', held, 'n', 'p'), {}, {}, {}
 local before = split((lists[1] or '') .. (lists[2] or ''))
 local _, seconds = usage(held)
@@ -101,7 +99,6 @@ end
 redis.call('HSET', held, 'n', ARGV[5], 'p', table.concat(former), 'b', count(split(ARGV[5])),
   's', string.format('%.3f', seconds), 'at', now, 'c', now)
 redis.call('ZADD', HOLDERS, 'NX', now + ARGV[4], ARGV[3])
-return 1
 """
 )
 
@@ -184,31 +181,35 @@ return answer
 """
 )
 
-# ARGV: prefixes of holdings, of sessions and of tombstones, milliseconds until the next look, of grace
-# without a record, and sessions at most. Answer: sessions looked at, blocks that went.
+# ARGV: sessions at most. Answer: members of holders that are due.
+DUE_HOLDERS = (
+    PRELUDE
+    + """
+return redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, ARGV[3])
+"""
+)
+
+# ARGV: prefix of holdings, milliseconds until the next look, of grace without a record; then a member of
+# holders, whether it has a record and whether it was deleted, for each session. Answer: blocks that went.
 # `eviction.holding_over` is the rule in Python.
 CHECK_HOLDERS = (
     PRELUDE
     + """
-local members, blocks = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, ARGV[8]), 0
-for _, member in ipairs(members) do
-  local place = string.gsub(member, ' ', ':', 1)
-  local held = ARGV[3] .. place
-  local over = redis.call('EXISTS', held) == 0
-  if not over and redis.call('EXISTS', ARGV[4] .. place) == 0 then
-    local idle = now - (redis.call('HGET', held, 'c') or 0)
-    over = redis.call('EXISTS', ARGV[5] .. place) == 1 or idle >= tonumber(ARGV[7])
-  end
-  if over then
+local blocks = 0
+for at = 6, #ARGV, 3 do
+  local member, recorded, deleted = ARGV[at], ARGV[at + 1] == '1', ARGV[at + 2] == '1'
+  local held = ARGV[3] .. string.gsub(member, ' ', ':', 1)
+  local idle = now - (redis.call('HGET', held, 'c') or 0)
+  if redis.call('EXISTS', held) == 0 or (not recorded and (deleted or idle >= tonumber(ARGV[5]))) then
     blocks = blocks + #release(held, member)
   else
     redis.call('ZREM', HOLDERS, member)
-    redis.call('ZADD', HOLDERS, now + ARGV[6], member)
+    redis.call('ZADD', HOLDERS, now + ARGV[4], member)
     recount(held)
   end
 end
 settle()
-return {#members, blocks}
+return blocks
 """
 )
 

@@ -7,6 +7,8 @@ registered when all its parts are there; only registered blocks are found, count
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from services.kvstate.store import Fate
+
 KV_STORE = "kv_store"  # the reason in errors
 
 
@@ -23,8 +25,8 @@ class Written(NamedTuple):
 class Registered(NamedTuple):
     """What became of `Written`.
 
-    sizes: bytes of each block; -1: it is not in the store, or its session was deleted. fresh: whether this
-    call registered it. tenant_bytes, total_bytes: of all blocks of the tenant, and of all, after it.
+    sizes: bytes of each block; -1: it is not in the store. fresh: whether this call registered it.
+    tenant_bytes, total_bytes: of all blocks of the tenant, and of all, after it.
     """
 
     sizes: list[int]
@@ -99,8 +101,8 @@ class BlockStore(Protocol):
         """Verifies that blocks have all their parts, registers those that are new, and counts all as used."""
         ...
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
-        """Makes a session hold exactly these. False: it was deleted, and holds nothing.
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
+        """Makes a session hold exactly these. The sweep looks after it soon: it may be deleted by now.
 
         What it held before and nobody else holds stays by age alone, but goes at the latest with the session.
         """
@@ -133,11 +135,16 @@ class BlockStore(Protocol):
         """Whether nobody else sweeps; nobody else will for so long."""
         ...
 
-    async def check_holders(self, limit: int, *, recheck_ms: int, grace_ms: int) -> tuple[int, int]:
-        """Looks after up to `limit` sessions whose time it is, and lets go of those that are over.
+    async def due_holders(self, limit: int) -> list[tuple[str, str]]:
+        """Up to `limit` sessions that hold blocks and are due to be looked after, as tenant and id."""
+        ...
 
-        Returns how many it looked at, and how many blocks went. `grace_ms`: so long may a session hold blocks
-        before it has a record.
+    async def check_holders(
+        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+    ) -> int:
+        """Releases those that are over by `eviction.holding_over`; returns how many blocks went.
+
+        The others are counted anew, and due again after `recheck_ms`.
         """
         ...
 

@@ -1,6 +1,6 @@
 """A store of KV blocks' facts behind a guard of its own: slow block calls must not close sessions off."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.kvstate.block_store import (
     Account,
@@ -13,6 +13,7 @@ from services.kvstate.block_store import (
     Written,
 )
 from services.kvstate.guard import Guard
+from services.kvstate.store import Fate
 
 
 class GuardedBlocks:
@@ -31,9 +32,9 @@ class GuardedBlocks:
         """See `BlockStore.register`."""
         return await self._guard.call(lambda: self._store.register(written))
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
         """See `BlockStore.hold`."""
-        return await self._guard.call(lambda: self._store.hold(tenant, session_id, names))
+        await self._guard.call(lambda: self._store.hold(tenant, session_id, names))
 
     async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
         """See `BlockStore.evict`."""
@@ -59,10 +60,16 @@ class GuardedBlocks:
         """See `BlockStore.become_sweeper`."""
         return await self._guard.call(lambda: self._store.become_sweeper(owner, for_ms))
 
-    async def check_holders(self, limit: int, *, recheck_ms: int, grace_ms: int) -> tuple[int, int]:
+    async def due_holders(self, limit: int) -> list[tuple[str, str]]:
+        """See `BlockStore.due_holders`."""
+        return await self._guard.call(lambda: self._store.due_holders(limit))
+
+    async def check_holders(
+        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+    ) -> int:
         """See `BlockStore.check_holders`."""
         return await self._guard.call(
-            lambda: self._store.check_holders(limit, recheck_ms=recheck_ms, grace_ms=grace_ms)
+            lambda: self._store.check_holders(fates, recheck_ms=recheck_ms, grace_ms=grace_ms)
         )
 
     async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:

@@ -10,7 +10,7 @@ import structlog
 
 from services.kvstate.domain.records import Cursor, Entry
 from services.kvstate.guard import Guard
-from services.kvstate.store import Page, Pins, SessionStore
+from services.kvstate.store import Fate, Page, Pins, SessionStore
 from shared.errors import Unavailable
 from shared.messages import SessionSummary
 
@@ -41,6 +41,10 @@ class GuardedStore:
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""
         return await self._guard.call(lambda: self._store.deleted_ms(tenant, session_id))
+
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        """See `SessionStore.fates`."""
+        return await self._guard.call(lambda: self._store.fates(places))
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""

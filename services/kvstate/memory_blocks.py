@@ -1,10 +1,11 @@
 """Facts about KV blocks in this process's memory: for tests, and the plain reading of what the scripts do."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.kvstate.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
 from services.kvstate.domain import eviction
+from services.kvstate.store import Fate
 
 Place = tuple[str, str]  # tenant, session id
 _NOTHING = Freed()
@@ -33,14 +34,11 @@ class _Held:
 class MemoryBlockStore:
     """Implements `BlockStore`. `clock` gives seconds.
 
-    data: the bytes, by name and part, which ranks would write. records, deleted: sessions that have a record,
-    and those that were deleted, as the session store would know.
+    data: the bytes, by name and part, which ranks would write.
     """
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self.data: dict[bytes, dict[bytes, bytes]] = {}
-        self.records: set[Place] = set()
-        self.deleted: set[Place] = set()
         self._clock = clock
         self._blocks: dict[bytes, _Block] = {}
         self._held: dict[Place, _Held] = {}
@@ -71,11 +69,10 @@ class MemoryBlockStore:
 
     def _register(self, entry: Written) -> Registered:
         sizes, fresh = [], []
-        deleted = (entry.tenant, entry.session_id) in self.deleted
         for depth, name in enumerate(entry.names):
             parts = self.data.get(name, {})
-            there = len(parts) == entry.parts and not deleted
-            if not there and not deleted:
+            there = len(parts) == entry.parts
+            if not there:
                 self._unregister(name)
             fresh.append(there and name not in self._blocks)
             if fresh[-1]:
@@ -88,10 +85,8 @@ class MemoryBlockStore:
             sizes.append(self._blocks[name].num_bytes if there else -1)
         return Registered(sizes, fresh, self._account(entry.tenant).num_bytes, self._account("").num_bytes)
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
         """See `BlockStore.hold`."""
-        if (tenant, session_id) in self.deleted:
-            return False
         held = self._held.setdefault((tenant, session_id), _Held(at_ms=self._now_ms))
         before = held.names + held.former
         self._settle(held)
@@ -99,7 +94,6 @@ class MemoryBlockStore:
         held.former = [name for name in before if name not in held.names and name in self._blocks]
         held.num_bytes = self._count(held.names).num_bytes
         held.committed_ms = self._now_ms
-        return True
 
     async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
         """See `BlockStore.evict`."""
@@ -154,26 +148,26 @@ class MemoryBlockStore:
         self._sweeping_until_ms = self._now_ms + for_ms
         return True
 
-    async def check_holders(self, limit: int, *, recheck_ms: int, grace_ms: int) -> tuple[int, int]:
+    async def due_holders(self, limit: int) -> list[Place]:
+        """See `BlockStore.due_holders`."""
+        due = sorted((held.due_ms, place) for place, held in self._held.items())
+        return [place for due_ms, place in due if due_ms <= self._now_ms][:limit]
+
+    async def check_holders(self, fates: Mapping[Place, Fate], *, recheck_ms: int, grace_ms: int) -> int:
         """See `BlockStore.check_holders`."""
-        due = sorted(
-            (held.due_ms, place) for place, held in self._held.items() if held.due_ms <= self._now_ms
-        )
         blocks = 0
-        for _, place in due[:limit]:
-            held = self._held[place]
-            if eviction.holding_over(
-                has_record=place in self.records,
-                deleted=place in self.deleted,
-                idle_ms=self._now_ms - held.committed_ms,
-                grace_ms=grace_ms,
-            ):
+        for place, fate in fates.items():
+            held = self._held.get(place)
+            if held is None:
+                continue
+            idle_ms = self._now_ms - held.committed_ms
+            if eviction.holding_over(**fate._asdict(), idle_ms=idle_ms, grace_ms=grace_ms):
                 blocks += len(await self.release(*place))
             else:
                 held.due_ms = self._now_ms + recheck_ms
                 self._settle(held)
                 held.num_bytes = self._count(held.names).num_bytes
-        return len(due[:limit]), blocks
+        return blocks
 
     async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
         """See `BlockStore.reconcile`; bytes never expire here."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.records import Cursor, Entry, Verdict, judge
-from services.kvstate.store import Page, Pins
+from services.kvstate.store import Fate, Page, Pins
 from shared.codec import decode
 from shared.messages import Pinned, SessionSummary
 
@@ -78,6 +78,10 @@ class MemoryStore:
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""
         return self._deleted_ms.get((tenant, session_id))
+
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        """See `SessionStore.fates`."""
+        return [Fate(self._alive(*place) is not None, place in self._deleted_ms) for place in places]
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""

@@ -1,12 +1,13 @@
 """The store of KV blocks' facts on Redis: turns calls into scripts and their answers into facts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.kvstate import block_scripts as scripts
 from services.kvstate.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
 from services.kvstate.domain import eviction, keys
 from services.kvstate.redis_link import RedisLink, ScriptCall
+from services.kvstate.store import Fate
 from shared.kv_store import PREFIX_PATTERN, data_key, name_of
 
 _KEYS = (keys.META, keys.ORDER, keys.LEASES, keys.REFS, keys.HOLDERS, keys.ACCOUNTS)
@@ -41,7 +42,6 @@ class RedisBlockStore:
         owners: list[int] = []
         for place, entry in enumerate(written):
             lift = entry.priority * eviction.PRIORITY_MS
-            gone = keys.gone(entry.tenant, entry.session_id)
             for first in range(0, max(1, len(entry.names)), NAMES_PER_SCRIPT):
                 packed = b"".join(entry.names[first : first + NAMES_PER_SCRIPT])
                 values = [
@@ -53,7 +53,7 @@ class RedisBlockStore:
                     first,
                     self._data_ttl_ms,
                 ]
-                calls.append(_call(values, gone))
+                calls.append(_call(values))
                 owners.append(place)
         results = [Registered([], [], 0, 0) for _ in written]
         answers = await self._link.run(scripts.REGISTER, calls) if calls else []
@@ -64,11 +64,10 @@ class RedisBlockStore:
             )
         return results
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
         """See `BlockStore.hold`."""
-        places = keys.gone(tenant, session_id), keys.held(tenant, session_id)
         values = [keys.member(tenant, session_id), 0, b"".join(names)]
-        return bool(await self._one(scripts.HOLD, values, *places))
+        await self._one(scripts.HOLD, values, keys.held(tenant, session_id))
 
     async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
         """See `BlockStore.evict`."""
@@ -117,11 +116,19 @@ class RedisBlockStore:
         (taken,) = await self._link.pipeline([("SET", keys.SWEEPER, owner, "NX", "PX", for_ms)])
         return bool(taken)
 
-    async def check_holders(self, limit: int, *, recheck_ms: int, grace_ms: int) -> tuple[int, int]:
+    async def due_holders(self, limit: int) -> list[tuple[str, str]]:
+        """See `BlockStore.due_holders`."""
+        members = await self._one(scripts.DUE_HOLDERS, [limit])
+        return [keys.split_member(member.decode()) for member in members]
+
+    async def check_holders(
+        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+    ) -> int:
         """See `BlockStore.check_holders`."""
-        prefixes = [keys.HELD_PREFIX, keys.SESSION_PREFIX, keys.GONE_PREFIX]
-        seen, blocks = await self._one(scripts.CHECK_HOLDERS, [*prefixes, recheck_ms, grace_ms, limit])
-        return seen, blocks
+        values: list[Any] = [keys.HELD_PREFIX, recheck_ms, grace_ms]
+        for place, fate in fates.items():
+            values += (keys.member(*place), int(fate.has_record), int(fate.deleted))
+        return int(await self._one(scripts.CHECK_HOLDERS, values)) if fates else 0
 
     async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
         """See `BlockStore.reconcile`."""

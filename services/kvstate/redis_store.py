@@ -14,7 +14,7 @@ from services.kvstate import scripts
 from services.kvstate.domain import keys
 from services.kvstate.domain.records import Cursor, Entry
 from services.kvstate.redis_link import RedisLink, ScriptCall
-from services.kvstate.store import Page, Pins
+from services.kvstate.store import Fate, Page, Pins
 from shared.codec import decode
 from shared.errors import Internal, InvalidRequest
 from shared.messages import Pinned, SessionSummary
@@ -76,6 +76,12 @@ class RedisStore:
         """See `SessionStore.deleted_ms`."""
         (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
         return int(told) if told is not None else None
+
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        """See `SessionStore.fates`."""
+        names = [name for place in places for name in (keys.session(*place), keys.gone(*place))]
+        there = await self._link.pipeline([("EXISTS", name) for name in names]) if names else []
+        return [Fate(bool(record), bool(gone)) for record, gone in _pairs(there)]
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from shared.settings import CommonSettings, RedisTlsSettings
+from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
 
 
 class Settings(CommonSettings, RedisTlsSettings):
@@ -11,7 +11,14 @@ class Settings(CommonSettings, RedisTlsSettings):
     redis_url: str = Field(
         default="redis://127.0.0.1:6379/0",
         pattern=r"^(redis|rediss|unix)://[^\s]+$",
+        repr=False,
         description="The session store.",
+    )
+    kv_redis_url: str = Field(
+        default="",
+        pattern=STORE_URL,
+        repr=False,
+        description="The store for KV blocks; empty: the session store.",
     )
     session_ttl_s: float = Field(
         default=604_800.0,

@@ -19,6 +19,13 @@ class Page(NamedTuple):
     last: Cursor | None
 
 
+class Fate(NamedTuple):
+    """What became of a session: whether it has a record, and whether it was deleted and not begun anew."""
+
+    has_record: bool
+    deleted: bool
+
+
 class Pins(NamedTuple):
     """Pins in the order of the store; `last` is empty when nothing follows, else where to go on."""
 
@@ -78,6 +85,10 @@ class SessionStore(Protocol):
 
         None: it was not, or has begun anew since; then a record that is missing has expired or was lost.
         """
+        ...
+
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        """Of each of these tenants and session ids; what is neither has expired, or has no turn yet."""
         ...
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:

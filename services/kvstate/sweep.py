@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.kvstate.block_store import BlockStore
-from services.kvstate.tier import Tier
+from services.kvstate.tier import AskFates, Tier
 from shared.errors import Unavailable
 
 _HOLDERS_PER_STEP = 16  # the script counts all their blocks
@@ -35,15 +35,24 @@ class SweepRules:
 
 
 class Sweeper:
-    """Run `run` as a task; cancel it to end it. `on_evicted` is told why blocks went, and how many."""
+    """Run `run` as a task; cancel it to end it. `on_evicted` is told why blocks went, and how many.
+
+    fates: asks the session store, which may be away while the store of blocks is not.
+    """
 
     def __init__(
-        self, tier: Tier, store: BlockStore, rules: SweepRules, on_evicted: Callable[[str, int], None]
+        self,
+        tier: Tier,
+        store: BlockStore,
+        rules: SweepRules,
+        on_evicted: Callable[[str, int], None],
+        fates: AskFates,
     ) -> None:
         self._tier = tier
         self._store = store
         self._rules = rules
         self._on_evicted = on_evicted
+        self._fates = fates
         self._cursor = (0, 0)
         self._policy = _SAFE_POLICY
 
@@ -79,11 +88,16 @@ class Sweeper:
     async def _check_holders(self) -> None:
         recheck_ms, grace_ms = int(self._rules.recheck_s * 1000), int(self._rules.grace_s * 1000)
         for _ in range(_HOLDER_STEPS):
-            seen, blocks = await self._store.check_holders(
-                _HOLDERS_PER_STEP, recheck_ms=recheck_ms, grace_ms=grace_ms
-            )
-            self._on_evicted("session_expired", blocks)
-            if seen < _HOLDERS_PER_STEP:
+            due = await self._store.due_holders(_HOLDERS_PER_STEP)
+            if due:
+                try:
+                    fates = dict(zip(due, await self._fates(due), strict=True))
+                except Unavailable as error:  # without its word no session is over
+                    log.debug("session store away", error=error.message)
+                    return
+                blocks = await self._store.check_holders(fates, recheck_ms=recheck_ms, grace_ms=grace_ms)
+                self._on_evicted("session_expired", blocks)
+            if len(due) < _HOLDERS_PER_STEP:
                 return
 
     async def _reconcile(self) -> None:

@@ -1,18 +1,19 @@
 """The KV tier: finds and commits blocks within quotas and limits. It joins the rules with a block store."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
 from services.kvstate.block_store import Account, BlockStore, Found, Registered, Totals, Written
 from services.kvstate.domain.eviction import Quotas, WaterMarks, cut, fitting, limit_bytes
-from services.kvstate.store import StoreFull
+from services.kvstate.store import Fate, StoreFull
 from shared.errors import Unavailable
 from shared.kv_hash import split
 from shared.messages import BlocksCommitted, HeldBlocks
 
 log = structlog.get_logger(__name__)
+AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[Fate]]]  # as `SessionStore.fates`
 _STEPS = 64  # of eviction in one call; the sweep goes on
 _ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
 
@@ -47,14 +48,21 @@ class _Commit:
 
 
 class Tier:
-    """Decides what stays. `on_evicted` is told why blocks went, and how many."""
+    """Decides what stays. `on_evicted` is told why blocks went; `fates` asks the session store."""
 
-    def __init__(self, store: BlockStore, limits: TierLimits, on_evicted: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        limits: TierLimits,
+        on_evicted: Callable[[str, int], None],
+        fates: AskFates,
+    ) -> None:
         self.totals = Totals(Account(), {})
         self.full = False
         self._store = store
         self._limits = limits
         self._on_evicted = on_evicted
+        self._fates = fates
 
     @property
     def marks(self) -> WaterMarks:
@@ -133,6 +141,7 @@ class Tier:
             )
             for one in held
         ]
+        entries = await self._without_deleted(entries)
         registered = await self._store.register(entries)
         commit = _Commit(entries)
         for entry, result in zip(entries, registered, strict=True):
@@ -143,12 +152,28 @@ class Tier:
         await self._fit_sessions(commit)
         await self._fit_tenants(commit, registered)
         await self._fit_all(commit, max((one.total_bytes for one in registered), default=0))
-        for place, (entry, names) in enumerate(zip(entries, commit.names, strict=True)):
+        for entry, names in zip(entries, commit.names, strict=True):
             if entry.session_id:
                 left = [name for name in names if name not in commit.gone]
-                if not await self._store.hold(entry.tenant, entry.session_id, left):  # deleted meanwhile
-                    await self._drop(commit, place, range(len(names)), "session_deleted")
+                await self._store.hold(entry.tenant, entry.session_id, left)
         return commit
+
+    async def _without_deleted(self, entries: list[Written]) -> list[Written]:
+        """Takes the blocks out of entries whose session was deleted.
+
+        One that is deleted after this, or while the session store is away, loses them by the sweep.
+        """
+        places = list({(one.tenant, one.session_id): None for one in entries if one.session_id})
+        try:
+            fates = dict(zip(places, await self._fates(places), strict=True)) if places else {}
+        except Unavailable as error:
+            log.debug("not known which sessions are deleted", error=error.message)
+            fates = {}
+        gone = {place for place, fate in fates.items() if fate.deleted}
+        return [
+            one._replace(session_id="", names=[]) if (one.tenant, one.session_id) in gone else one
+            for one in entries
+        ]
 
     async def _fit_sessions(self, commit: _Commit) -> None:
         for place, entry in enumerate(commit.entries):

@@ -54,10 +54,12 @@ def make_null_engine(settings: Settings, model: Model) -> NullEngine:
 
 def make_store(settings: Settings) -> KVStoreConfig | None:
     """Where ranks write and read KV blocks; None: nowhere."""
-    if not settings.redis_url or settings.prefix_sharing == "off":
+    variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
+    url = settings.kv_redis_url or settings.redis_url
+    if not url or settings.prefix_sharing == "off":
         return None
     return KVStoreConfig(
-        url=settings.redis_address(settings.redis_url),
+        url=settings.redis_address(url, variable),
         ttl_s=settings.kv_store_ttl_s,
         timeout_s=settings.kv_store_timeout_s,
         queue_bytes=settings.kv_store_queue_bytes,

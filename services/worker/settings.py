@@ -9,7 +9,7 @@ from services.worker.domain.kv_costs import FetchMode
 from services.worker.domain.kv_messages import Compression
 from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
-from shared.settings import CommonSettings, RedisTlsSettings
+from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
 
 
 class Settings(CommonSettings, RedisTlsSettings):
@@ -213,9 +213,15 @@ class Settings(CommonSettings, RedisTlsSettings):
 
     redis_url: str = Field(
         default="",
-        pattern=r"^((redis|rediss|unix)://[^\s]+)?$",
+        pattern=STORE_URL,
         repr=False,
-        description="The store for KV blocks, the one that the KV state service uses; empty: there is none.",
+        description="The store for KV blocks unless `RYZ_KV_REDIS_URL` names one; both empty: there is none.",
+    )
+    kv_redis_url: str = Field(
+        default="",
+        pattern=STORE_URL,
+        repr=False,
+        description="The store for KV blocks, the one that the KV state service uses for them.",
     )
     kv_write: bool = Field(default=True, description="Whether full KV blocks are written to the store.")
     kv_fetch: FetchMode = Field(

@@ -15,10 +15,12 @@ from services.kvstate.domain import keys
 from services.kvstate.memory_blocks import MemoryBlockStore
 from services.kvstate.redis_blocks import RedisBlockStore
 from services.kvstate.redis_link import RedisLink
+from services.kvstate.store import Fate
 from shared.kv_hash import NAME_BYTES
 from shared.kv_store import data_key, head_field
 from tests.servers import GuardedRedis
 
+KEPT, DELETED = Fate(has_record=True, deleted=False), Fate(has_record=False, deleted=True)
 PARTS = 2
 PART_BYTES = 50
 BLOCK_BYTES = PARTS * PART_BYTES
@@ -66,18 +68,6 @@ class Kit:
         return (
             name in self.memory.data if self.redis is None else bool(await self.redis.exists(data_key(name)))
         )
-
-    async def record(self, session_id: str, *, deleted: bool = False) -> None:
-        place = self.tenant, session_id
-        if self.redis is None:
-            (self.memory.deleted if deleted else self.memory.records).add(place)
-            if deleted:
-                self.memory.records.discard(place)
-        elif deleted:
-            await self.redis.delete(keys.session(*place))
-            await self.redis.set(keys.gone(*place), 1)
-        else:
-            await self.redis.hset(keys.session(*place), "v", "1")
 
     async def commit(self, session_id: str, names: Sequence[bytes], priority: int = 0) -> list[int]:
         await self.write(names)
@@ -208,15 +198,6 @@ async def test_a_call_replaces_what_a_session_held_and_its_end_takes_all(kit: Ki
     assert set(await kit.store.release(kit.tenant, "s")) == {*base, *old, *new}
 
 
-async def test_a_deleted_session_holds_and_registers_nothing(kit: Kit) -> None:
-    names = chain(2)
-    await kit.record("s", deleted=True)
-    assert await kit.commit("s", names) == [-1, -1]
-    assert not await kit.store.hold(kit.tenant, "s", names)
-    assert (await kit.store.totals()).holders == 0
-    assert await kit.alive(names) == [False, False]
-
-
 async def test_the_oldest_go_first_and_of_a_sequence_its_tail(kit: Kit) -> None:
     old, new = chain(3), chain(3)
     await kit.commit("", old)
@@ -285,7 +266,7 @@ async def test_byte_seconds_grow_while_bytes_are_kept_and_never_fall(kit: Kit) -
     assert first.byte_seconds >= at_least
     assert total.byte_seconds >= at_least
     await kit.store.evict(10**9)
-    await kit.store.check_holders(100, recheck_ms=0, grace_ms=60_000)
+    await kit.store.check_holders({(kit.tenant, "s"): KEPT}, recheck_ms=0, grace_ms=60_000)
     (later,) = await kit.store.usage(kit.tenant, ["s"])
     assert (later.num_bytes, later.blocks) == (0, 0)
     assert later.byte_seconds >= first.byte_seconds
@@ -304,14 +285,18 @@ async def test_holdings_end_with_their_session(kit: Kit) -> None:
     kept, first_turn, deleted = chain(1), chain(1), chain(1)
     for name, names in (("kept", kept), ("new", first_turn), ("deleted", deleted)):
         await kit.commit(name, names)
-    await kit.record("kept")
-    await kit.record("deleted", deleted=True)
-    assert await kit.store.check_holders(100, recheck_ms=0, grace_ms=60_000) == (3, 1)
+    fates = {"kept": KEPT, "new": Fate(has_record=False, deleted=False), "deleted": DELETED}
+    due = await kit.store.due_holders(100)
+    assert sorted(due) == sorted((kit.tenant, name) for name in fates)
+    assert len(await kit.store.due_holders(2)) == 2
+    told = {place: fates[place[1]] for place in due}
+    assert await kit.store.check_holders(told, recheck_ms=0, grace_ms=60_000) == 1
     assert await kit.alive(kept + first_turn + deleted) == [True, True, False]
     await asyncio.sleep(0.02)
-    assert await kit.store.check_holders(100, recheck_ms=60_000, grace_ms=10) == (2, 1)
+    assert await kit.store.check_holders(told, recheck_ms=60_000, grace_ms=10) == 1
     assert await kit.alive(kept + first_turn) == [True, False]
-    assert await kit.store.check_holders(100, recheck_ms=0, grace_ms=0) == (0, 0)  # not due
+    assert await kit.store.due_holders(100) == []
+    assert await kit.store.check_holders({}, recheck_ms=0, grace_ms=0) == 0
 
 
 async def test_facts_without_bytes_go(kit: Kit) -> None:

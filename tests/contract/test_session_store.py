@@ -16,7 +16,7 @@ from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.memory_store import MemoryStore
 from services.kvstate.redis_link import RedisLink
 from services.kvstate.redis_store import RedisStore
-from services.kvstate.store import SessionStore
+from services.kvstate.store import Fate, SessionStore
 from shared.circuit import Circuit, CircuitLimits
 from shared.codec import decode
 from shared.messages import ChatMessage, SessionRecord
@@ -311,3 +311,12 @@ async def test_sessions_that_vanished_do_not_hide_later_ones(
             page = await store.page(tenant, 4, page.last)
             seen += [summary.session_id for summary in page.sessions]
     assert seen == names[3:]
+
+
+async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> None:
+    store = make_store(3600.0)
+    await store.put([entry(tenant, "kept"), entry(tenant, "deleted")])
+    await store.delete(tenant, "deleted")
+    places = [(tenant, name) for name in ("kept", "deleted", "never")]
+    assert await store.fates(places) == [Fate(True, False), Fate(False, True), Fate(False, False)]
+    assert await store.fates([]) == []

@@ -2,19 +2,23 @@
 
 import json
 import os
+import pty
 import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from cli.supervisor.state import StateDir
 from shared import subjects
 from shared.bus import RequestTimedOut
 from shared.bus.accounts import ACCOUNTS
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
-from tests.e2e.kit import Stack, ryz, wait_for
+from tests.e2e.kit import RYZ, Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,8 +33,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def passwords(stack: Stack) -> list[str]:
-    found = [url.partition("@")[0].rpartition(":")[2] for url in stack.state.nats_urls.values()]
-    assert len(set(found)) == len(ACCOUNTS)
+    state = stack.state
+    urls = [*state.nats_urls.values(), state.redis_url, state.kv_redis_url]
+    found = [url.partition("@")[0].rpartition(":")[2] for url in urls]
+    assert len(set(found)) == len(ACCOUNTS) + 2
     return found
 
 
@@ -69,22 +75,62 @@ def test_everything_works_and_the_broker_refuses_nothing(guarded: Stack) -> None
 def test_passwords_are_where_they_belong(guarded: Stack) -> None:
     secret = passwords(guarded)
     folder = guarded.place.path
-    for name in ("up.json", "nats.conf"):
-        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    for path in (folder, *folder.rglob("*")):
+        assert path.lstat().st_mode & 0o077 == 0, f"others may do something with {path}"
     guarded.remember()
     shown = {
         "status": ryz("status", cwd=guarded.folder).stdout,
         "status --json": ryz("status", "--json", cwd=guarded.folder).stdout,
-        "nats.conf": (folder / "nats.conf").read_text(),
+        **{name: (folder / name).read_text() for name in ("nats.conf", "redis.conf", "redis.acl")},
+        "what the command printed to a file": Path(guarded.output).read_text(),
         **logs(guarded),
         **{f"argv of {one.pid}": " ".join(one.cmdline()) for one in guarded.family},
     }
     assert [place for place, text in shown.items() if any(word in text for word in secret)] == []
-    # the one for services outside is told to whoever starts the stack
-    told = Path(guarded.output).read_text()
     assert guarded.state.nats_url == guarded.state.nats_urls["outside"]
-    assert guarded.state.nats_url in told
-    assert [word for word in secret if word in told] == [guarded.state.nats_url.split(":")[2].split("@")[0]]
+
+
+def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
+    terminal, inside = pty.openpty()
+    command = [*RYZ, "up", "--detach", "--port", "0", "--engine", "null", "--groups", "1"]
+    (tmp_path / ".ryz" / "logs").mkdir(parents=True, mode=0o755)  # as an earlier version made it
+    with subprocess.Popen(command, cwd=tmp_path, stdin=inside, stdout=inside, stderr=inside) as starting:
+        os.close(inside)
+        shown = read_all(terminal)
+        assert starting.wait(60) == 0, shown
+    place = StateDir(tmp_path / ".ryz")
+    state = place.read()
+    assert state is not None
+    try:
+        assert state.nats_url in shown.replace("\r\n", "")
+        secret = state.nats_url.split(":")[2].partition("@")[0]
+        told = {path.name: path.read_text() for path in place.logs.iterdir()}
+        assert "supervisor.log" in told
+        assert [name for name, text in told.items() if secret in text] == []
+        modes = {str(path): path.lstat().st_mode & 0o077 for path in (place.path, *place.path.rglob("*"))}
+        assert {path for path, mode in modes.items() if mode} == set()
+    finally:
+        assert ryz("down", cwd=tmp_path).returncode == 0
+
+
+def read_all(terminal: int) -> str:
+    """What was written to a terminal until its last writer closed it."""
+    text = b""
+    with open(terminal, "rb", buffering=0) as file, suppress(OSError):  # Linux tells the end so
+        while part := file.read(4096):
+            text += part
+    return text.decode()
+
+
+@pytest.mark.parametrize("how", [[], ["--detach"]])
+def test_an_open_network_has_to_be_meant(tmp_path: Path, how: list[str]) -> None:
+    refused = ryz("up", "--host", "0.0.0.0", "--port", "0", "--engine", "null", *how, cwd=tmp_path,
+                  env={"RYZ_API_KEYS": ""})  # fmt: skip
+    assert refused.returncode == 2
+    said = " ".join(refused.stderr.split())
+    assert "RYZ_API_KEYS=KEY:TENANT" in said
+    assert "--open-to-network" in said
+    assert not (tmp_path / ".ryz").exists(), "nothing was started"
 
 
 async def test_nobody_comes_in_without_a_password(guarded: Stack) -> None:

