@@ -139,7 +139,7 @@ TABLE: dict[str, Mapping] = {
     "conflict": Mapping(409, "invalid_request_error"),
     "request_too_large": Mapping(413, "invalid_request_error"),
     "rate_limited": Mapping(429, "rate_limit_error"),
-    "cancelled": Mapping(499, "invalid_request_error"),
+    "cancelled": Mapping(499, "request_cancelled"),
     "internal": Mapping(500, "server_error"),
     "overloaded": Mapping(503, "server_error"),
     "unavailable": Mapping(503, "server_error"),

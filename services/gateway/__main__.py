@@ -10,10 +10,12 @@ import structlog
 
 from services.gateway.app import create_app
 from services.gateway.auth import Keyring, parse_keys
+from services.gateway.bodies import Bodies
 from services.gateway.completions import Context
-from services.gateway.limits import Places, RateLimiter
+from services.gateway.limits import RateLimiter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking
+from services.gateway.quota import Quota
 from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
 from shared.bus import Bus
@@ -46,15 +48,22 @@ async def start(
     ClientCollector(client.stats).register(service.registry)
     await client.start()
     stack.push_async_callback(client.close)
-    places, metrics = Places(settings.max_concurrent), GatewayMetrics(service.registry)
-    parking = Parking(client, places, metrics, settings.stream_max_parked)
+    keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
+    share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
+    places = Quota(settings.max_concurrent, share=share)
+    held = Quota(
+        settings.max_held_bytes, share=share, what="bytes of bodies and answers", reason="gateway_memory"
+    )
+    parking = Parking(client, places, metrics, Quota(settings.stream_max_parked, share=share))
     stack.push_async_callback(parking.close)
     context = Context(
         settings=settings,
         client=client,
-        keyring=Keyring(keys),
+        keyring=keyring,
         rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
         places=places,
+        held=held,
+        bodies=Bodies(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         accepting=lambda: service.is_ready,
         parking=parking,
@@ -79,7 +88,7 @@ async def start(
 
     async def drain() -> None:
         parking.stop()
-        while context.places.taken:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+        while context.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
             await asyncio.sleep(_DRAIN_POLL_S)
 
     def end_running() -> None:
@@ -89,7 +98,16 @@ async def start(
             )
 
     service.on_drain(drain)
-    service.set_detail(lambda: {"running": context.places.taken, "max_concurrent": context.places.limit})
+
+    def detail() -> dict[str, Any]:
+        return {
+            "running": places.taken,
+            "max_concurrent": places.limit,
+            "bodies": context.bodies.under_way,
+            "held_bytes": held.taken,
+        }
+
+    service.set_detail(detail)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     port = await stack.enter_async_context(
         http_server(

@@ -213,7 +213,9 @@ def _add_probes(
     async def ready() -> Response:
         """200 when requests are welcome, else 503 and why."""
         good, body = readiness()
-        return JSONResponse(body, status_code=200 if good else 503)
+        return JSONResponse(
+            body, status_code=200 if good else 503, headers=None if good else {"retry-after": "1"}
+        )
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -38,6 +38,16 @@ class Keyring:
         self._secret = secrets.token_bytes(32)
         self._tenants = {self._digest(key.encode()): tenant for key, tenant in keys.items()}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys."""
+        return not self._tenants
+
+    @property
+    def num_tenants(self) -> int:
+        """How many tenants the keys name; 1 without keys."""
+        return len(set(self._tenants.values())) or 1
+
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
 

@@ -15,10 +15,9 @@ from services.gateway.body import check_content_type, parse
 from services.gateway.call import Call, chat_call, completion_call
 from services.gateway.chunks import CompletionWriter
 from services.gateway.exchange import Running
-from services.gateway.limits import read_body_in_time
 from services.gateway.note import VERSION, Note, answer_id, writer_of
 from services.gateway.respond import Envelope, chat_body, completion_body
-from services.gateway.route import Context, Exchange, Route
+from services.gateway.route import Context, Exchange, Route, body_party
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.sessions import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.stream import STREAM_HEADER, leaving, send_events
@@ -46,9 +45,11 @@ class CompletionRoute(Route):
         self.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
         context.rates.take(exchange.tenant, time.monotonic())
-        self.take_places(exchange, 1)
+        context.places.check(exchange.tenant)
         check_content_type(exchange.headers)
-        call = self._translate(await self._read(exchange), exchange)
+        raw = await self._read(exchange)
+        self.take_places(exchange, 1)
+        call = self._translate(raw, exchange)
         exchange.model = call.model
         timeout_s = time_limit_s(
             exchange.headers,
@@ -68,13 +69,9 @@ class CompletionRoute(Route):
                 await self._run(exchange, call, timeout_s)
 
     async def _read(self, exchange: Exchange) -> bytes:
-        settings = self.context.settings
-        raw = await read_body_in_time(
-            exchange.receive,
-            exchange.headers,
-            limit=settings.max_body_bytes,
-            timeout_s=settings.body_timeout_s,
-        )
+        party = body_party(self.context, exchange.tenant, exchange.scope)
+        raw = await self.context.bodies.read(exchange.receive, exchange.headers, exchange.tenant, party)
+        exchange.held += len(raw)
         exchange.body_read = True
         self.context.metrics.request_bytes.inc(len(raw))
         return raw

@@ -19,6 +19,10 @@ from shared.errors import TABLE, InvalidRequest, RyzError
 Headers = list[tuple[bytes, bytes]]
 
 _LONGEST_PATH = 128
+RETRY_AFTER_S = 1.0  # of errors that do not say: a router, group or broker that is missing is back in seconds
+# OpenAI's clients send a 409 and a 504 again by themselves unless told not to: the first would meet the same
+# conflict, and the second would compute for as long once more
+_NOT_AGAIN = frozenset({"conflict", "deadline_exceeded"})
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 
@@ -60,8 +64,11 @@ def answer_for(error: Exception) -> ErrorAnswer:
     row = TABLE[error.code]
     reason = str(error.data.get("reason") or error.code)
     headers = [(b"x-ryz-reason", header_value(reason))]
-    if error.retry_after_s is not None and row.http_status in {429, 503}:
-        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode()))
+    if row.http_status in {429, 503}:
+        wait_s = RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
+        headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
+    elif error.code in _NOT_AGAIN:
+        headers.append((b"x-should-retry", b"false"))
     param = error.data.get("param")
     body = _body(error.message, row.openai_type, error.code, param if isinstance(param, str) else None)
     return ErrorAnswer(row.http_status, body, headers, error.code)

@@ -1,7 +1,7 @@
-"""What one caller, and all of them together, may ask of this process: body size, places, rate.
+"""How often a tenant may ask, and the end of a body that was refused.
 
-The counting is pure and takes the time as an argument; only `read_body` touches a connection. Refusals are
-errors of the shared family, with the time after which a retry may succeed.
+The counting is pure and takes the time as an argument. Refusals say when a retry may succeed. How much may be
+under way at once is `quota.py`'s.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge
+from shared.errors import InvalidRequest, RateLimited, RequestTooLarge
 
 LINGER_S = 2.0  # how long a caller that does not do its part is waited for
 
@@ -62,80 +62,10 @@ class RateLimiter:
         bucket.tokens -= cost
 
 
-class Places:
-    """The generations and calls about sessions that may run at the same time in this process."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken = 0
-
-    def take(self, count: int) -> None:
-        """Takes `count` places or raises `Overloaded` and takes none; give them back with `free`."""
-        if self.taken + count > self.limit:
-            raise Overloaded(
-                f"this gateway has {self.taken} requests under way and may have {self.limit}; "
-                "retry in a moment",
-                reason="gateway_concurrency",
-                retry_after_s=1.0,
-            )
-        self.taken += count
-
-    def take_over(self, count: int) -> None:
-        """Takes places of somebody who gives them back in a moment; there may be none free until then."""
-        self.taken += count
-
-    def free(self, count: int) -> None:
-        """Gives places back."""
-        self.taken -= count
-
-
 def content_length(headers: Mapping[bytes, bytes]) -> int | None:
     """The announced length of the body; None when it is sent in chunks."""
     value = headers.get(b"content-length", b"")
     return int(value) if value.isdigit() else None
-
-
-async def read_body(receive: Receive, announced: int | None, limit: int) -> bytes:
-    """The whole body.
-
-    Raises `RequestTooLarge` as soon as the announced length or what has come so far is over the limit, and
-    `ClientDisconnected` when the caller leaves.
-    """
-    if announced is not None and announced > limit:
-        raise too_large(announced, limit)
-    message = await receive()
-    if message["type"] != "http.request":
-        raise ClientDisconnected
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= limit:
-        return body
-    parts = [body]
-    size = len(body)
-    while message.get("more_body", False):
-        if size > limit:
-            raise too_large(size, limit)
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientDisconnected
-        part = message.get("body", b"")
-        parts.append(part)
-        size += len(part)
-    if size > limit:
-        raise too_large(size, limit)
-    return b"".join(parts)
-
-
-async def read_body_in_time(
-    receive: Receive, headers: Mapping[bytes, bytes], *, limit: int, timeout_s: float
-) -> bytes:
-    """The whole body, or `InvalidRequest` when it takes longer than `timeout_s`; raises like `read_body`."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await read_body(receive, content_length(headers), limit)
-    except TimeoutError:
-        raise InvalidRequest(
-            f"the body did not arrive within {timeout_s:g} s", reason="body_timeout"
-        ) from None
 
 
 async def discard_body(receive: Receive, limit_s: float = LINGER_S) -> None:

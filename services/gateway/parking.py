@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import structlog
 
-from services.gateway.limits import Places
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.quota import Quota
 from shared.client import GenerationStream, InferenceClient
 from shared.errors import RyzError
 
@@ -23,13 +23,18 @@ class StreamLeft(Exception):
 
 
 class Parking:
-    """The parked streams of a gateway, each in one of its places; at most `limit` of them."""
+    """The parked streams of a gateway, each in one of its tenant's places.
 
-    def __init__(self, client: InferenceClient, places: Places, metrics: GatewayMetrics, limit: int) -> None:
+    spaces: how many there may be, of all and of one tenant.
+    """
+
+    def __init__(
+        self, client: InferenceClient, places: Quota, metrics: GatewayMetrics, spaces: Quota
+    ) -> None:
         self._client = client
         self._places = places
         self._metrics = metrics
-        self._limit = limit
+        self._spaces = spaces
         self._parked: dict[asyncio.Task[None], GenerationStream] = {}
         self._stopping = False
 
@@ -37,13 +42,16 @@ class Parking:
         return len(self._parked)
 
     def hold(self, stream: GenerationStream, grace_s: float) -> bool:
-        """Takes a stream over from its request, unless there are too many."""
+        """Takes a stream over from its request, unless there are too many, of all or of its tenant."""
         if self._stopping:
             self.leave(stream)
             return True
-        if len(self._parked) >= self._limit:
+        tenant = stream.request.tenant
+        try:
+            self._spaces.take(tenant)
+        except RyzError:
             return False
-        self._places.take_over(1)
+        self._places.take_over(tenant)
         task = asyncio.create_task(self._read_on(stream, grace_s))
         self._parked[task] = stream
         task.add_done_callback(self._freed)
@@ -58,7 +66,8 @@ class Parking:
         """The gateway stops: nothing is parked from here on, and what is parked holds no place."""
         if not self._stopping:
             self._stopping = True
-            self._places.free(len(self._parked))
+            for stream in self._parked.values():
+                self._places.free(stream.request.tenant)
 
     async def close(self) -> None:
         """Lets go of all streams."""
@@ -70,10 +79,11 @@ class Parking:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _freed(self, task: asyncio.Task[None]) -> None:
-        del self._parked[task]
+        tenant = self._parked.pop(task).request.tenant
+        self._spaces.free(tenant)
         self._metrics.parked_streams.dec()
         if not self._stopping:
-            self._places.free(1)
+            self._places.free(tenant)
 
     async def _read_on(self, stream: GenerationStream, grace_s: float) -> None:
         try:

@@ -13,16 +13,18 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.auth import Keyring
+from services.gateway.bodies import Bodies
 from services.gateway.chunks import error_event
 from services.gateway.errors import HttpRefusal, answer_for
 from services.gateway.exchange import Outcome, Reply, Running
-from services.gateway.limits import LINGER_S, ClientDisconnected, Places, RateLimiter, discard_body
+from services.gateway.limits import LINGER_S, ClientDisconnected, RateLimiter, discard_body
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking, StreamLeft
+from services.gateway.quota import Quota
 from services.gateway.sessions import RawHeaders, request_ids
 from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient
-from shared.errors import Cancelled, RequestTooLarge, Unavailable
+from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.traces import trace_id
 
@@ -31,13 +33,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Context:
-    """What all requests of a gateway share. `accepting` says whether new ones are welcome."""
+    """What all requests of a gateway share.
+
+    places: of requests under way. held: bytes of bodies and answers. accepting: whether requests are welcome.
+    """
 
     settings: GatewaySettings
     client: InferenceClient
     keyring: Keyring
     rates: RateLimiter
-    places: Places
+    places: Quota
+    held: Quota
+    bodies: Bodies
     metrics: GatewayMetrics
     accepting: Callable[[], bool]
     parking: Parking
@@ -58,10 +65,17 @@ class Exchange:
     shown_id: str
     request_id: str
     places: int = 0
+    held: int = 0
     body_read: bool = False
     tenant: str = ""
     model: str = ""
     outcome: Outcome = field(default_factory=Outcome)
+
+
+def body_party(context: Context, tenant: str, scope: Scope) -> str:
+    """Whom a body is counted for while it arrives: its tenant, or its address where there are no tenants."""
+    client = scope.get("client")
+    return client[0] if client and context.keyring.is_open else tenant
 
 
 class Route(ABC):
@@ -95,7 +109,8 @@ class Route(ABC):
                 async with asyncio.timeout(2 * LINGER_S):
                     await self._fail(exchange, error)
         finally:
-            self.context.places.free(exchange.places)
+            self.context.places.free(exchange.tenant, exchange.places)
+            self.context.held.free(exchange.tenant, exchange.held)
         self._record(exchange, started_s)
 
     def check_accepting(self) -> None:
@@ -108,8 +123,8 @@ class Route(ABC):
             )
 
     def take_places(self, exchange: Exchange, count: int) -> None:
-        """Places that the request holds until its end; raises `Overloaded`."""
-        self.context.places.take(count)
+        """Places that the request holds until its end; raises like `Quota.take`."""
+        self.context.places.take(exchange.tenant, count)
         exchange.places += count
 
     async def _fail(self, exchange: Exchange, error: Exception) -> None:
@@ -126,6 +141,8 @@ class Route(ABC):
                     await reply.part(error_event(answer), more=False)
             return
         unread = isinstance(error, RequestTooLarge) and not exchange.body_read
+        if isinstance(error, RyzError) and error.data.get("reason") == "body_timeout":
+            answer.headers.append((b"connection", b"close"))  # what still comes of it is not waited for
         if not unread or b"expect" in exchange.headers:
             await reply.whole(answer.status, answer.body, answer.headers)
             return

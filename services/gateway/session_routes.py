@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from services.gateway import session_file
 from services.gateway.body import check_content_type, parse
-from services.gateway.completions import Context
-from services.gateway.limits import discard_body, read_body_in_time
+from services.gateway.limits import discard_body
+from services.gateway.route import Context, body_party
 from services.gateway.session_schema import (
     MovedSession,
     NewSession,
@@ -102,7 +102,7 @@ class SessionRoutes:
         It need not be created: a chat completion with a new id begins one too.
         """
         tenant = self._tenant(request)
-        body = parse(await self._read(request) or b"{}", NewSession, self._context.settings.max_body_values)
+        body = parse(self._read(request) or b"{}", NewSession, self._context.settings.max_body_values)
         model = _chosen(body.model, await self._list_models())
         messages, now_ms = messages_of(body.messages), _now_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
@@ -178,7 +178,7 @@ class SessionRoutes:
         """
         tenant = self._tenant(request)
         content = await asyncio.to_thread(
-            session_file.read, await self._read(request), self._context.settings.max_body_values
+            session_file.read, self._read(request), self._context.settings.max_body_values
         )
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
@@ -186,16 +186,26 @@ class SessionRoutes:
         store = self._sessions.replace if replace else self._sessions.create
         return session_object(await store(record), now_ms)
 
-    async def _place(self) -> AsyncIterator[None]:
-        """A place among all that this gateway does at once, until the answer is sent."""
-        self._context.places.take(1)
+    async def _place(self, request: Request) -> AsyncIterator[None]:
+        """Who asks, if it may ask now; then its body; then a place for it until the answer is sent."""
+        context, state = self._context, request.state
+        state.tenant = tenant = self._asker(request)
+        context.places.check(tenant)
+        state.raw = await self._read_body(request, tenant) if request.method == "POST" else b""
         try:
-            yield
+            context.places.take(tenant)
+            try:
+                yield
+            finally:
+                context.places.free(tenant)
         finally:
-            self._context.places.free(1)
+            context.held.free(tenant, len(state.raw))
 
     def _tenant(self, request: Request) -> str:
-        """Who asks, if it may ask now."""
+        tenant: str = request.state.tenant
+        return tenant
+
+    def _asker(self, request: Request) -> str:
         context = self._context
         if not context.accepting():
             raise Unavailable(
@@ -208,18 +218,18 @@ class SessionRoutes:
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
-        return parse(await self._read(request), kind, self._context.settings.max_body_values)
+        return parse(self._read(request), kind, self._context.settings.max_body_values)
 
-    async def _read(self, request: Request) -> bytes:
-        settings, headers = self._context.settings, dict(request.headers.raw)
+    def _read(self, request: Request) -> bytes:
+        raw: bytes = request.state.raw
+        return raw
+
+    async def _read_body(self, request: Request, tenant: str) -> bytes:
+        headers = dict(request.headers.raw)
         check_content_type(headers)
+        party = body_party(self._context, tenant, request.scope)
         try:
-            raw = await read_body_in_time(
-                request.receive,
-                headers,
-                limit=settings.max_body_bytes,
-                timeout_s=settings.body_timeout_s,
-            )
+            raw = await self._context.bodies.read(request.receive, headers, tenant, party)
         except RequestTooLarge:
             with suppress(TimeoutError):
                 await discard_body(request.receive)

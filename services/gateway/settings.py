@@ -34,8 +34,30 @@ class GatewaySettings(CommonSettings):
     body_timeout_s: float = Field(
         default=30.0, gt=0, le=3600, description="How long a body may take to arrive."
     )
+    body_min_rate: int = Field(
+        default=4096,
+        ge=0,
+        le=2**30,
+        description="Bytes a second that a body must bring after its first five seconds; 0: any.",
+    )
+    max_bodies: int = Field(
+        default=1024, ge=1, le=1_000_000, description="Bodies that may be on their way at the same time."
+    )
+    max_held_bytes: int = Field(
+        default=512 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Bytes of bodies, and of whole answers that wait for their readers, at the same time.",
+    )
     max_concurrent: int = Field(
         default=1024, ge=1, le=1_000_000, description="Generations that may run at the same time."
+    )
+    tenant_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="The part of places, bodies, bytes and parked streams that one tenant may have where "
+        "keys name several; without keys, the part of RYZ_MAX_BODIES that one address may have.",
     )
     max_prompts: int = Field(default=64, ge=1, le=999, description="Prompts in one completion call.")
     max_connections: int = Field(

@@ -51,9 +51,10 @@ async def test_leaving_in_the_middle_of_the_body_takes_no_place() -> None:
     async with running_gateway() as gateway:
         raw = request_bytes("demo", stream=False)
         _, writer = await connect(gateway, raw[:-5])
-        await eventually(lambda: gateway.running > 0)
+        await eventually(lambda: gateway.service.status().detail["bodies"] == 1)
+        assert gateway.running == 0
         await hang_up(writer)
-        await gateway.wait_idle()
+        await eventually(lambda: gateway.service.status().detail["bodies"] == 0)
         assert gateway.fleet.requests == []
 
 

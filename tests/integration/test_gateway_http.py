@@ -255,3 +255,4 @@ async def test_no_router_is_503_at_once() -> None:
         async with asyncio.timeout(1):
             answer = await http.post("/v1/chat/completions", json={"model": "demo", "messages": HELLO})
     assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_router")
+    assert answer.headers["retry-after"] == "1"

@@ -1,5 +1,6 @@
 """Rates, places, body sizes, keys and errors: what the gateway decides without a connection."""
 
+import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -9,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.gateway.auth import Keyring, parse_keys
+from services.gateway.bodies import Bodies
 from services.gateway.errors import HttpRefusal, answer_for
 from services.gateway.limits import (
     ClientDisconnected,
-    Places,
     RateLimiter,
     Receive,
     content_length,
-    read_body,
 )
+from services.gateway.quota import Quota
+from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 
 
@@ -73,25 +75,68 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
 
 
 def test_places_are_all_or_nothing() -> None:
-    places = Places(3)
-    places.take(2)
+    places = Quota(3)
+    places.take("a", 2)
     with pytest.raises(Overloaded) as caught:
-        places.take(2)
+        places.take("a", 2)
     assert caught.value.retry_after_s == 1.0
-    places.take(1)
-    places.free(3)
-    assert places.taken == 0
+    places.take("a")
+    places.free("a", 3)
+    assert (places.taken, places.held_by("a")) == (0, 0)
+
+
+def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:
+    alone, shared = Quota(5), Quota(5, share=0.5)
+    alone.take("a", 5)
+    shared.take("a", 3)
+    with pytest.raises(RateLimited) as caught:
+        shared.take("a")
+    assert caught.value.data["reason"] == "tenant_gateway_concurrency"
+    assert caught.value.retry_after_s == 1.0
+    shared.take("b", 2)
+    with pytest.raises(Overloaded):
+        shared.take("b")
+
+
+@given(
+    st.integers(1, 50), st.floats(0.01, 1.0), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)))
+)
+def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_is(
+    limit: int, share: float, wishes: list[tuple[str, int]]
+) -> None:
+    quota, held = Quota(limit, share=share), {"a": 0, "b": 0, "c": 0}
+    for tenant, count in wishes:
+        try:
+            quota.take(tenant, count)
+            held[tenant] += count
+        except (RateLimited, Overloaded):
+            full = quota.taken + count > limit
+            assert full or held[tenant] + count > quota.tenant_limit
+    assert quota.taken == sum(held.values()) <= limit
+    assert all(count == quota.held_by(tenant) <= quota.tenant_limit for tenant, count in held.items())
+    for tenant, count in held.items():
+        quota.free(tenant, count)
+    assert quota.taken == 0
+
+
+def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> Bodies:
+    chosen = GatewaySettings.model_validate({"max_body_bytes": limit} | settings)
+    return Bodies(chosen, held or Quota(2**20), 0.5)
 
 
 async def test_a_body_is_put_together_from_its_parts() -> None:
-    assert await read_body(feed([b"ab", b"", b"cd"]), 4, 4) == b"abcd"
-    assert await read_body(feed([b"abcd"]), None, 4) == b"abcd"
+    held, parts = Quota(4096), [b"a" * 500, b"", b"b" * 500]
+    assert await bodies(1024, held).read(feed(parts), {}, "t", "t") == b"".join(parts)
+    assert held.held_by("t") == 1000
+    assert await bodies().read(feed([b"abcd"]), {b"content-length": b"4"}, "t", "t") == b"abcd"
 
 
-@pytest.mark.parametrize("parts", [[b"abcde"], [b"abc", b"de"], [b"abc", b"de", b"f"]])
+@pytest.mark.parametrize("parts", [[b"a" * 1025], [b"a" * 512, b"a" * 513], [b"a" * 512] * 3])
 async def test_a_body_over_the_limit_is_refused(parts: list[bytes]) -> None:
+    held = Quota(2**20)
     with pytest.raises(RequestTooLarge):
-        await read_body(feed(parts), None, 4)
+        await bodies(1024, held).read(feed(parts), {}, "t", "t")
+    assert held.taken == 0
 
 
 async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
@@ -99,12 +144,39 @@ async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
         raise AssertionError("the body was read")
 
     with pytest.raises(RequestTooLarge):
-        await read_body(receive, content_length({b"content-length": b"5"}), 4)
+        await bodies(1024).read(receive, {b"content-length": b"1025"}, "t", "t")
 
 
 async def test_a_caller_that_leaves_while_it_sends() -> None:
+    reader, held = bodies(), Quota(2**20)
     with pytest.raises(ClientDisconnected):
-        await read_body(feed([b"ab"], then_gone=True), None, 4)
+        await reader.read(feed([b"ab"], then_gone=True), {}, "t", "t")
+    assert (reader.under_way, held.taken) == (0, 0)
+
+
+async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refused() -> None:
+    held = Quota(1000, share=0.5)
+    with pytest.raises(RateLimited):
+        await bodies(1024, held).read(feed([b"a" * 400, b"a" * 400]), {}, "t", "t")
+    assert held.taken == 0
+
+
+async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.bodies.PATIENCE_S", 0.05)
+    drops = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal drops
+        drops += 1
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    reader = bodies(2**20, body_min_rate=1000)
+    with pytest.raises(InvalidRequest) as caught:
+        await reader.read(receive, {}, "t", "t")
+    assert caught.value.data["reason"] == "body_timeout"
+    assert drops < 20
+    assert reader.under_way == 0
 
 
 def test_a_length_that_is_no_number_counts_as_unknown() -> None:
@@ -148,6 +220,22 @@ def test_every_error_of_the_family_has_openais_shape(code: str) -> None:
     assert b"\r" not in headers[b"x-ryz-reason"]
     assert (b"retry-after" in headers) == (answer.status in {429, 503})
     assert headers.get(b"retry-after", b"2") == b"2"
+
+
+@pytest.mark.parametrize("code", sorted(FAMILY))
+def test_a_busy_or_missing_part_says_when_to_come_back_also_when_it_does_not_know(code: str) -> None:
+    answer = answer_for(from_code(code, "what happened"))
+    headers = dict(answer.headers)
+    assert headers.get(b"retry-after") == (b"1" if answer.status in {429, 503} else None)
+    again = answer.status not in {409, 504}  # which OpenAI's clients would send again unasked
+    assert headers.get(b"x-should-retry") == (None if again else b"false")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("cancelled", "request_cancelled"), ("deadline_exceeded", "server_error")]
+)
+def test_an_end_that_is_not_the_requests_fault_is_not_called_so(code: str, kind: str) -> None:
+    assert json.loads(answer_for(from_code(code, "what happened")).body)["error"]["type"] == kind
 
 
 def test_an_unexpected_error_shows_nothing_of_itself() -> None:
