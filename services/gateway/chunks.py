@@ -5,14 +5,14 @@ stream that can be resumed carry ids. It keeps no connection; `stream.py` sends 
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from services.gateway.errors import ErrorAnswer
 from services.gateway.event_ids import UNNUMBERED, EventId, numbered, what_follows
-from services.gateway.respond import Envelope, chat_logprobs, completion_logprobs, usage_of
-from shared.messages import Delta, Usage
+from services.gateway.respond import Envelope, chat_logprobs, completion_logprobs, session_of, usage_of
+from shared.messages import Delta, SessionOutcome, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
@@ -34,8 +34,13 @@ class ChunkWriter(Protocol):
         """The events for new text of a prompt's choices, from frame number `seq`."""
         ...
 
-    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
-        """The events after the last text, `[DONE]` included, from the last frame."""
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """The events after the last text, `[DONE]` included, from the last frame.
+
+        session: what became of the turn of a session.
+        """
         ...
 
 
@@ -55,12 +60,16 @@ class Resumed:
         data = self._writer.deltas(deltas, prompt, seq)  # also when nothing of it goes out: it counts along
         return data if seq > self._last.seq else what_follows(data, seq, self._last)
 
-    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
         """See `ChunkWriter`."""
-        return what_follows(self._writer.closing(usages, seq), seq, self._last)
+        return what_follows(self._writer.closing(usages, seq, session), seq, self._last)
 
 
 class _Writer:
+    _nothing: ClassVar[dict[str, Any]]  # a choice without text
+
     def __init__(
         self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool, ids: bool
     ) -> None:
@@ -74,11 +83,18 @@ class _Writer:
         self._prefix = b"data: " + head[:-1] + b',"choices":[{"index":'
         self._suffix = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
 
-    def closing(self, usages: list[Usage], seq: int = UNNUMBERED) -> bytes:
-        if not self._usage:
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        last: dict[str, Any] = {}
+        if session is not None:
+            # with a choice that says nothing: readers take the first choice of each chunk for granted
+            last = {"choices": [self._nothing], "session": session_of(session)}
+        if self._usage:
+            last = {**last, "choices": [], "usage": usage_of(usages)}
+        if not last:
             return self._join([DONE], seq)
-        last: dict[str, Any] = self._envelope.head(self._kind) | {"choices": [], "usage": usage_of(usages)}
-        return self._join([b"data: " + _encode(last) + b"\n\n", DONE], seq)
+        return self._join([b"data: " + _encode(self._envelope.head(self._kind) | last) + b"\n\n", DONE], seq)
 
     def _join(self, events: list[bytes], seq: int) -> bytes:
         return numbered(events, seq) if self._ids else b"".join(events)
@@ -92,6 +108,8 @@ class _Writer:
 
 class ChatWriter(_Writer):
     """`chat.completion.chunk`: the role first, then text, then a chunk with the finish reason alone."""
+
+    _nothing: ClassVar[dict[str, Any]] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
 
     def __init__(self, envelope: Envelope, *, n: int, usage: bool, logprobs: bool, ids: bool = False) -> None:
         super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs, ids=ids)
@@ -130,6 +148,8 @@ class ChatWriter(_Writer):
 
 class CompletionWriter(_Writer):
     """`text_completion` chunks, with prompts' choices numbered through."""
+
+    _nothing: ClassVar[dict[str, Any]] = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
 
     def __init__(
         self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool, ids: bool = False

@@ -137,6 +137,7 @@ class CompletionRoute(Route):
         exchange.outcome.group = parts[0].group
         exchange.outcome.accepted = streams[0].accepted
         exchange.outcome.usages = [part.usage for part in parts]
+        exchange.outcome.session = parts[0].session
         shape = chat_body if self._kind == "chat" else completion_body
         body = shape(self._envelope(call), parts, logprobs=call.logprobs)
         await exchange.reply.whole(200, body, exchange.outcome.headers())

@@ -14,7 +14,7 @@ from starlette.types import Receive, Send
 from services.gateway.errors import Headers, header_value
 from services.gateway.limits import ClientDisconnected
 from shared.errors import DeadlineExceeded
-from shared.messages import Accepted, Usage
+from shared.messages import Accepted, SessionOutcome, Usage
 
 _JSON = (b"content-type", b"application/json")
 
@@ -23,12 +23,13 @@ _JSON = (b"content-type", b"application/json")
 class Outcome:
     """How a call went, for headers, metrics and the log.
 
-    group, accepted: of the first of several generations.
+    group, accepted: of the first of several generations. session: known at the end of a turn.
     """
 
     group: str = ""
     accepted: Accepted | None = None
     usages: list[Usage] = field(default_factory=list)
+    session: SessionOutcome | None = None
     first_text_s: float = 0.0  # on the loop's clock; 0: none came
 
     def headers(self) -> Headers:
@@ -44,7 +45,21 @@ class Outcome:
             kv = "fetch"
         if kv:
             headers.append((b"x-ryz-kv", kv.encode()))
+        if told := self._session():
+            headers.append((b"x-ryz-session", told.encode()))
         return headers
+
+    def _session(self) -> str:
+        """Whether the session is new, and after the turn's end what became of it; empty: not known (yet)."""
+        ended = self.session
+        if ended is not None:
+            reason = f"; reason={ended.reason}" if ended.reason else ""
+            return f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}{reason}"
+        accepted = self.accepted
+        if accepted is None or accepted.session_version < 0:
+            return ""
+        state = "continued" if accepted.session_version else "new"
+        return f"{state}; turns={accepted.session_turns + 1}"
 
 
 class Reply:

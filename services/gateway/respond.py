@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from shared.client import Choice, Completion
-from shared.messages import ModelCard, TokenLogprob, Usage
+from shared.messages import ModelCard, SessionOutcome, TokenLogprob, Usage
 
 LOWEST_LOGPROB = -9999.0  # what OpenAI sends for "impossible"; JSON has no infinity
 
@@ -45,6 +45,17 @@ def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
             "fetched_tokens": sum(usage.fetched_tokens for usage in usages),
         },
     }
+
+
+def session_of(outcome: SessionOutcome) -> dict[str, Any]:
+    """What became of a turn, as answers carry it in `session`."""
+    told = {
+        "state": outcome.state,
+        "turns": outcome.turns,
+        "version": outcome.version,
+        "stored": outcome.stored,
+    }
+    return told | {"reason": outcome.reason} if outcome.reason else told
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -120,6 +131,8 @@ def _finish(body: dict[str, Any], envelope: Envelope, parts: Sequence[Completion
     body["usage"] = usage_of([part.usage for part in parts])
     if envelope.session_id:
         body["session_id"] = envelope.session_id
+    if parts[0].session is not None:
+        body["session"] = session_of(parts[0].session)
     return msgspec.json.encode(body)
 
 

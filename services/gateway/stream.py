@@ -76,7 +76,12 @@ async def send_events(
         await source.close()
     outcome.usages = [stream.usage for stream in streams]
     last_seq = streams[0].assembly.next_seq - 1
-    await reply.part(data + writer.closing(outcome.usages, last_seq), more=False)
+    asked = streams[0].request.session
+    outcome.session = streams[0].session
+    # who named no session gets no event about one
+    told = outcome.session if asked is not None and asked.given else None
+    last = writer.closing(outcome.usages, last_seq, told)
+    await reply.part(data + last, more=False)
 
 
 async def _send(

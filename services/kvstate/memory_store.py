@@ -49,6 +49,8 @@ class MemoryStore:
                 entry.record,
                 created_ms=entry.created_ms,
                 deleted_ms=self._deleted_ms.get((entry.tenant, entry.session_id)),
+                stored_request=stored.last_request if stored else "",
+                lineage=entry.lineage,
             )
             if verdict is Verdict.STORE:
                 group = kept.group if kept else ""

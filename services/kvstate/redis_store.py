@@ -46,7 +46,7 @@ class RedisStore:
                 place = entry.tenant, entry.session_id
                 names += (keys.session(*place), keys.session_index(entry.tenant), keys.gone(*place))
                 values += (entry.version, entry.record, entry.summary, entry.score_ms, entry.session_id)
-                values.append(entry.created_ms)
+                values += (entry.created_ms, entry.last_request, f" {' '.join(entry.lineage)} ")
             calls.append((names, values))
         tenants = sorted({entry.tenant for entry in entries})
         answers = await self._link.run(scripts.PUT, calls, ("SADD", keys.TENANTS, *tenants)) if calls else []

@@ -7,19 +7,21 @@ MAX_ITEMS = 64
 
 # KEYS: session key, index key, tombstone key, for each record.
 # ARGV: ttl in ms, the score up to which index entries are over; then version, record, summary, score,
-# session id and creation in ms of each.
+# session id, creation in ms, last request and lineage of each (ids between blanks; none: two blanks).
 # Answer: 1 for each record that is stored now, 0 for a stale one. `records.judge` is the same rule in Python.
 PUT = """
 local answer = {}
 for i = 1, #KEYS / 3 do
-  local key, index, gone, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 6 * i - 4
+  local key, index, gone, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 8 * i - 6
   local version, record = tonumber(ARGV[at + 1]), ARGV[at + 2]
   local stored = tonumber(redis.call('HGET', key, 'v') or 0)
   local deleted = tonumber(redis.call('GET', gone) or -1)
-  if tonumber(ARGV[at + 6]) <= deleted then
+  local last, lineage = redis.call('HGET', key, 'q') or '', ARGV[at + 8]
+  local apart = last ~= '' and lineage ~= '  ' and not string.find(lineage, ' ' .. last .. ' ', 1, true)
+  if tonumber(ARGV[at + 6]) <= deleted or (version > stored and apart) then
     answer[i] = 0
   elseif version > stored then
-    redis.call('HSET', key, 'v', ARGV[at + 1], 'r', record, 's', ARGV[at + 3])
+    redis.call('HSET', key, 'v', ARGV[at + 1], 'r', record, 's', ARGV[at + 3], 'q', ARGV[at + 7])
     redis.call('PEXPIRE', key, ARGV[1])
     redis.call('ZADD', index, ARGV[at + 4], ARGV[at + 5])
     redis.call('ZREMRANGEBYSCORE', index, '-inf', ARGV[2])

@@ -21,6 +21,7 @@ from services.worker.leader.kv_tier import KVOptions
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.service import Leader
 from services.worker.leader.sessions import SessionLimits
+from services.worker.leader.turns import TurnLimits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.settings import Settings
 from shared.client.sessions import SessionsClient
@@ -141,6 +142,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
             cache_bytes=settings.session_cache_bytes,
             max_pending=settings.session_max_pending,
         ),
+        turns=TurnLimits(max_waiting=settings.session_max_turns, wait_s=settings.session_turn_wait_s),
     )
 
 

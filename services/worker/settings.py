@@ -270,6 +270,15 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=10,
         description="How long `Done` waits for the record of a session to be stored.",
     )
+    session_max_turns: int = Field(
+        default=16,
+        ge=0,
+        le=4096,
+        description="Turns of one session that may wait for the one that runs; more are refused.",
+    )
+    session_turn_wait_s: float = Field(
+        default=120.0, gt=0, le=3600, description="How long a turn waits for another one of its session."
+    )
     session_cache_bytes: int = Field(
         default=64 * 2**20, ge=2**16, le=2**40, description="Records kept in the leader."
     )

@@ -13,7 +13,17 @@ from shared.client.offers import Offers
 from shared.client.order import FrameOrder
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, from_code
-from shared.messages import Accepted, AnyFrame, Done, Failed, ResendReply, ResumePoint, Tokens, Usage
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Done,
+    Failed,
+    ResendReply,
+    ResumePoint,
+    SessionOutcome,
+    Tokens,
+    Usage,
+)
 
 # What the fleet may say while a stream's group is gone: no place, no group, no model that any group serves
 PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
@@ -23,14 +33,15 @@ class Assembly:
     """One request from its first publish to its end.
 
     ready: the `Tokens` frames in order, for the reader to take away; at most `max_ready`.
-    error: why it ended; None with `finished`: it ended well, and `usage` is set.
+    error: why it ended; None with `finished`: it ended well, and `usage` is set, and `session`
+        if it was a turn of one.
     group, accepted: of the attempt that counts. interruptions: see `Attempts`.
     """
 
     __slots__ = (
         "_attempts", "_budget", "_deadline", "_fenced", "_instance", "_offers", "_order", "_reach",
         "_settings", "_stats", "accepted", "error", "finished", "group", "max_ready", "ready", "request_id",
-        "usage",
+        "session", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +66,7 @@ class Assembly:
         self.finished = False
         self.error: RyzError | None = None
         self.usage = Usage()
+        self.session: SessionOutcome | None = None
         self._attempts = Attempts(attempt, num_choices, settings, resume)
         self._budget = budget or RetryBudget(settings.retries_per_s)
         self._settings = settings
@@ -289,8 +301,10 @@ class Assembly:
             self.accepted = frame
             self._instance = frame.instance_id or self._instance
             self._attempts.fingerprint = frame.fingerprint
+            if frame.session_version >= 0:
+                self._attempts.session_version = frame.session_version
         else:
-            self.usage = frame.usage
+            self.usage, self.session = frame.usage, frame.session
             self.finished = True
 
     def _take_failed(self, frame: Failed, now: float) -> Commands:

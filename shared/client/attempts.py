@@ -59,12 +59,12 @@ class Attempts:
     refusal: what the last of them said.
 
     resume: where the first attempt here begins, if it goes on from an earlier one. fingerprint: of the
-    weights that compute the answer.
+    weights that compute the answer. session_version: that the session had before this turn; -1: not known.
     """
 
     __slots__ = (
         "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses",
-        "number", "refusal", "refusals",
+        "number", "refusal", "refusals", "session_version",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Attempts:
         self.number = number
         self.accepted = False
         self.fingerprint = resume.fingerprint if resume is not None else ""
+        self.session_version = resume.session_version if resume is not None else -1
         self.losses = 0
         self.interruptions: list[Interruption] = []
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * num_choices
@@ -108,7 +109,12 @@ class Attempts:
         if not next_seq:
             return None
         tokens = [bytes(one) for one in self._tokens]
-        return ResumePoint(token_ids=tokens, next_seq=next_seq, fingerprint=self.fingerprint)
+        return ResumePoint(
+            token_ids=tokens,
+            next_seq=next_seq,
+            fingerprint=self.fingerprint,
+            session_version=self.session_version if any(tokens) else -1,
+        )
 
     def lose(self, group: str, reason: str, heard_at: float, now: float) -> bool:
         """The group is lost; whether there is to be another attempt, which begins at once.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shared.codec import unpack_tokens
 from shared.errors import Internal
-from shared.messages import FinishReason, TokenLogprob, Tokens, Usage
+from shared.messages import FinishReason, SessionOutcome, TokenLogprob, Tokens, Usage
 
 
 @dataclass(slots=True)
@@ -26,13 +26,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The whole answer to a request."""
+    """The whole answer to a request. session: what became of the turn; None: it was none of a session."""
 
     request_id: str
     session_id: str
     group: str
     choices: list[Choice]
     usage: Usage
+    session: SessionOutcome | None = None
 
 
 def gather(frames: Iterable[Tokens], num_choices: int) -> list[Choice]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from shared.client.assembly import Assembly
 from shared.client.attempts import Interruption
 from shared.client.results import Completion, gather
-from shared.messages import Accepted, Delta, GenerateRequest, Tokens, Usage
+from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
 
 if TYPE_CHECKING:
     from shared.client.client import InferenceClient
@@ -86,6 +86,11 @@ class GenerationStream:
         return self.assembly.usage
 
     @property
+    def session(self) -> SessionOutcome | None:
+        """What became of the turn, once the end has come; None: it is none of a session."""
+        return self.assembly.session
+
+    @property
     def finished(self) -> bool:
         """The end has arrived, read or not."""
         return self.assembly.finished
@@ -144,7 +149,9 @@ class GenerationStream:
         if assembly.error is not None:
             raise assembly.error
         choices = gather(assembly.ready, self.request.sampling.n)
-        return Completion(self.request_id, self.session_id, self.group, choices, assembly.usage)
+        return Completion(
+            self.request_id, self.session_id, self.group, choices, assembly.usage, assembly.session
+        )
 
     async def cancel(self, reason: str = "") -> None:
         """Ends the generation, unless it has ended; idempotent."""

@@ -41,6 +41,7 @@ from shared.messages.frames import (
     FrameBatch,
     Resend,
     ResendReply,
+    SessionOutcome,
     TokenLogprob,
     Tokens,
     TopLogprob,
@@ -79,6 +80,7 @@ from shared.messages.sessions import (
     SessionSummary,
     SessionTurn,
     SessionTurns,
+    TurnMark,
 )
 
 __all__ = [
@@ -89,8 +91,8 @@ __all__ = [
     "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
     "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
     "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",
-    "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionPage", "SessionPin",
+    "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionOutcome", "SessionPage", "SessionPin",
     "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery", "SessionSummary",
     "SessionTurn", "SessionTurns", "State", "StatusQuery", "TokenLogprob", "Tokens", "TopLogprob",
-    "Usage", "WarmSession", "Warmed", "Wire", "Work",
+    "TurnMark", "Usage", "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

@@ -65,6 +65,21 @@ class Usage(Wire, frozen=True, kw_only=True):
     fetched_tokens: int = 0
 
 
+class SessionOutcome(Wire, frozen=True, kw_only=True):
+    """What became of a turn: whether it went on with a session, and whether its record is stored.
+
+    turns, version: of the session with this turn. stored: `pending` when the leader has the record and the
+    store had not confirmed it in time, `conflict` when the session had changed meanwhile. reason: why it is
+    not stored.
+    """
+
+    state: Literal["new", "continued"]
+    turns: int
+    version: int = 0
+    stored: Literal["stored", "pending", "conflict", "not_stored"] = "stored"
+    reason: str = ""
+
+
 class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
     """What every frame carries."""
 
@@ -89,6 +104,9 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
     session_id: str = ""
     session_turns: Annotated[int, msgspec.Meta(description="Turns the session had before this one.")] = 0
     kv: KVSource = ""
+    session_version: Annotated[
+        int, msgspec.Meta(description="Of the session before this turn; 0: it is new, -1: not known yet.")
+    ] = -1
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
@@ -101,6 +119,7 @@ class Done(Frame, frozen=True, kw_only=True, tag="done"):
     """The end of a generation that ran its course; every choice's finish reason was in a `Tokens` frame."""
 
     usage: Usage
+    session: SessionOutcome | None = None
 
 
 class Failed(Frame, frozen=True, kw_only=True, tag="failed"):

@@ -80,6 +80,13 @@ class SessionRef(Wire, frozen=True, kw_only=True):
         bool, msgspec.Meta(description="The caller sent the id; false: it was made for this request.")
     ] = True
     mode: Literal["auto", "append", "replace"] = "auto"
+    if_version: Annotated[
+        int,
+        msgspec.Meta(ge=-1, description="The version that the session must have; 0: none; -1: any will do."),
+    ] = -1
+    must_exist: Annotated[
+        bool, msgspec.Meta(description="Refuse the turn when there is no such session.")
+    ] = False
 
 
 class ResumePoint(Wire, frozen=True, kw_only=True):
@@ -87,11 +94,13 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
 
     The frames of this attempt go on from that number, and the text of each choice from those tokens.
     fingerprint: of the weights that these tokens are of, as `Accepted` told; other weights do not go on.
+    session_version: that the session had before this turn, as `Accepted` told; -1: not known.
     """
 
     token_ids: list[TokenIds]
     next_seq: Annotated[int, msgspec.Meta(ge=0)]
     fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):

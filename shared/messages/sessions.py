@@ -12,12 +12,28 @@ import msgspec
 from shared.messages.base import SMALL, GroupName, ModelName, SessionId, Tenant, TokenIds, Wire, check_depth
 from shared.messages.generate import ChatMessage
 
+MAX_MARKS = 16
+
+
+class TurnMark(Wire, frozen=True, kw_only=True):
+    """One of a session's last turns: its request, and how many messages at the end of the conversation it
+    brought, its answer included.
+
+    version: of the session after it. whole: it brought the whole conversation in place of what was there.
+    """
+
+    request_id: str
+    version: int
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    whole: bool = False
+
 
 class SessionRecord(Wire, frozen=True, kw_only=True):
     """A session at the end of a turn. `version` counts commits; a lower one never overwrites a higher one.
 
     token_ids: prompt and answer of the last turn, all of it, as the engine computed them. last_request: the
-    id of its request, which may be asked for again when its answer got lost.
+    id of its request, which may be asked for again when its answer got lost. recent: the last turns, the
+    newest at the end, at most `MAX_MARKS`; a record goes on from another when it has that one's last request.
     """
 
     session_id: SessionId
@@ -31,6 +47,7 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
     created_ms: int = 0
     updated_ms: int = 0
     last_request: str = ""
+    recent: list[TurnMark] = []
 
 
 class SessionSummary(Wire, frozen=True, kw_only=True):

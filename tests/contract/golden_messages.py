@@ -30,9 +30,11 @@ ACCEPTED = m.Accepted(
     kv="fetch",
     instance_id="leader-1",
     fingerprint="abcd",
+    session_version=3,
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
-DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE)
+OUTCOME = m.SessionOutcome(state="continued", turns=3, version=4, stored="not_stored", reason="too_large")
+DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE, session=OUTCOME)
 FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
     resumable=True,
@@ -43,8 +45,10 @@ SAMPLING = m.Sampling(
     frequency_penalty=-0.25, logit_bias={7: -100.0}, seed=2**63 - 1, n=2, max_tokens=16, stop=["\n"],
     ignore_eos=True, logprobs=5,
 )  # fmt: skip
-SESSION = m.SessionRef(session_id="s1", given=False, mode="append")
-RESUME = m.ResumePoint(token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd")
+SESSION = m.SessionRef(session_id="s1", given=False, mode="append", if_version=3, must_exist=True)
+RESUME = m.ResumePoint(
+    token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3
+)
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
@@ -56,10 +60,12 @@ LOAD = m.Load(
     queued_tokens=500, tokens_per_s=1234.5,
 )  # fmt: skip
 CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
+MARK = m.TurnMark(request_id="r-1", version=3, size=2, whole=True)
 RECORD = m.SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
     token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
     created_ms=1_700_000_000_000, updated_ms=1_700_000_000_001, last_request="r-1",
+    recent=[MARK],
 )  # fmt: skip
 SUMMARY = m.SessionSummary(
     session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
@@ -79,6 +85,7 @@ EXAMPLES: list[m.Wire] = [
     USAGE,
     ACCEPTED,
     TOKENS,
+    OUTCOME,
     DONE,
     FAILED,
     m.FrameBatch(frames=[ACCEPTED, TOKENS, DONE, FAILED], group="g0", instance_id="leader-1"),
@@ -111,6 +118,7 @@ EXAMPLES: list[m.Wire] = [
         service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,
         detail={"groups": ["g0"]},
     ),
+    MARK,
     RECORD,
     SUMMARY,
     m.SessionGet(tenant="acme", session_id="s1"),

@@ -211,11 +211,11 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
     assert await sessions.flush(0.1) is False
     store.away = False
     assert await sessions.flush(1.0)
-    assert [future.result() for future in waiting] == [False] * 20 + [True] * 10
+    assert [future.result().outcome for future in waiting] == ["dropped"] * 20 + ["stored"] * 10
     assert store.commits == 10  # one record per message of at most 4000 / 2 bytes
     stale = sessions.commit(record("s29", version=1))
     await sessions.flush(1.0)
-    assert stale.result() is False
+    assert stale.result().outcome == "stale"
     assert (await sessions.lookup("t", "s29")) == store.records["t", "s29"]
 
 
@@ -224,14 +224,13 @@ async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> No
     store.away = True
     sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
     first, second = sessions.commit(record("s", 1, "fast")), sessions.commit(record("s", 2, "fast, next"))
-    assert not await sessions.commit(record("s", 1, "slow"))
+    assert (await sessions.commit(record("s", 1, "slow"))).outcome == "stale"
     newest = await sessions.lookup("t", "s")
     assert newest is not None
     assert newest.messages[0].content == "fast, next"
     store.away = False
     assert await sessions.flush(1.0)
-    assert first.result()
-    assert second.result()
+    assert first.result().outcome == second.result().outcome == "stored"
     assert store.records["t", "s"].messages[0].content == "fast, next"
 
 
@@ -279,7 +278,7 @@ async def test_commits_of_one_session_are_joined() -> None:
     sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
     run = asyncio.create_task(sessions.run())
     futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
-    assert all(await asyncio.gather(*futures))
+    assert {commit.outcome for commit in await asyncio.gather(*futures)} == {"stored"}
     assert store.records["t", "s"].version == 5
     assert store.commits == 1
     run.cancel()

@@ -4,6 +4,7 @@ The record itself stays as the leader sent it; beside it are its version and a s
 not read texts and the merge rule does not read records.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from urllib.parse import unquote
 
@@ -26,7 +27,10 @@ class Verdict(Enum):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record on its way into a store; `score_ms` orders the tenant's list, `created_ms` is the record's."""
+    """A record on its way into a store; `score_ms` orders the tenant's list, `created_ms` is the record's.
+
+    last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists.
+    """
 
     tenant: str
     session_id: str
@@ -35,6 +39,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     summary: bytes
     score_ms: int
     created_ms: int = 0
+    last_request: str = ""
+    lineage: tuple[str, ...] = ()
 
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
@@ -56,17 +62,24 @@ def judge(
     *,
     created_ms: int = 0,
     deleted_ms: int | None = None,
+    stored_request: str = "",
+    lineage: Sequence[str] = (),
 ) -> Verdict:
-    """The merge rule: a higher version wins; of two commits with the same one, the first.
+    """The merge rule: a higher version wins if it was made from the stored one; of two equal ones, the first.
 
     Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
-    its leader learns so. A commit that was sent twice is not. A session deleted at `deleted_ms` stays so for
-    what was made before: a turn that ran meanwhile commits a record with the old `created_ms`.
+    its leader learns so. A commit that was sent twice is not. A record that lists its turns (`lineage`), and
+    not the stored one's last (`stored_request`), was made without it and is stale, however high its version.
+    A session deleted at `deleted_ms` stays so for what was made before: a turn that ran meanwhile commits a
+    record with the old `created_ms`.
     """
     if deleted_ms is not None and created_ms <= deleted_ms:
         return Verdict.STALE
-    if stored_version is None or version > stored_version:
+    if stored_version is None:
         return Verdict.STORE
+    if version > stored_version:
+        apart = stored_request and lineage and stored_request not in lineage
+        return Verdict.STALE if apart else Verdict.STORE
     return Verdict.KEEP if version == stored_version and stored == record else Verdict.STALE
 
 
@@ -97,6 +110,8 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
         summary=encode(summary),
         score_ms=score_ms,
         created_ms=record.created_ms,
+        last_request=record.last_request,
+        lineage=tuple(mark.request_id for mark in record.recent),
     )
 
 

@@ -22,6 +22,7 @@ from shared.messages import (
     FinishReason,
     GenerateRequest,
     KVSource,
+    SessionOutcome,
     TokenLogprob,
     Tokens,
     TopLogprob,
@@ -145,6 +146,8 @@ class Generation:
     open_choices: int = 0
     turn: Turn | None = None
     session_turns: int = 0
+    session_version: int = -1  # of the session before this turn; -1: not known yet
+    session: SessionOutcome | None = None
     started: bool = False  # with the scheduler
     first_token_at: float = 0.0
     last_token_at: float = 0.0
@@ -182,6 +185,7 @@ class Generation:
             kv=kv,
             instance_id=instance_id,
             fingerprint=fingerprint,
+            session_version=self.session_version,
         )
 
     def tokens(self) -> Tokens | None:
@@ -207,7 +211,13 @@ class Generation:
         )
         self.ended = True
         request = self.request
-        return Done(request_id=request.request_id, attempt=request.attempt, seq=self._number(), usage=usage)
+        return Done(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            seq=self._number(),
+            usage=usage,
+            session=self.session,
+        )
 
     def failed(self, error: RyzError) -> Failed:
         """The last frame of one that did not."""

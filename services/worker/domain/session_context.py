@@ -7,7 +7,9 @@ how they are looked up is decided in `leader/sessions.py`.
 
 from dataclasses import dataclass
 
-from shared.messages import ChatMessage, SessionRecord, SessionRef
+from services.worker.domain.session_merge import rewind
+from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef, TurnMark
+from shared.messages.sessions import MAX_MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,19 +17,27 @@ class Turn:
     """A turn of a session: the conversation that the model sees, and the record before it.
 
     commits: false when the store did not say what it has, so that nothing may be written over it. stored: the
-        record is the one that this turn has made, when its request came for the first time.
+        record has this turn already, made when its request came for the first time: as the last one (1), or
+        the one before that (2), and so on.
+    added: how many messages the turn adds to the history; 0: it brings the whole conversation.
     """
 
     session: SessionRef
     messages: list[ChatMessage]
     record: SessionRecord | None = None
     commits: bool = True
-    stored: bool = False
+    stored: int = 0
+    added: int = 0
 
     @property
     def number(self) -> int:
         """Turns before this one."""
-        return self.record.turns - self.stored if self.record is not None else 0
+        return max(0, self.record.turns - self.stored) if self.record is not None else 0
+
+    @property
+    def version(self) -> int:
+        """Of the session before this turn; 0: it is new."""
+        return max(0, self.record.version - self.stored) if self.record is not None else 0
 
 
 def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
@@ -51,17 +61,52 @@ def conversation(
     return [*history, *messages]
 
 
+def added_by(messages: list[ChatMessage], session: SessionRef) -> int:
+    """How many messages a request adds to the history; 0: it brings the whole conversation."""
+    if not appends(messages, session):
+        return 0
+    return len(messages) - (messages[0].role == "system")
+
+
+def new_turn(request: GenerateRequest) -> Turn | None:
+    """The turn of a session that is new, so that no part has a record of it; None: no session."""
+    if request.session is None or request.messages is None:
+        return None
+    return Turn(request.session, request.messages, added=added_by(request.messages, request.session))
+
+
 def turn_of(
-    messages: list[ChatMessage], session: SessionRef, record: SessionRecord | None, request_id: str
+    messages: list[ChatMessage],
+    session: SessionRef,
+    record: SessionRecord | None,
+    request_id: str,
+    resumed_at: int = -1,
 ) -> Turn:
     """The turn that a request is, after that record.
 
     A request whose answer got lost on the way comes again, perhaps after its turn was stored: then the record
     has the conversation that the model saw, and its answer, which is not to be stored a second time.
+
+    resumed_at: the session's version when the answer was begun; turns that were stored since come before this
+    one in the record, and are not what its answer goes on from. -1: not known.
     """
-    if record is not None and record.last_request == request_id and record.messages:
-        return Turn(session, record.messages[:-1], record, commits=False, stored=True)
-    return Turn(session, conversation(messages, session, record), record)
+    if record is not None and (place := _place_of(request_id, record)):
+        told = rewind(record, record.recent[-place].version) if place > 1 else record
+        if told is not None:
+            return Turn(session, told.messages[:-1], record, commits=False, stored=place)
+    if record is not None and 0 <= resumed_at < record.version:
+        record = (rewind(record, resumed_at) or record) if resumed_at else None
+    return Turn(session, conversation(messages, session, record), record, added=added_by(messages, session))
+
+
+def _place_of(request_id: str, record: SessionRecord) -> int:
+    """Which of the record's turns has that id: 1 is the last one; 0: none."""
+    if record.last_request == request_id and record.messages:
+        return 1
+    for place, mark in enumerate(reversed(record.recent), 1):
+        if mark.request_id == request_id:
+            return place
+    return 0
 
 
 def next_record(
@@ -79,12 +124,15 @@ def next_record(
 
     token_ids: prompt and answer, packed.
     """
-    record = turn.record
+    record, version = turn.record, turn.version + 1
+    whole = turn.added == 0
+    size = (len(turn.messages) if whole else turn.added) + 1
+    mark = TurnMark(request_id=request_id, version=version, size=size, whole=whole)
     return SessionRecord(
         session_id=turn.session.session_id,
         tenant=tenant,
         model=model,
-        version=1 + (record.version if record else 0),
+        version=version,
         messages=[*turn.messages, ChatMessage(role="assistant", content=answer)],
         token_ids=token_ids,
         turns=1 + (record.turns if record else 0),
@@ -92,4 +140,5 @@ def next_record(
         created_ms=record.created_ms if record else now_ms,
         updated_ms=now_ms,
         last_request=request_id,
+        recent=[*(record.recent if record else []), mark][-MAX_MARKS:],
     )

@@ -1,17 +1,21 @@
 """The end of a turn: the session's next record is made, and `Done` goes out.
 
 For a session id that the caller gave, `Done` waits a moment for the record to be stored, so that the next
-turn finds it on any group; for an id that was made for the request it does not.
+turn finds it on any group; for an id that was made for the request it does not. `Done` says what is known
+then: `stored` only after the store's word.
 """
 
 import asyncio
 import time
+from typing import Literal
 
 from services.worker.domain.request import Generation
-from services.worker.domain.session_context import next_record
+from services.worker.domain.session_context import Turn, next_record
 from services.worker.leader.generations import Generations
+from services.worker.leader.session_commits import Commit
 from services.worker.leader.sessions import Sessions
 from shared.codec import pack_tokens
+from shared.messages import SessionOutcome, SessionRecord
 
 
 class Finisher:
@@ -28,12 +32,34 @@ class Finisher:
 
     def finish(self, generation: Generation) -> None:
         """Commits the turn, if it is one of a session, and completes the request now or soon."""
-        turn = generation.turn
-        if turn is None or not turn.commits:
+        turn, record = generation.turn, None
+        if turn is None:
             self._generations.complete(generation)
             return
+        if turn.commits:
+            record = self._record_of(generation, turn)
+        generation.session = outcome_of(turn, None, store_away=self._sessions.store_away)
+        if record is None:
+            self._generations.complete(generation)
+            return
+        stored = self._sessions.commit(record, joins=turn.session.if_version < 0)
+        if not turn.session.given:
+            self._generations.complete(generation)
+            return
+
+        def complete() -> None:
+            timer.cancel()
+            if not generation.ended:
+                commit = stored.result() if stored.done() else None
+                generation.session = outcome_of(turn, commit, store_away=self._sessions.store_away)
+                self._generations.complete(generation)
+
+        timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete)
+        stored.add_done_callback(lambda _: complete())
+
+    def _record_of(self, generation: Generation, turn: Turn) -> SessionRecord:
         choice = generation.choices[0]
-        record = next_record(
+        return next_record(
             turn,
             tenant=generation.request.tenant,
             model=self._model,
@@ -43,15 +69,26 @@ class Finisher:
             now_ms=time.time_ns() // 1_000_000,
             request_id=generation.request.request_id,
         )
-        stored = self._sessions.commit(record)
-        if not turn.session.given:
-            self._generations.complete(generation)
-            return
 
-        def complete() -> None:
-            timer.cancel()
-            if not generation.ended:
-                self._generations.complete(generation)
 
-        timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete)
-        stored.add_done_callback(lambda _: complete())
+def outcome_of(turn: Turn, commit: Commit | None, *, store_away: bool) -> SessionOutcome:
+    """What the caller is told of its turn. commit: None while the store has not said."""
+    stored: Literal["stored", "pending", "conflict", "not_stored"] = "stored"
+    reason = ""
+    if turn.stored:
+        pass  # when its request came for the first time
+    elif not turn.commits:
+        stored, reason = "not_stored", "store_away"
+    elif commit is None:
+        stored, reason = "pending", "store_away" if store_away else ""
+    elif commit.outcome == "stale":
+        stored, reason = "conflict", "session_changed"
+    elif commit.outcome != "stored":
+        stored, reason = "not_stored", commit.outcome
+    return SessionOutcome(
+        state="continued" if turn.version else "new",
+        turns=turn.number + 1 + (commit.turns if commit is not None else 0),
+        version=turn.version + 1 + (commit.versions if commit is not None else 0),
+        stored=stored,
+        reason=reason,
+    )

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import structlog
 
 from services.worker.domain.request import Generation, failed_frame
-from services.worker.domain.session_context import Turn
+from services.worker.domain.session_context import Turn, new_turn
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.places import Places
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.replies import Replies
+from services.worker.leader.turns import TurnLines
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
@@ -52,6 +53,7 @@ class Intake:
         preparer: Preparer,
         replies: Replies,
         kv_tier: KVTier,
+        turns: TurnLines,
         metrics: Metrics,
         refuse: Callable[[], RyzError | None],
         limits: IntakeLimits,
@@ -63,6 +65,7 @@ class Intake:
         self._preparer = preparer
         self._replies = replies
         self._kv_tier = kv_tier
+        self._turns = turns
         self._metrics = metrics
         self._refuse = refuse
         self._limits = limits
@@ -140,7 +143,7 @@ class Intake:
             return
         try:
             self._preparer.check(request)
-            turn = self._preparer.new_turn(request)
+            turn = self._new_turn(generation)
             tokens = self._preparer.tokenize(request, turn)
             if tokens is None:
                 self._in_background(generation, self._prepare(generation, work.route), work.route)
@@ -179,7 +182,10 @@ class Intake:
         """Starts the generation when it is prepared; the caller hears soon that it was accepted."""
         prepared = asyncio.create_task(preparing)
         try:
-            await asyncio.wait({prepared}, timeout=self._limits.accept_whole_s)
+            within_s = self._limits.accept_whole_s
+            if self._preparer.needs_lookup(generation.request):
+                within_s += self._turns.yield_s(generation)
+            await asyncio.wait({prepared}, timeout=within_s)
             if not prepared.done():
                 self._accept(generation, route, generation.session_turns)
             kv = await prepared
@@ -196,17 +202,24 @@ class Intake:
         preparer.check(request)
         if preparer.needs_lookup(request):
             last_group = route.last_group if route.last_group != self._group else ""
+            await self._turns.enter(generation)
             turn: Turn | None = await preparer.turn(request, last_group)
         else:
-            turn = preparer.new_turn(request)
+            turn = self._new_turn(generation)
         if turn is not None:
-            generation.session_turns = turn.number
+            generation.session_turns, generation.session_version = turn.number, turn.version
         short = preparer.is_short(request) and (turn is None or turn.record is None)
         tokens = preparer.tokenize(request, turn) if short else None
         if tokens is None:
             tokens = await preparer.tokenize_in_thread(request, turn)
         preparer.build(generation, tokens, turn)
         return await self._kv_tier.find(generation)
+
+    def _new_turn(self, generation: Generation) -> Turn | None:
+        """The turn of a session whose id was made for it, so that no record has to be looked up."""
+        self._turns.enter_now(generation)
+        generation.session_version = 0
+        return new_turn(generation.request)
 
     def _start(self, generation: Generation, route: Route, kv: KVSource) -> None:
         self._metrics.kv_sources.labels(kv or "unknown").inc()

@@ -7,6 +7,7 @@ from services.worker.domain.scheduler import Limits
 from services.worker.leader.intake import IntakeLimits
 from services.worker.leader.kv_tier import KVOptions
 from services.worker.leader.sessions import SessionLimits
+from services.worker.leader.turns import TurnLimits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 
 
@@ -31,4 +32,5 @@ class LeaderOptions:
     kv: KVOptions = field(default_factory=KVOptions)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionLimits = field(default_factory=SessionLimits)
+    turns: TurnLimits = field(default_factory=TurnLimits)
     back_off: BackOff = field(default_factory=BackOff)

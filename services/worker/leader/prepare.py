@@ -88,12 +88,6 @@ class Preparer:
         """Whether a session record has to be looked up first."""
         return request.messages is not None and request.session is not None and request.session.given
 
-    def new_turn(self, request: GenerateRequest) -> Turn | None:
-        """The turn of a session that is new, so that nobody has a record of it; None: no session."""
-        if request.session is None or request.messages is None:
-            return None
-        return Turn(request.session, request.messages)
-
     async def turn(self, request: GenerateRequest, last_group: str = "") -> Turn:
         """The turn of a session whose id the caller gave, with its history.
 
@@ -110,7 +104,8 @@ class Preparer:
             if appends(messages, session):
                 raise
             return Turn(session, messages, commits=False)
-        return turn_of(messages, session, record, request.request_id)
+        resumed_at = request.resume.session_version if request.resume is not None else -1
+        return turn_of(messages, session, record, request.request_id, resumed_at)
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Whether `tokenize` may be called without a thread."""

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.adapters.model_dir import Model
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.plan import Engine
+from services.worker.domain.request import Generation
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
 from services.worker.leader.description import Description
@@ -35,6 +36,7 @@ from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
 from services.worker.leader.sessions import Sessions, SessionStore
 from services.worker.leader.tokenizing import Tokenizing
+from services.worker.leader.turns import TurnLines
 from services.worker.metrics import LoadCollector, Metrics, RatesCollector
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
@@ -93,7 +95,8 @@ class Leader:
             work=self._generations.work.set,
         )
         registry.register(RatesCollector(self._kv_tier))
-        self._generations.on_end = self._kv_tier.end
+        self._turns = TurnLines(options.turns)
+        self._generations.on_end = self._ended
         self._group = MultiGPUOrchestrator(engine, FailureRecoveryManager(options.back_off))
         self._loop = EngineLoop(
             engine,
@@ -160,6 +163,7 @@ class Leader:
             preparer=Preparer(model, self._sessions, self._tokenizing, lambda: self._loop.room),
             replies=replies,
             kv_tier=self._kv_tier,
+            turns=self._turns,
             metrics=metrics,
             refuse=self._refusal,
             limits=options.intake,
@@ -261,6 +265,10 @@ class Leader:
     def kv_names(self, tokens: list[int], tenant: str = "default") -> list[bytes]:
         """The names of the blocks that a tenant's tokens fill; of no use while there is no store."""
         return self._kv_tier.names.of_tokens(tokens, tenant)
+
+    def _ended(self, generation: Generation) -> None:
+        self._kv_tier.end(generation)
+        self._turns.leave(generation)
 
     def _refusal(self) -> RyzError | None:
         """Why no work is taken now; None: it is."""

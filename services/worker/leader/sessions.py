@@ -9,19 +9,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from services.worker.domain.session_merge import follows, rebase
+from services.worker.leader.session_commits import Commit, Pending, Waiter
 from services.worker.metrics import Metrics
-from shared.errors import RyzError, SessionNotFound, Unavailable
+from shared.errors import RequestTooLarge, RyzError, SessionNotFound, Unavailable
 from shared.messages import SessionCommitted, SessionRecord
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
 TELL_S = 0.01  # between two messages about turns that ended; each costs every router a wake-up
 RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
+MAX_REBASES = 8  # of one record; each means that another group has stored a turn since
 
 
 class SessionStore(Protocol):
@@ -44,13 +47,6 @@ class SessionLimits:
     commit_timeout_s: float = 2.0
     cache_bytes: int = 64 * 2**20
     max_pending: int = 4096
-
-
-@dataclass(slots=True)
-class _Pending:
-    record: SessionRecord
-    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
-    since: float = field(default_factory=time.monotonic)
 
 
 Key = tuple[str, str]  # tenant, session id
@@ -80,8 +76,9 @@ class Sessions:
         self._max_payload = max_payload
         self._cache: OrderedDict[Key, SessionRecord] = OrderedDict()
         self._cache_bytes = 0
-        self._pending: OrderedDict[Key, _Pending] = OrderedDict()
-        self._in_flight: dict[Key, _Pending] = {}
+        self._pending: OrderedDict[Key, Pending] = OrderedDict()
+        self._in_flight: dict[Key, Pending] = {}
+        self._away = False
         self._wake = asyncio.Event()
         self._untold: list[SessionRecord] = []
         self._telling: asyncio.Task[None] | None = None
@@ -95,6 +92,11 @@ class Sessions:
     def num_pending(self) -> int:
         """Records that are not acknowledged yet."""
         return len(self._pending) + len(self._in_flight)
+
+    @property
+    def store_away(self) -> bool:
+        """The last write of records had no answer."""
+        return self._away
 
     @property
     def pending_s(self) -> float:
@@ -116,7 +118,7 @@ class Sessions:
         self._evict(key)
         pending = self._pending.pop(key, None)
         if pending is not None:
-            self._settle(pending, "deleted", False)
+            self._settle(pending, "deleted")
 
     async def lookup(self, tenant: str, session_id: str, last_group: str = "") -> SessionRecord | None:
         """The newest record that is known here, in the store, or to another group that had the last turn.
@@ -154,30 +156,36 @@ class Sessions:
             self._remember(key, newest)  # who comes here for it gets at least this
         return newest
 
-    def commit(self, record: SessionRecord) -> asyncio.Future[bool]:
+    def commit(self, record: SessionRecord, *, joins: bool = True) -> asyncio.Future[Commit]:
         """Queues a record; the result says whether the store has taken it. It is known here at once.
 
-        Of turns that go on from the same history the one that ends first counts, as in the store; a late one
-        must not undo those that were built on the other.
+        Of turns that go on from the same history the one that ends first comes first, as in the store; a late
+        one must not undo those that were built on the other, so it goes after them.
+
+        joins: false if it must not go after turns that it was made without; then it is `stale`.
         """
         key = (record.tenant, record.session_id)
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        mine = Pending(record, [Waiter(future)], rebases=0 if joins else MAX_REBASES)
         newest = self._newest(key)
-        if newest is not None and newest.version >= record.version:
-            self._settle(_Pending(record, [future]), "stale", False)
-            return future
-        self._remember(key, record)
+        if newest is not None and not follows(record, newest):
+            joined = rebase(record, newest) if joins and record.recent else None
+            if joined is None or joined is newest:
+                self._settle(mine, "stale" if joined is None else "stored")
+                return future
+            mine.move(joined)
+        self._remember(key, mine.record)
         pending = self._pending.get(key)
         if pending is not None:  # the older turn need not be written any more
-            pending.record = record
-            pending.waiters.append(future)
+            pending.record = mine.record
+            pending.waiters += mine.waiters
         else:
-            self._pending[key] = _Pending(record, [future])
+            self._pending[key] = mine
             if len(self._pending) > self._limits.max_pending:
-                self._settle(self._pending.popitem(last=False)[1], "dropped", False)
+                self._settle(self._pending.popitem(last=False)[1], "dropped")
         self._wake.set()
         if self.on_turns is not None:
-            self._untold.append(record)
+            self._untold.append(mine.record)
             if self._telling is None or self._telling.done():
                 self._telling = asyncio.create_task(self._tell())
         return future
@@ -239,7 +247,7 @@ class Sessions:
 
     async def _write_batch(self) -> bool:
         size, limit = 0, self._max_payload() // 2
-        batch: dict[Key, _Pending] = {}
+        batch: dict[Key, Pending] = {}
         while self._pending and len(batch) < MAX_BATCH:
             key, pending = next(iter(self._pending.items()))
             size += record_bytes(pending.record)
@@ -252,28 +260,73 @@ class Sessions:
                 [pending.record for pending in batch.values()], timeout_s=self._limits.commit_timeout_s
             )
         except (Unavailable, asyncio.CancelledError) as error:
+            self._away = True
             self._put_back(batch)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return False
         except RyzError as error:  # one record that is too large, or a refusal: trying again does not help
             log.warning("session records refused", number=len(batch), error=error.message)
-            self._finish(batch, dict.fromkeys(range(len(batch)), "refused"))
+            outcome = "too_large" if isinstance(error, RequestTooLarge) else "refused"
+            self._finish(batch, dict.fromkeys(range(len(batch)), outcome))
             return True
+        self._away = False
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
+        again = await self._rebase_stale(batch, not_stored)
         self._finish(batch, not_stored)
+        if again:
+            self._put_back(again)
         return True
 
-    def _finish(self, batch: dict[Key, _Pending], not_stored: dict[int, str]) -> None:
+    async def _rebase_stale(
+        self, batch: dict[Key, Pending], not_stored: dict[int, str]
+    ) -> dict[Key, Pending]:
+        """Puts records that were made without a turn of another group after it.
+
+        Returns what is to be written again, `rebased` in `not_stored`; what cannot be joined stays `stale`.
+        """
+        again: dict[Key, Pending] = {}
+        for place, (key, pending) in enumerate(tuple(batch.items())):
+            if (
+                not_stored.get(place) != "stale"
+                or pending.rebases >= MAX_REBASES
+                or not pending.record.recent
+            ):
+                continue
+            theirs, problem = await self._ask_store(key)
+            if isinstance(problem, SessionNotFound) and problem.data.get("deleted"):
+                not_stored[place] = "deleted"
+                continue
+            joined = rebase(pending.record, theirs) if theirs is not None else pending.record
+            if joined is None:
+                continue
+            if joined is theirs:  # the store has it already
+                del not_stored[place]
+                self._remember(key, joined)
+                continue
+            if (
+                key not in self._pending
+            ):  # else a later turn waits that has this one, and is joined as a whole
+                pending.move(joined)
+                self._remember(key, joined)
+            pending.rebases += 1
+            again[key] = pending
+            not_stored[place] = "rebased"
+            self._metrics.session_commits.labels("rebased").inc()
+        return again
+
+    def _finish(self, batch: dict[Key, Pending], not_stored: dict[int, str]) -> None:
         """Settles a batch. not_stored: places in it to why."""
         self._in_flight = {}
         for place, (key, pending) in enumerate(batch.items()):
-            outcome = not_stored.get(place)
-            if outcome == "stale":  # another turn counts; what was refused otherwise is known here at least
+            outcome = not_stored.get(place, "stored")
+            if outcome == "rebased":
+                continue
+            if outcome in {"stale", "deleted"}:  # what was refused otherwise is known here at least
                 self._evict(key)
-            self._settle(pending, outcome or "stored", outcome is None)
+            self._settle(pending, outcome)
 
-    def _put_back(self, batch: dict[Key, _Pending]) -> None:
+    def _put_back(self, batch: dict[Key, Pending]) -> None:
         self._in_flight = {}
         for key, older in reversed(batch.items()):
             newer = self._pending.get(key)
@@ -284,11 +337,11 @@ class Sessions:
                 self._pending[key] = older
                 self._pending.move_to_end(key, last=False)
 
-    def _settle(self, pending: _Pending, outcome: str, stored: bool) -> None:
+    def _settle(self, pending: Pending, outcome: str) -> None:
         self._metrics.session_commits.labels(outcome).inc()
         for waiter in pending.waiters:
-            if not waiter.done():
-                waiter.set_result(stored)
+            if not waiter.future.done():
+                waiter.future.set_result(Commit(outcome, waiter.versions, waiter.turns))
 
     def _newest(self, key: Key) -> SessionRecord | None:
         waiting = self._pending.get(key) or self._in_flight.get(key)

@@ -1,0 +1,46 @@
+"""A session's record on its way to the store, and who waits to hear what became of it."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from shared.messages import SessionRecord
+
+
+class Commit(NamedTuple):
+    """What became of a record.
+
+    outcome: `stored`, or why it is not: `stale`, `deleted`, `dropped`, `too_large`, `refused`.
+    versions, turns: by how many it came later than it was made for, because turns of other groups came first.
+    """
+
+    outcome: str
+    versions: int = 0
+    turns: int = 0
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A turn that waits for the word of the store; versions, turns: as in `Commit`."""
+
+    future: asyncio.Future[Commit]
+    versions: int = 0
+    turns: int = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """A record, and the turns in it that wait. rebases: how often it was put after turns of others."""
+
+    record: SessionRecord
+    waiters: list[Waiter] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+    rebases: int = 0
+
+    def move(self, record: SessionRecord) -> None:
+        """The record goes after turns of others."""
+        for waiter in self.waiters:
+            waiter.versions += record.version - self.record.version
+            waiter.turns += record.turns - self.record.turns
+        self.record = record
