@@ -196,6 +196,6 @@ def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
             *numbers,
             duration(row.up_s),
             Text(row.instance_id),
-            Text(", ".join(f"no {part}" for part in row.degraded) or "-"),
+            Text(", ".join(row.troubles) or "-", style="red" if row.rivals else ""),
         )
     return table

@@ -29,7 +29,10 @@ GRACE_S = 30.0  # for KV and records to be written, and the process to end, afte
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group as its leader tells it. `requests`: all in hand, `running` and `waiting` count choices."""
+    """A group as its leader tells it. `requests`: all in hand, `running` and `waiting` count choices.
+
+    rivals: other leaders that live under the same name; requests go to one of them.
+    """
 
     group: str
     instance_id: str
@@ -41,6 +44,13 @@ class GroupRow:
     requests: int
     up_s: float
     degraded: list[str]
+    rivals: list[str]
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with it, in words."""
+        rivals = [f"{other} has this name too" for other in self.rivals]
+        return rivals + [f"no {part}" for part in self.degraded]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -53,6 +63,7 @@ def rows(report: Report) -> list[GroupRow]:
 
 
 def _rows(report: Report) -> Iterator[GroupRow]:
+    rivals = report.rivals()
     for one in report.of_kind("worker"):
         detail = one.detail
         yield GroupRow(
@@ -66,6 +77,7 @@ def _rows(report: Report) -> Iterator[GroupRow]:
             requests=int(detail.get("requests", 0)),
             up_s=one.uptime_s,
             degraded=[str(part) for part in detail.get("degraded", ())],
+            rivals=rivals.get(one.instance_id, []),
         )
 
 

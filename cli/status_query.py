@@ -22,6 +22,7 @@ from shared.redact import redact
 from shared.settings import BusSettings, load
 
 GATHER_S = 0.3
+LEAVING = {"draining", "stopped"}  # one that ends may overlap with its successor
 CONNECT_S = 1.0
 DEFAULT_NATS = "nats://127.0.0.1:4222"
 
@@ -52,12 +53,31 @@ class Report:
 
     def groups(self) -> list[dict[str, Any]]:
         """By name: each as its leader tells it, with the leader's pid and state, or a `SilentGroup`."""
+        rivals = self.rivals()
         told = [
-            {**one.detail, "state": one.detail.get("state", one.state), "leader_pid": one.pid}
+            {
+                **one.detail,
+                "state": one.detail.get("state", one.state),
+                "leader_pid": one.pid,
+                "rivals": rivals.get(one.instance_id, []),
+            }
             for one in self.of_kind("worker")
         ]
         silent = [group.as_dict() for group in silent_groups(self.services)]
         return sorted(told + silent, key=lambda group: str(group.get("group")))
+
+    def rivals(self) -> dict[str, list[str]]:
+        """By the instance of a leader: the others that live under its group's name."""
+        names: dict[str, list[str]] = {}
+        for one in self.of_kind("worker"):
+            if one.state not in LEAVING:
+                names.setdefault(str(one.detail.get("group")), []).append(one.instance_id)
+        return {
+            one: [other for other in same if other != one]
+            for same in names.values()
+            if len(same) > 1
+            for one in same
+        }
 
     def sessions(self) -> int | None:
         """How many session records the store has; None: nobody knows."""

@@ -75,6 +75,8 @@ def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
         )
         store = state_text(str(group.get("kv_store", {}).get("state", "?")))
         table.add_row(name, state_text(str(group["state"])), str(group.get("model", "")), *counts, store)
+        for other in group.get("rivals", ()):
+            table.add_row("", Text(f"{other} has this name too", style="red"))
         if group.get("failure"):
             table.add_row("", Text(str(group["failure"]), style="red"))
         if group.get("degraded"):

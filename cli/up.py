@@ -123,6 +123,14 @@ def up(  # noqa: PLR0917 (each is an option)
             help="Where the session store listens beside its Unix socket, for tools; 0: nowhere.",
         ),
     ] = 0,
+    stack: Annotated[
+        str,
+        typer.Option(
+            help="What groups' names begin with.  [default: with --nats-url host and a random id]",
+            envvar="RYZ_STACK",
+            show_default=False,
+        ),
+    ] = "",
     redis_dir: Annotated[
         Path | None,
         typer.Option(help="Keep sessions on disk, here.  [default: in memory only]", file_okay=False),
@@ -153,8 +161,10 @@ def up(  # noqa: PLR0917 (each is an option)
     import os  # noqa: PLC0415 (keeps `ryz --help` quick)
 
     from cli.supervisor import runner  # noqa: PLC0415
+    from cli.supervisor.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.supervisor.private import OWN_UMASK  # noqa: PLC0415
     from cli.supervisor.reach import refuse_open_network, require_reachable  # noqa: PLC0415
+    from cli.supervisor.state import StateDir  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # what this command and its services write is for this user only
     runner.refuse_if_up(state_dir)
@@ -185,11 +195,14 @@ def up(  # noqa: PLR0917 (each is an option)
         start_timeout_s=start_timeout,
         redis_memory_share=redis_memory_share,
         open_to_network=open_to_network,
+        stack=stack_name(check_name(stack), StateDir(state_dir), shared=bool(nats_url)),
     )
     if nats_url:
         require_reachable("NATS server", nats_url, "--nats-url")
     if redis_url:
         require_reachable("Redis", redis_url, "--redis-url")
+    if nats_url and not redis_url:
+        require_one_store(nats_url, state_dir)
     runner.run_detached(options) if detach else runner.run_here(options)
 
 

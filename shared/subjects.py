@@ -73,6 +73,11 @@ def warm(group: str) -> str:
     return f"{PREFIX}.kv.warm.{token(group)}"
 
 
+def claim(group: str) -> str:
+    """Where a leader asks whether another one has its group's name."""
+    return f"{PREFIX}.claim.{token(group)}"
+
+
 def drain(group: str) -> str:
     """Where a group's leader is asked to take no more work and to end."""
     return f"{PREFIX}.drain.{token(group)}"

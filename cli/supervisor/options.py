@@ -14,7 +14,10 @@ HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """The options of a start; paths are absolute. Port 0 stands for a free one."""
+    """The options of a start; paths are absolute. Port 0 stands for a free one.
+
+    stack: what the names of groups begin with; empty: nothing.
+    """
 
     state_dir: Path
     model: Path | None
@@ -36,6 +39,7 @@ class UpOptions:
     start_timeout_s: float
     redis_memory_share: float = 0.4
     open_to_network: bool = False
+    stack: str = ""
 
 
 def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli.supervisor.naming import group_name
 from cli.supervisor.options import UpOptions, threads_per_rank
 from cli.supervisor.ports import pick_ports, require_free
 from cli.supervisor.probes import Probes
@@ -125,7 +126,7 @@ def _own_settings(
     if name == "router":
         return {"RYZ_ROUTER_POLICY": options.policy}
     own = {
-        "RYZ_GROUP": name.removeprefix("worker-"),
+        "RYZ_GROUP": group_name(options.stack, int(name.removeprefix("worker-g"))),
         **stores.variables("worker"),
         "RYZ_ENGINE": options.engine,
         "RYZ_MODEL_NAME": options.model_name,

@@ -124,6 +124,11 @@ class Handlers:
             log.warning("breaker tripped", group=heartbeat.group, reason="broken generations",
                         broken_total=heartbeat.broken_total, ended_total=heartbeat.ended_total)  # fmt: skip
             self._metrics.event("group_tripped")
+        elif change == "rival":
+            log.warning("two leaders have one name", group=heartbeat.group,
+                        group_instance=self._fleet.instance_of(heartbeat.group),
+                        ignored_instance=heartbeat.instance_id,
+                        remedy="end one of them, or give it another RYZ_GROUP")  # fmt: skip
         elif change != "ignored":
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip

@@ -57,7 +57,7 @@ class Metrics:
             registry=registry,
         )
         # there from the start, for alerts: to Prometheus a counter that appears with 1 has not grown
-        for event in ("deaf", "group_tripped"):
+        for event in ("deaf", "group_tripped", "heartbeat_rival"):
             self._events.labels(event)
         for loss in get_args(DownReason):
             self._losses.labels(loss)
@@ -103,6 +103,11 @@ class FleetCollector(Collector):
         for state, count in sorted(Tally(str(group.standing(now)) for group in groups).items()):
             states.add_metric([state], count)
         yield states
+        yield GaugeMetricFamily(
+            "ryz_router_group_rivals",
+            "Groups under whose name two leaders live; requests go to one of them.",
+            value=sum(1 for group in groups if self._fleet.rivals.of(group.name, now)),
+        )
         held = GaugeMetricFamily(
             "ryz_router_group_requests", "Requests of a group, estimated.", labels=["group", "kind"]
         )

@@ -15,11 +15,11 @@ def describe(parts: Parts) -> dict[str, Any]:
         "policy": parts.policy.name,
         "pins": len(parts.memory.pins),
         "sessions": len(parts.memory.sessions),
-        "groups": [_group(group, now) for group in parts.fleet.groups()],
+        "groups": [_group(parts, group, now) for group in parts.fleet.groups()],
     }
 
 
-def _group(group: Group, now: float) -> dict[str, Any]:
+def _group(parts: Parts, group: Group, now: float) -> dict[str, Any]:
     view, heartbeat = group.view(now), group.heartbeat
     return {
         "group": group.name,
@@ -27,6 +27,7 @@ def _group(group: Group, now: float) -> dict[str, Any]:
         "lost": group.lost,
         "breaker": str(group.breaker.state(now)),
         "instance_id": heartbeat.instance_id,
+        "rival": parts.fleet.rivals.of(group.name, now),
         "model": heartbeat.model.name,
         "tensor_parallel": heartbeat.tensor_parallel,
         "weight": heartbeat.weight,

@@ -14,6 +14,7 @@ from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
+from services.worker.leader.claim import NameClaim
 from services.worker.leader.drain import HAND_OVER_S
 from services.worker.leader.heartbeat import OnThread
 from services.worker.leader.intake import IntakeLimits
@@ -167,6 +168,14 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         store=SessionsClient(bus),
         registry=service.registry,
     )
+    claim = NameClaim(
+        settings.group,
+        settings.instance_id,
+        bus=bus,
+        wait_s=settings.claim_wait_ms / 1000,
+        state=lambda: leader.state,
+    )
+    stack.push_async_callback(claim.release)
     stack.push_async_callback(leader.stop)
     service.set_detail(leader.detail)
     service.add_check("engine", lambda: leader.state == "ready")
@@ -179,6 +188,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.spawn(end_when_drained(), "end when drained")
     await service.answer_status(bus)
     await service.serve_admin(stack)
+    await claim.take()  # before the first heartbeat, which would have routers give the other one up
     try:
         await leader.start()
     except EngineRefused as error:

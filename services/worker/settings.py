@@ -31,6 +31,13 @@ class Settings(CommonSettings, RedisTlsSettings):
         pattern=r"^[^\x00-\x20\x7f]{0,128}$",
         description="The name callers ask for; empty: the directory's name.",
     )
+    claim_wait_ms: int = Field(
+        default=200,
+        ge=0,
+        le=10_000,
+        description="How long a starting leader waits for the word of one that has its group's name; 0: it "
+        "does not ask.",
+    )
     weight: float = Field(default=1.0, gt=0, le=1000, description="The group's share of the sessions.")
 
     max_running: int = Field(

@@ -51,6 +51,7 @@ def _member(subject: str, queue: str) -> str:
 
 WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
+CLAIM = _all(subjects.claim("_"))
 ANY_INBOX = f"{INBOX}.>"
 
 _GATEWAY = Account(
@@ -81,11 +82,11 @@ _WORKER = Account(
     "leaders of groups",
     publish=(
         _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
-        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, ANY_INBOX,
+        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX,
     ),
     read=(
-        WORK, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, DRAIN, PEER, WARM, subjects.KV_HOLDERS,
-        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
+        WORK, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, DRAIN, PEER, WARM, CLAIM,
+        subjects.KV_HOLDERS, subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
     ),
 )  # fmt: skip
 _KVSTATE = Account(

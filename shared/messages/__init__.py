@@ -14,9 +14,11 @@ from shared.messages.blocks import (
     WarmSession,
 )
 from shared.messages.fleet import (
+    ClaimGroup,
     DownReason,
     DrainGroup,
     Draining,
+    GroupClaimed,
     GroupDown,
     Heartbeat,
     KVRates,
@@ -85,9 +87,9 @@ from shared.messages.sessions import (
 
 __all__ = [
     "Accepted", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted", "BlocksFind",
-    "BlocksFound", "Cancel", "ChatMessage", "Delta", "Done", "DownReason", "DrainGroup", "Draining",
-    "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest", "GroupDown",
-    "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource", "ListModels",
+    "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delta", "Done", "DownReason", "DrainGroup",
+    "Draining", "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest", "GroupClaimed",
+    "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource", "ListModels",
     "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
     "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
     "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",

@@ -88,6 +88,31 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     router_id: str = ""
 
 
+class ClaimGroup(Wire, frozen=True, kw_only=True):
+    """A leader asks, before it takes work, whether another one has its group's name; silence allows it.
+
+    claim_id: of this process, also where instance ids are set by hand. since_ms: when it began, in Unix
+    milliseconds: of two that ask at the same moment the earlier one has the name, then the lower `claim_id`.
+    """
+
+    max_bytes: ClassVar[int] = SMALL
+    group: GroupName
+    instance_id: str
+    claim_id: str
+    host: str = ""
+    since_ms: Milliseconds = 0
+
+
+class GroupClaimed(Wire, frozen=True, kw_only=True):
+    """Answer to `ClaimGroup` by the leader that has the name."""
+
+    max_bytes: ClassVar[int] = SMALL
+    group: GroupName
+    instance_id: str
+    host: str = ""
+    state: State = "ready"
+
+
 class DrainGroup(Wire, frozen=True, kw_only=True):
     """Asks a group's leader to take no new work, to let what runs end or move, and to exit.
 

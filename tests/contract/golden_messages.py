@@ -109,6 +109,10 @@ EXAMPLES: list[m.Wire] = [
         broken_total=2,
     ),
     m.GroupDown(group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1"),
+    m.ClaimGroup(
+        group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
+    ),
+    m.GroupClaimed(group="g0", instance_id="leader-2", host="host-2", state="draining"),
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
     m.ListModels(),

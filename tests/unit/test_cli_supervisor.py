@@ -1,6 +1,7 @@
 """The supervisor's decisions: restarts, ports, the plan, the state file."""
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from cli.console import CommandError
 from cli.supervisor import servers
+from cli.supervisor.naming import check_name, group_name, stack_name
 from cli.supervisor.options import UpOptions, demo_model, find_model, threads_per_rank
 from cli.supervisor.plan import GRACE_S, make_plan
 from cli.supervisor.ports import pick_ports, require_free
@@ -19,6 +21,7 @@ from cli.supervisor.restarts import RestartPolicy
 from cli.supervisor.runner import describe_groups
 from cli.supervisor.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
+from shared.messages.base import ID_PATTERN
 
 SERVERS = {"nats", "redis", "redis-kv"}
 
@@ -334,3 +337,30 @@ async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_pat
     finally:
         child.kill()
     assert await child.wait() == -9
+
+
+async def test_the_groups_of_a_stack_have_its_name(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path, stack="blue"), probes, {})
+    await probes.close()
+    groups = [spec.env["RYZ_GROUP"] for spec in plan.specs if spec.name.startswith("worker")]
+    assert groups == ["blue-g0", "blue-g1"]
+
+
+def test_a_stack_on_a_shared_broker_has_a_name_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    first, second = StateDir(tmp_path / "a"), StateDir(tmp_path / "b")
+    name = stack_name("", first, shared=True)
+    assert name == stack_name("", first, shared=True)
+    assert name != stack_name("", second, shared=True)
+    assert ((tmp_path / "a" / "stack").stat().st_mode & 0o777) == 0o600
+    assert stack_name("", first, shared=False) == ""
+    assert stack_name("blue", first, shared=False) == stack_name("blue", first, shared=True) == "blue"
+    assert re.fullmatch(ID_PATTERN, group_name(name, 63))
+    (tmp_path / "a" / "stack").write_text("no name!\n")
+    assert stack_name("", first, shared=True) not in {name, ""}
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "x" * 49, "é"])
+def test_a_name_that_cannot_be_a_groups_is_refused(name: str) -> None:
+    with pytest.raises(CommandError, match="--stack"):
+        check_name(name)

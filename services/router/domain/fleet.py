@@ -15,11 +15,11 @@ from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
 from services.router.domain.live_view import LiveView
 from services.router.domain.loss import Loss
+from services.router.domain.rivals import Rivals
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
-Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored"]
+Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival"]
 _LEAVING = ("draining", "stopped")
-_REMEMBERED_INSTANCES = 8
 _SILENCE = 3  # intervals
 # Groups share the broker, this router and often a machine. What holds up the heartbeats of all says nothing
 # of any: while nobody is heard for so many intervals, nobody's silence grows, up to that share of its limit.
@@ -61,8 +61,7 @@ class Fleet:
         # the smoothing of their rate: guesses that fade as fast make up for it, and no error of theirs stays
         self._given = DecayingCounts(RATE_HALF_LIFE_S)
         self._groups: dict[str, Group] = {}
-        # instances that were replaced: their late heartbeats count for nothing
-        self._former: dict[str, list[str]] = {}
+        self.rivals = Rivals()
         self._unsettled_until = -inf
         self._heard_at = -inf  # anybody
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
@@ -167,7 +166,7 @@ class Fleet:
             silent_s = heard_up_to - group.heard_at
             if silent_s > self._limits.forget_s:
                 del self._groups[name]
-                self._former.pop(name, None)
+                self.rivals.forget(name)
                 continue
             timeout_s = self._timeout_s(group)
             hushed_s = min(group.hushed_s + hush_s, _MOST_HUSHED * timeout_s)
@@ -264,13 +263,13 @@ class Fleet:
             counts.put(group.name, now, amount)
 
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
-        former = self._former.setdefault(group.name, [])
-        if heartbeat.instance_id in former:
-            return "ignored"
+        name, rival, rivals = group.name, heartbeat.instance_id, self.rivals
+        if rivals.is_former(name, rival) and not (group.lost and rivals.lives(name, rival, now)):
+            tell = heartbeat.state not in _LEAVING and rivals.heard(name, rival, now)
+            return "rival" if tell else "ignored"
         if not group.lost and group.heartbeat.state not in _LEAVING:
             self._lose(group, "silent", now)  # before its time was over: it was started again that soon
-        former.append(group.heartbeat.instance_id)
-        del former[:-_REMEMBERED_INSTANCES]
+        rivals.replaced(name, group.heartbeat.instance_id, now)
         self._groups[group.name] = self._new(heartbeat, now)
         return "restarted"
 

@@ -1,0 +1,118 @@
+"""A group's name has one leader: one that starts asks first, and refuses to start beside a living one.
+
+A leader that has the name answers. One that was killed or is frozen does not, so its successor is held up for
+that silence only. Of two that ask at the same moment each hears of the other; the earlier claim wins.
+"""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+import structlog
+
+from shared import subjects
+from shared.bus.api import Bus, Message, RequestTimedOut, Subscription
+from shared.codec import decode, decode_reply, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import ClaimGroup, GroupClaimed, State
+
+log = structlog.get_logger(__name__)
+LEAVING: frozenset[State] = frozenset({"draining", "stopped"})
+LEAVING_WAIT_S = 30.0  # for one that has the name and is about to end, as in a rolling update
+
+
+class NameClaim:
+    """Of one leader. Call `take` before the first heartbeat, and `release` at the end.
+
+    wait_s: how long a living leader may take to answer; 0: the name is taken without a question.
+    state: the group's, for those that ask.
+    """
+
+    def __init__(
+        self, group: str, instance_id: str, *, bus: Bus, wait_s: float, state: Callable[[], State]
+    ) -> None:
+        self._claim = ClaimGroup(
+            group=group,
+            instance_id=instance_id,
+            claim_id=secrets.token_hex(8),
+            host=socket.gethostname(),
+            since_ms=int(time.time() * 1000),
+        )
+        self._bus = bus
+        self._wait_s = wait_s
+        self._state = state
+        self._earlier: ClaimGroup | None = None  # of one that asked at the same moment
+        self._taken = False
+        self._subscription: Subscription | None = None
+
+    async def take(self) -> None:
+        """Returns when the name is this leader's.
+
+        Raises:
+            InvalidRequest: another leader has it.
+            Unavailable: no broker.
+        """
+        subject = subjects.claim(self._claim.group)
+        self._subscription = await self._bus.subscribe(subject, self._on_claim)
+        give_up_at = time.monotonic() + LEAVING_WAIT_S
+        while self._wait_s:
+            holder = await self._ask(subject)
+            if holder is None:
+                break
+            if holder.state not in LEAVING or time.monotonic() > give_up_at:
+                raise self._refusal(holder.instance_id, holder.host, f"its state is {holder.state}")
+            log.info("waiting for the leader before", holder=holder.instance_id, state=holder.state)
+            await asyncio.sleep(self._wait_s)
+        if self._earlier is not None:
+            raise self._refusal(self._earlier.instance_id, self._earlier.host, "it starts as well")
+        self._taken = True
+
+    async def release(self) -> None:
+        """The name is free; a second call does nothing."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.unsubscribe()
+
+    async def _ask(self, subject: str) -> GroupClaimed | None:
+        """Who has the name; None: no leader answers."""
+        try:
+            answer = await self._bus.request(subject, encode(self._claim), timeout_s=self._wait_s)
+        except RequestTimedOut:
+            return None
+        return decode_reply(answer.data, GroupClaimed)
+
+    async def _on_claim(self, message: Message) -> None:
+        try:
+            theirs = decode(message.data, ClaimGroup)
+        except InvalidRequest as error:
+            log.warning("message not decoded", subject=message.subject, error=error.message)
+            return
+        ours = self._claim
+        if theirs.claim_id == ours.claim_id:
+            return
+        if not self._taken and (theirs.since_ms, theirs.claim_id) < (ours.since_ms, ours.claim_id):
+            self._earlier = theirs
+            return
+        if not message.reply:
+            return
+        log.warning(
+            "another leader asked for this group's name", other=theirs.instance_id, other_host=theirs.host
+        )
+        answer = GroupClaimed(
+            group=ours.group, instance_id=ours.instance_id, host=ours.host, state=self._state()
+        )
+        try:
+            await self._bus.publish(message.reply, encode(answer))
+        except RyzError as error:
+            log.warning("claim not answered", other=theirs.instance_id, problem=error.message)
+
+    def _refusal(self, instance_id: str, host: str, why: str) -> InvalidRequest:
+        group, where = self._claim.group, host or "unknown"
+        return InvalidRequest(
+            f"group {group} has a leader already: instance {instance_id} on host {where} ({why}). Two "
+            "stacks on one broker need different names: give this one another with "
+            "`ryz up --stack NAME` or RYZ_GROUP, or end the other leader first",
+            param="group",
+        )

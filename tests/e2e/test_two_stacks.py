@@ -1,0 +1,128 @@
+"""Two stacks on one broker: groups have names of their own, no answer is a mixture, none is made twice."""
+
+import json
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.kit import ROOT, RYZ, Stack, ryz, wait_for
+from tests.servers import NatsServer
+
+STREAMS = 48
+PROMPTS = [f"Number {number} says:" for number in range(8)]
+NULL = ("--engine", "null", "--groups", "1", "--model-name", "twin")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models of one name and other weights."""
+    folder = tmp_path_factory.mktemp("twins")
+    made = [folder / name / "twin" for name in "ab"]
+    for seed, model in enumerate(made):
+        subprocess.run(
+            [*RYZ, "bench", "make-model", str(model), "--shape", "tiny", "--seed", str(seed)],
+            cwd=ROOT, check=True, capture_output=True,
+        )  # fmt: skip
+    return made
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    server.start()
+    yield server
+    server.stop(kill=True)
+
+
+def begin(folder: Path, *options: str) -> Stack:
+    folder.mkdir()
+    return Stack(folder, *options)
+
+
+def ask(url: str, prompt: str) -> tuple[str, str]:
+    """Which group answered, and what."""
+    body = {"model": "twin", "prompt": prompt, "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-ryz-group"], answer.json()["choices"][0]["text"]
+
+
+def taken(stack: Stack) -> float:
+    """Requests that the groups of a stack have ended."""
+    shown = ryz("status", "--json", cwd=stack.folder)
+    own = {service.pid for service in stack.state.services}
+    total = 0.0
+    for service in json.loads(shown.stdout)["services"]:
+        if service["service"] == "worker" and service["pid"] in own:
+            metrics = httpx.get(f"{service['detail']['admin_url']}/metrics").text
+            total += sum(
+                float(line.rpartition(" ")[2])
+                for line in metrics.splitlines()
+                if line.startswith("ryz_worker_requests_total{")
+            )
+    return total
+
+
+def test_no_answer_is_a_mixture_and_none_is_made_twice(
+    nats: NatsServer, redis_url: str, models: list[Path], tmp_path: Path
+) -> None:
+    shared = ("--nats-url", nats.url, "--redis-url", redis_url, "--groups", "1", "--tensor-parallel", "1")
+    with (
+        begin(tmp_path / "a", "--model", str(models[0]), *shared) as first,
+        begin(tmp_path / "b", "--model", str(models[1]), *shared) as second,
+    ):
+        urls = [stack.await_ready().state.url for stack in (first, second)]
+        with ThreadPoolExecutor(12) as pool:
+            asked = [(urls[number % 2], PROMPTS[number % len(PROMPTS)]) for number in range(STREAMS)]
+            answers = list(pool.map(lambda one: ask(*one), asked))
+        texts: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for (_, prompt), (group, text) in zip(asked, answers, strict=True):
+            texts[group][prompt].add(text)
+        assert len(texts) == 2, "each stack has a group of its own"
+        assert all(len(said) == 1 for by_prompt in texts.values() for said in by_prompt.values()), texts
+        one, other = (set().union(*by_prompt.values()) for by_prompt in texts.values())
+        assert not one & other, "the weights differ"
+        assert taken(first) + taken(second) == STREAMS
+        for stack in (first, second):
+            assert stack.end() == 0
+
+
+def test_a_second_stack_with_the_same_names_refuses_to_start_and_a_killed_leader_is_back_soon(
+    nats: NatsServer, redis_url: str, tmp_path: Path
+) -> None:
+    shared = ("--nats-url", nats.url, "--redis-url", redis_url, *NULL)
+    with begin(tmp_path / "a", "--stack", "same", *shared) as first:
+        url = first.await_ready().state.url
+        with begin(tmp_path / "b", "--stack", "same", *shared) as second:
+            assert second.process.wait(timeout=50) != 0
+            told = second.output.read_text()
+        assert "worker cannot start: group same-g0 has a leader already: instance " in told
+        assert "--stack NAME" in told
+        assert ask(url, "hello")[0] == "same-g0"
+
+        pid = first.pid_of("worker-g0")
+        subprocess.run(["kill", "-9", str(pid)], check=True)
+        began = time.monotonic()
+        wait_for(lambda: first.pid_of("worker-g0") not in {pid, 0}, "the leader is started again")
+        wait_for(
+            lambda: next(one.ready for one in first.state.services if one.name == "worker-g0"),
+            "the leader serves again",
+        )
+        print(f"back after {time.monotonic() - began:.2f} s")
+        assert ask(url, "hello")[0] == "same-g0"
+        assert first.end() == 0
+
+
+def test_a_second_stack_with_a_store_of_its_own_is_refused(nats: NatsServer, tmp_path: Path) -> None:
+    with begin(tmp_path / "a", "--nats-url", nats.url, *NULL) as first:
+        first.await_ready()
+        refused = ryz("up", "--port", "0", "--nats-url", nats.url, *NULL, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "--redis-url" in refused.stderr + refused.stdout
+        assert first.end() == 0
