@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from cli.console import fail
-from cli.supervisor.state import StateDir, write_private
+from cli.supervisor.private import write_private
+from cli.supervisor.state import StateDir
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")
 HOST_CHARS = 24
