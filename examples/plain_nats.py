@@ -37,6 +37,16 @@ def broker_url() -> str:
         return "nats://127.0.0.1:4222"
 
 
+def caller_subjects(url: str) -> str:
+    """What our subjects begin with: the broker lets a user speak for its own tenant only.
+
+    The tenant is called as the user unless `RYZ_NATS_TENANT` says otherwise. A broker without accounts has no
+    users, and callers there are believed.
+    """
+    user = urlsplit(url).username if urlsplit(url).password else ""
+    return f"ryz.v1.tenant.{os.environ.get('RYZ_NATS_TENANT') or user}.{user}" if user else "ryz.v1"
+
+
 class Failed(Exception):
     """The generation ended with an error; the text starts with its code."""
 
@@ -50,8 +60,9 @@ def token(name: str) -> str:
 class Generation:
     """One request: frames come in, in whatever order, and go out by number."""
 
-    def __init__(self, nc: Client, request: dict[str, Any], timeout_s: float) -> None:
+    def __init__(self, nc: Client, subjects: str, request: dict[str, Any], timeout_s: float) -> None:
         self.nc = nc
+        self.subjects = subjects
         self.request = request
         self.timeout_s = timeout_s
         self.group = ""
@@ -99,7 +110,7 @@ class Generation:
     async def publish(self) -> None:
         """The same bytes may be published any number of times: nothing starts twice."""
         await self.nc.publish(
-            f"ryz.v1.generate.{token(self.request['model'])}",
+            f"{self.subjects}.generate.{token(self.request['model'])}",
             msgpack.packb(self.request),
             reply=f"{self.request['reply_to']}.no-router",
             headers={"Ryz-Timeout-Ms": str(int(self.timeout_s * 1000))},
@@ -127,7 +138,9 @@ class Generation:
     async def ask_for_missing(self) -> None:
         resend = {"request_id": self.request["request_id"], "from_seq": self.next_seq}
         try:
-            answer = await self.nc.request(f"ryz.v1.resend.{self.group}", msgpack.packb(resend), timeout=1)
+            answer = await self.nc.request(
+                f"{self.subjects}.resend.{self.group}", msgpack.packb(resend), timeout=1
+            )
         except nats.errors.Error as error:
             raise Failed(f"group_lost: group {self.group} does not answer") from error
         reply = msgpack.unpackb(answer.data, strict_map_key=False)
@@ -163,7 +176,7 @@ class Generation:
 
     async def cancel(self) -> None:
         """Tells the group, or every group, that the answer is no longer wanted."""
-        subject = f"ryz.v1.cancel.{self.group}" if self.group else "ryz.v1.cancel"
+        subject = f"{self.subjects}.cancel.{self.group}" if self.group else f"{self.subjects}.cancel"
         await self.nc.publish(subject, msgpack.packb({"request_id": self.request["request_id"]}))
 
 
@@ -192,7 +205,8 @@ async def connect(url: str) -> Client:
 
 
 async def main(args: argparse.Namespace) -> None:
-    nc = await connect(args.nats_url or broker_url())
+    url = args.nats_url or broker_url()
+    nc = await connect(url)
     try:
         request: dict[str, Any] = {
             "request_id": secrets.token_hex(12),
@@ -203,7 +217,7 @@ async def main(args: argparse.Namespace) -> None:
         }
         if args.session:
             request["session"] = {"session_id": args.session}
-        await Generation(nc, request, args.timeout).run()
+        await Generation(nc, caller_subjects(url), request, args.timeout).run()
     finally:
         await nc.close()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from shared.bus.accounts import caller_by
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.errors import RyzError
@@ -39,9 +40,14 @@ async def main(args: argparse.Namespace) -> None:
     # our libraries log with structlog; what this program has to tell goes through `RyzError` instead
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with AsyncExitStack() as stack:
-        bus = await NatsBus.connect(args.nats_url or broker_url(), name="example", connect_wait_s=3)
+        url = args.nats_url or broker_url()
+        bus = await NatsBus.connect(url, name="example", connect_wait_s=3)
         stack.push_async_callback(bus.close)
-        client = InferenceClient(bus)  # one for the whole process, for any number of requests at once
+        # the broker knows this service by the user in the URL; what it asks for belongs to that user's tenant
+        caller = caller_by(url, os.environ.get("RYZ_NATS_TENANT", ""))
+        client = InferenceClient(
+            bus, caller=caller
+        )  # one for the process, for any number of requests at once
         await client.start()
         stack.push_async_callback(client.close)
 

@@ -36,6 +36,13 @@ SUBJECTS = [
     SubjectRow(_each(subjects.cancel("_"), "group"), "Cancel", "callers", LEADER),
     SubjectRow(f"`{subjects.CANCEL_ALL}`", "Cancel, while no group is known", "callers", "all leaders"),
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
+    SubjectRow(
+        f"`{subjects.TENANTS}<tenant>.<user>.generate.<model>`; there, too, `resend.<group>`, "
+        "`cancel.<group>` and `cancel`",
+        "as above",
+        "services outside",
+        "as above",
+    ),
     SubjectRow(_each(subjects.HEARTBEAT_ALL, "group"), "Heartbeat", "leaders", "all routers"),
     SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
@@ -109,8 +116,12 @@ The broker's address is the one that `RYZ_NATS_URL` gives the services. `ryz up`
 `--nats-port` says otherwise; it prints the address with a user and a password for services outside.
 
 Where the broker has [accounts](security.md), each user reads inboxes that begin with `{INBOX}.<user>.` and no
-others; nats-py wants `inbox_prefix` for that. The user `outside` may publish requests, cancel them and ask
-for lost frames; it may not read `GroupDown`, so that a lost group shows by its silence.
+others; nats-py wants `inbox_prefix` for that. The user of a service outside may publish requests, cancel them
+and ask for lost frames, all on subjects that begin with `{subjects.TENANTS}<tenant>.<user>.`; those of the
+user `outside` begin with `{subjects.TENANTS}outside.outside.`. It leaves the `tenant` of messages out, since
+the subject's counts; request ids are its tenant's own; `reply_to` and the NATS reply subject lie in its own
+inbox. Its `priority` is at most what the router lets it have, its `kv` and `note` are ignored, and a later
+`attempt` gives it no precedence. It may not read `GroupDown`, so that a lost group shows by its silence.
 
 ## Subjects
 

@@ -13,7 +13,9 @@ from typing import Literal, NoReturn, TypeVar
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.bus.accounts import caller_by
 from shared.redact import redact
+from shared.subjects import Caller
 from shared.tls import with_files
 
 ENV_PREFIX = "RYZ_"
@@ -40,6 +42,11 @@ class BusSettings(BaseSettings):
         pattern=r"^([A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*)?$",
         description="Where answers come; default: `_INBOX.` and the user in the broker's URL, or `_INBOX`.",
     )
+    nats_tenant: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_-]{0,64}$",
+        description="For services outside: the tenant of the broker's user; default: the user's name.",
+    )
     nats_ca: str = Field(
         default="",
         description="A PEM file with the authorities that may have signed the broker's certificate; with "
@@ -49,6 +56,10 @@ class BusSettings(BaseSettings):
         default="", description="A PEM file with our certificate, for a broker that asks for one."
     )
     nats_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+
+    def caller(self, url: str = "") -> Caller | None:
+        """Who a service outside is by the broker's URL; None: none of those. See `caller_by`."""
+        return caller_by(url or self.nats_url, self.nats_tenant)
 
 
 class RedisTlsSettings(BaseSettings):

@@ -3,6 +3,8 @@
 Names that come from outside (models) are escaped, so that no name can contain a dot, a wildcard or a space.
 """
 
+from typing import NamedTuple
+
 VERSION = "v1"
 PREFIX = f"ryz.{VERSION}"
 
@@ -30,6 +32,8 @@ ATTACH = f"{PREFIX}.attach"
 # The broker's own news of a client that is gone, where its configuration brings them there; JSON, not ours
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
 
+TENANTS = f"{PREFIX}.tenant."  # what callers outside may use begins so; tenant and user come next
+
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
 
@@ -43,9 +47,36 @@ def token(name: str) -> str:
     return "".join(c if c in _PLAIN else "".join(f"={b:02X}" for b in c.encode()) for c in name)
 
 
-def generate(model: str) -> str:
+class Caller(NamedTuple):
+    """A service outside, as the broker knows it: its user may publish on the subjects of this pair only."""
+
+    tenant: str
+    user: str
+
+
+ANY_CALLER = Caller("*", "*")  # in the subjects that routers and leaders subscribe to
+
+
+def _callers(caller: Caller | None) -> str:
+    return PREFIX if caller is None else f"{TENANTS}{caller.tenant}.{caller.user}"
+
+
+def caller_of(subject: str) -> Caller | None:
+    """Who has published there, by the broker's word; None: one of the services, which are believed."""
+    if not subject.startswith(TENANTS):
+        return None
+    tenant, user, _ = subject.removeprefix(TENANTS).split(".", 2)
+    return Caller(tenant, user)
+
+
+def generate(model: str, caller: Caller | None = None) -> str:
     """Where a caller publishes a `GenerateRequest`; the routers' queue group listens."""
-    return f"{PREFIX}.generate.{token(model)}"
+    return f"{_callers(caller)}.generate.{token(model)}"
+
+
+def generate_all(caller: Caller) -> str:
+    """Where requests of callers outside arrive, for every model."""
+    return f"{_callers(caller)}.generate.*"
 
 
 def work(group: str) -> str:
@@ -53,14 +84,19 @@ def work(group: str) -> str:
     return f"{PREFIX}.work.{token(group)}"
 
 
-def cancel(group: str) -> str:
-    """Where a caller cancels a request that this group accepted. `CANCEL_ALL` reaches every leader."""
-    return f"{PREFIX}.cancel.{token(group)}"
+def cancel(group: str, caller: Caller | None = None) -> str:
+    """Where a caller cancels a request that this group accepted."""
+    return f"{_callers(caller)}.cancel.{token(group)}"
 
 
-def resend(group: str) -> str:
+def cancel_all(caller: Caller | None = None) -> str:
+    """Where a caller cancels a request while it knows no group; every leader listens."""
+    return f"{_callers(caller)}.cancel"
+
+
+def resend(group: str, caller: Caller | None = None) -> str:
     """Where a caller asks a group's leader for frames that it missed."""
-    return f"{PREFIX}.resend.{token(group)}"
+    return f"{_callers(caller)}.resend.{token(group)}"
 
 
 def peer(group: str) -> str:

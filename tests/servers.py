@@ -11,15 +11,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
+from cli.bus_users.hashing import hash_password
 from cli.supervisor.store import find_redis
+from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
 from shared.redis_accounts import acl_file
+from shared.subjects import Caller
 
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 10.0
@@ -101,16 +104,24 @@ class NatsServer(ServerProcess):
 
 
 class GuardedNats(ServerProcess):
-    """A broker with the accounts and limits of a deployment; `more` goes before `deploy/nats.conf`."""
+    """A broker with the accounts and limits of a deployment; `more` goes before `deploy/nats.conf`.
 
-    def __init__(self, folder: Path, more: str = "") -> None:
+    callers: services outside, besides the user `outside` that every broker has.
+    """
+
+    def __init__(self, folder: Path, more: str = "", callers: Collection[Caller] = ()) -> None:
         port = free_port()
         self.passwords = {user: f"p{secrets.token_hex(8)}" for user in ACCOUNTS}
+        words = {caller: f"p{secrets.token_hex(8)}" for caller in callers}
+        self.passwords |= {caller.user: word for caller, word in words.items()}
         self.log = folder / f"nats-{port}.log"
         config = folder / f"nats-{port}.conf"
-        config.write_text(f"{more}\n{(ROOT / 'deploy' / 'nats.conf').read_text()}")
+        text = (ROOT / "deploy" / "nats.conf").read_text()
+        if callers:
+            text = nats_conf.render({caller: hash_password(word) for caller, word in words.items()})
+        config.write_text(f"{more}\n{text}")
         command = [find_binary("nats-server"), "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
-        env = {ACCOUNTS[user].password_variable: word for user, word in self.passwords.items()}
+        env = {ACCOUNTS[user].password_variable: self.passwords[user] for user in ACCOUNTS}
         super().__init__([*command, "-l", str(self.log)], port, env)
 
     def url(self, user: str, scheme: str = "nats", host: str = "127.0.0.1") -> str:

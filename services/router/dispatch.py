@@ -92,13 +92,14 @@ class Dispatcher:
     def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
         """The decision, and the view it was made on; a copy needs none."""
         duplicates, request_id, attempt = self._memory.duplicates, incoming.request_id, incoming.attempt
-        earlier = duplicates.group_of(request_id, attempt, now)
+        tenant = incoming.asker.tenant
+        earlier = duplicates.group_of(tenant, request_id, attempt, now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
         # a group that gave it back may not have told yet that it drains, or beat once more before it went
-        avoid = duplicates.group_of(request_id, attempt - 1, now) if attempt else None
+        avoid = duplicates.group_of(tenant, request_id, attempt - 1, now) if attempt else None
         view = self._fleet.view(facts.model, now, avoid or "")
-        pinned = self._memory.pins.group_of(incoming.asker.tenant, incoming.session_id)
+        pinned = self._memory.pins.group_of(tenant, incoming.session_id)
         return view, choose(facts, view, now, policy=self._policy, pinned=pinned)
 
     async def _send(
@@ -113,8 +114,13 @@ class Dispatcher:
             last_group=facts.last_group,
             router_id=self._router_id,
         )
-        instance_id = self._fleet.instance_of(chosen.group)
-        work = Work(request=incoming.data, route=route, reply_to=incoming.reply_to, instance_id=instance_id)
+        work = Work(
+            request=incoming.data,
+            route=route,
+            reply_to=incoming.reply_to,
+            instance_id=self._fleet.instance_of(chosen.group),
+            outside=incoming.outside,
+        )
         data = encode(work)
         headers = incoming.headers
         if incoming.deadline is not None:
@@ -137,7 +143,9 @@ class Dispatcher:
             memory.forwards.pop(incoming.key, now)
             await self.fail(_sender(incoming), error, "broker")
             return False
-        memory.duplicates.remember(incoming.request_id, incoming.attempt, chosen.group, now)
+        memory.duplicates.remember(
+            incoming.asker.tenant, incoming.request_id, incoming.attempt, chosen.group, now
+        )
         memory.sessions.sent(facts, incoming.asker, chosen.group, now)
         memory.balance.add(chosen.group, now)
         return True

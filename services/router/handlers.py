@@ -11,6 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.router.dispatch import Dispatcher
+from services.router.domain.rate import UserRates
 from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
 from services.router.losses import Losses
@@ -18,7 +19,7 @@ from services.router.parts import Parts
 from shared import subjects
 from shared.bus import Message, Subscription
 from shared.codec import decode, encode
-from shared.errors import InvalidRequest, RyzError
+from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
 
 LOOKUPS_AT_ONCE = 256
@@ -39,6 +40,7 @@ class Handlers:
         self._settings = parts.settings
         self._clock = parts.clock
         self._taking: list[Subscription] = []
+        self._rates = UserRates(parts.settings.router_outside_rps)
         asks = parts.settings.router_policy == "state_server"
         timeout_s = parts.settings.router_lookup_timeout_s
         self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
@@ -54,14 +56,13 @@ class Handlers:
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
         self._taking = [
             await self._bus.subscribe(
-                subjects.GENERATE_ALL,
-                self.on_generate,
-                queue=queue,
-                max_concurrent=at_once,
-                max_pending=max_pending,
-            ),
-            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending),
+                subject, self.on_generate, queue=queue, max_concurrent=at_once, max_pending=max_pending
+            )
+            for subject in (subjects.GENERATE_ALL, subjects.generate_all(subjects.ANY_CALLER))
         ]
+        self._taking.append(
+            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending)
+        )
 
     async def leave(self) -> None:
         """Takes no more requests; what the broker had handed to this process already is dispatched.
@@ -80,7 +81,11 @@ class Handlers:
         """A caller's request."""
         now = self._clock()
         try:
-            incoming = read(message, now)
+            self._check_rate(subjects.caller_of(message.subject), now)
+            incoming = read(message, now, self._settings.router_outside_max_priority)
+        except Overloaded as error:
+            await self._dispatcher.fail(sender(message), error, "user_rate")
+            return
         except RyzError as error:
             await self._dispatcher.fail(sender(message), error, "invalid")
             return
@@ -144,6 +149,16 @@ class Handlers:
         if message.reply:
             await self._bus.publish(
                 message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
+            )
+
+    def _check_rate(self, caller: subjects.Caller | None, now: float) -> None:
+        wait_s = self._rates.wait_s(caller.user, now) if caller is not None else 0.0
+        if caller is not None and wait_s:
+            raise Overloaded(
+                f"user {caller.user} makes more than {self._settings.router_outside_rps:g} requests a second "
+                "(RYZ_ROUTER_OUTSIDE_RPS)",
+                reason="user_rate",
+                retry_after_s=wait_s,
             )
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:

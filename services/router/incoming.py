@@ -7,14 +7,15 @@ import msgspec
 
 from services.router.domain.decision import RequestFacts
 from services.router.domain.sessions import Asker
+from services.router.outside import check_reply_to, confine
 from shared.bus import Message
-from shared.bus.subject import check_subject
-from shared.codec import decode, fields_of
+from shared.bus.subject import can_answer
+from shared.codec import decode, encode, fields_of
 from shared.errors import InvalidRequest
 from shared.identity import routing_key
 from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN, MAX_ATTEMPT
-from shared.subjects import HEADER_TIMEOUT, PREFIX
+from shared.subjects import HEADER_TIMEOUT, caller_of
 from shared.telemetry.traces import carry
 
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
@@ -34,11 +35,12 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     facts: RequestFacts
     deadline: float | None
     headers: dict[str, str]
+    outside: bool = False
 
     @property
     def key(self) -> str:
-        """Names this attempt of the request, as one token of a subject."""
-        return f"{self.request_id}-{self.attempt}"
+        """Names this attempt of the request, as one token of a subject; ids are unique in a tenant only."""
+        return f"{self.asker.tenant}={self.request_id}-{self.attempt}"
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -49,13 +51,16 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     reply_to: str  # empty: nobody
 
 
-def read(message: Message, now: float) -> Incoming:
+def read(message: Message, now: float, max_outside_priority: int = 0) -> Incoming:
     """The request in a message that arrived `now`.
 
+    The bytes of a service go on untouched; those of a caller outside are made anew of what it may say.
+
     Raises:
-        InvalidRequest: it is no `GenerateRequest`, or one that no leader could use.
+        InvalidRequest: it is no `GenerateRequest`, or one that no leader could use, or of a caller outside
+            that may not say what it says.
     """
-    request = decode(message.data, GenerateRequest)
+    request, data, caller = decode(message.data, GenerateRequest), message.data, caller_of(message.subject)
     given = [
         name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
     ]
@@ -66,11 +71,10 @@ def read(message: Message, now: float) -> Incoming:
             param=given[1] if given else "messages",
         )
     reply_to = request.reply_to or message.reply
-    if not can_answer(reply_to):
-        raise InvalidRequest(
-            f"reply_to: {reply_to[:64]!r} is no subject for answers; name one of your own inbox",
-            param="reply_to",
-        )
+    check_reply_to(reply_to, caller)
+    if caller is not None:
+        request = confine(request, caller, max_outside_priority)
+        data = encode(request)
     left_ms = read_timeout_ms(message.headers)
     session = request.session
     facts = RequestFacts(
@@ -78,10 +82,10 @@ def read(message: Message, now: float) -> Incoming:
         routing_key(request),
         len(message.data) // _BYTES_PER_TOKEN,
         priority=request.priority,
-        resumed=request.attempt > 0,
+        resumed=request.attempt > 0 and caller is None,
     )
     return Incoming(
-        data=message.data,
+        data=data,
         request_id=request.request_id,
         attempt=request.attempt,
         asker=_asker(request),
@@ -90,6 +94,7 @@ def read(message: Message, now: float) -> Incoming:
         facts=facts,
         deadline=now + left_ms / 1000 if left_ms is not None else None,
         headers=carry(message.headers),
+        outside=caller is not None,
     )
 
 
@@ -128,17 +133,6 @@ def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
     return left_ms
 
 
-def can_answer(reply_to: str) -> bool:
-    """Whether answers may go there: a subject, and none of those that services listen on."""
-    if not reply_to or reply_to.startswith(f"{PREFIX}."):
-        return False
-    try:
-        check_subject(reply_to)
-    except InvalidRequest:
-        return False
-    return True
-
-
 def sender(message: Message) -> Sender:
     """Whom to tell that a message is no use: by what can be read of it, else by its reply subject."""
     fields = fields_of(message.data)  # broken bytes tell nothing, the reply subject may
@@ -147,9 +141,10 @@ def sender(message: Message) -> Sender:
     candidates = (
         name for name in (request_id, last) if isinstance(name, str) and _REQUEST_ID.fullmatch(name)
     )
-    found = reply_to if isinstance(reply_to, str) and can_answer(reply_to) else message.reply
+    caller = caller_of(message.subject)
+    found = reply_to if isinstance(reply_to, str) and can_answer(reply_to, caller) else message.reply
     return Sender(
         request_id=next(candidates, "unknown"),
         attempt=attempt if type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT else 0,
-        reply_to=found if can_answer(found) else "",
+        reply_to=found if can_answer(found, caller) else "",
     )

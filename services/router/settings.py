@@ -131,6 +131,15 @@ class Settings(CommonSettings):
         le=1_000_000,
         description="Requests that may wait in a router; more are dropped.",
     )
+    router_outside_rps: float = Field(
+        default=500.0,
+        ge=0,
+        le=1e6,
+        description="Requests a second that a router takes of each bus user outside; 0: no limit.",
+    )
+    router_outside_max_priority: int = Field(
+        default=0, ge=-10, le=10, description="A request of a bus user outside has at most that priority."
+    )
     router_breaker_failures: int = Field(
         default=3,
         ge=1,

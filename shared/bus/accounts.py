@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from shared import subjects
+from shared.subjects import ANY_CALLER, Caller
 
 INBOX = "_INBOX"
 ACCOUNT = "RYZ"
@@ -71,6 +72,7 @@ _ROUTER = Account(
     publish=(WORK, subjects.GROUP_DOWN, subjects.SESSION_GET, subjects.PINS, ANY_INBOX),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
+        _member(subjects.generate_all(ANY_CALLER), subjects.ROUTER_QUEUE),
         _member(subjects.MODELS, subjects.ROUTER_QUEUE),
         _member(subjects.SESSION_ROUTE, subjects.ROUTER_QUEUE),
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.BROKER_DISCONNECT, subjects.SESSION_TURNS,
@@ -85,8 +87,11 @@ _WORKER = Account(
         subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX,
     ),
     read=(
-        WORK, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, DRAIN, PEER, WARM, CLAIM,
-        subjects.KV_HOLDERS, subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
+        WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
+        *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
+        subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM,
+        subjects.KV_HOLDERS,
+        subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
     ),
 )  # fmt: skip
 _KVSTATE = Account(
@@ -114,15 +119,41 @@ _CLI = Account(
         subjects.BLOCKS_FIND,
     ),
 )  # fmt: skip
-_OUTSIDE = Account(
-    "outside",
-    "services of yours that have text generated",
-    publish=(subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL),
-)
-
-ACCOUNTS: Mapping[str, Account] = {
-    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _CLI, _OUTSIDE)
+OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant
+SERVICES: Mapping[str, Account] = {
+    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _CLI)
 }
+
+
+def outside(caller: Caller) -> Account:
+    """The account of a service outside: it has text generated, for its tenant, and no more."""
+    return Account(
+        caller.user,
+        f"a service of yours, tenant `{caller.tenant}`",
+        publish=(
+            subjects.generate_all(caller),
+            _all(subjects.resend("_", caller)),
+            _all(subjects.cancel("_", caller)),
+            subjects.cancel_all(caller),
+        ),
+    )
+
+
+ACCOUNTS: Mapping[str, Account] = {**SERVICES, OUTSIDE: outside(Caller(OUTSIDE, OUTSIDE))}
+
+
+def caller_by(url: str, tenant: str = "") -> Caller | None:
+    """Who a service outside is by the URL that it connects with; its tenant has the user's name unless told.
+
+    None: it is one of our services, or the broker has no accounts.
+    """
+    user = user_of(url)
+    return Caller(tenant or user, user) if user and user not in SERVICES else None
+
+
+def in_inbox(subject: str, caller: Caller | None) -> bool:
+    """Whether that caller itself reads there. What services name is believed."""
+    return caller is None or subject.startswith(f"{inbox_prefix(caller.user)}.")
 
 
 def inbox_prefix(user: str) -> str:

@@ -5,10 +5,12 @@ when one of them is out of date. No secret is in it: nats-server takes the passw
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from shared import subjects
-from shared.bus.accounts import ACCOUNT, ACCOUNTS, DISCONNECT_EVENT, SYSTEM_ACCOUNT, Account
+from shared.bus.accounts import ACCOUNT, ACCOUNTS, DISCONNECT_EVENT, SYSTEM_ACCOUNT, Account, outside
+from shared.subjects import Caller
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG, PAGE = ROOT / "deploy" / "nats.conf", ROOT / "docs" / "security.md"
@@ -35,9 +37,14 @@ ping_max: 3 # so many pings without an answer
 """
 
 
-def render() -> str:
-    """The whole file."""
-    users = "\n".join(_user(account) for account in ACCOUNTS.values())
+def render(callers: Mapping[Caller, str] | None = None) -> str:
+    """The whole file. callers: services outside besides `outside`, with the bcrypt hash of their password."""
+    users = "\n".join(
+        [
+            *(_user(account, f"${account.password_variable}") for account in ACCOUNTS.values()),
+            *(_user(outside(caller), f'"{hashed}"') for caller, hashed in (callers or {}).items()),
+        ]
+    )
     event = DISCONNECT_EVENT.format(account=ACCOUNT)
     return f"""{HEAD}
 {LIMITS}
@@ -84,7 +91,7 @@ def _short(subject: str) -> str:
     return subject.removeprefix(f"{subjects.PREFIX}.")
 
 
-def _user(account: Account) -> str:
+def _user(account: Account, password: str) -> str:
     answers = (
         '\n          allow_responses: { max: -1, expires: "1m" } # to whoever has asked'
         if account.answers
@@ -93,7 +100,7 @@ def _user(account: Account) -> str:
     return f"""\
       # {account.who.replace("`", "")}
       {{
-        user: {account.user}, password: ${account.password_variable}
+        user: {account.user}, password: {password}
         permissions {{
           publish {{ allow: [{_listed(account.publish)}
           ] }}

@@ -2,7 +2,9 @@
 
 import re
 
+from shared.bus.accounts import in_inbox
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
+from shared.subjects import PREFIX, Caller
 
 _PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
 _PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
@@ -12,6 +14,16 @@ def check_subject(subject: str) -> None:
     """Raises `InvalidRequest` unless one can publish there: tokens and dots, no wildcard, no space."""
     if not _PLAIN.fullmatch(subject):
         raise InvalidRequest(f"{subject!r} is no subject that one can publish to", param="subject")
+
+
+def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
+    """Whether answers to that caller may go there.
+
+    It is a subject, none that services listen on, and of a caller outside in its own inbox.
+    """
+    if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
+        return False
+    return _PLAIN.fullmatch(reply_to) is not None
 
 
 def check_pattern(pattern: str) -> None:

@@ -115,7 +115,10 @@ async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
 async def _stop_others(bus: Bus, others: Iterable[_Found]) -> None:
     for one in others:
         cancel = Cancel(
-            request_id=one.request.request_id, reason="it goes on elsewhere", attempt=one.request.attempt
+            request_id=one.request.request_id,
+            reason="it goes on elsewhere",
+            attempt=one.request.attempt,
+            tenant=one.request.tenant,
         )
         try:
             await bus.publish(subjects.cancel(one.answer.group), encode(cancel))

@@ -37,13 +37,25 @@ class InferenceClient:
     stats: what went wrong with frames so far, for metrics.
     """
 
-    def __init__(self, bus: Bus, settings: ClientSettings | None = None) -> None:
+    def __init__(
+        self, bus: Bus, settings: ClientSettings | None = None, *, caller: subjects.Caller | None = None
+    ) -> None:
+        """Speaks over a bus.
+
+        Args:
+            bus: where the fleet is.
+            settings: patience and bounds.
+            caller: who a service outside is on the broker (`BusSettings.caller`): its requests are its
+                tenant's. None: one of our services, which name the tenant of each request, or a broker
+                without accounts.
+        """
         self.stats = AssemblyStats()
         self._bus = bus
         self._settings = settings or ClientSettings()
         self._open: dict[str, GenerationStream] = {}
         self._inbox = bus.new_inbox()
-        self._errands = Errands(bus, self._settings, self._inbox)
+        self._caller = caller
+        self._errands = Errands(bus, self._settings, self._inbox, caller)
         self._reply_to = f"{self._inbox}.f"
         self._subscriptions: list[Subscription] = []
         self._budget = RetryBudget(self._settings.retries_per_s)
@@ -68,11 +80,10 @@ class InferenceClient:
         return self._reply_to
 
     async def start(self) -> None:
-        """Subscribes for answers, and for news of groups that are lost."""
-        self._subscriptions = [
-            await self._bus.subscribe(f"{self._inbox}.>", self._arrived),
-            await self._bus.subscribe(subjects.GROUP_DOWN, self._group_down),
-        ]
+        """Subscribes for answers, and for news of groups that are lost, which callers outside do not get."""
+        self._subscriptions = [await self._bus.subscribe(f"{self._inbox}.>", self._arrived)]
+        if self._caller is None:
+            self._subscriptions.append(await self._bus.subscribe(subjects.GROUP_DOWN, self._group_down))
 
     async def close(self) -> None:
         """Cancels what runs and stops listening."""

@@ -22,17 +22,20 @@ log = structlog.get_logger(__name__)
 class Errands:
     """Of one client; `inbox` is where the broker says that nobody listens."""
 
-    def __init__(self, bus: Bus, settings: ClientSettings, inbox: str) -> None:
+    def __init__(
+        self, bus: Bus, settings: ClientSettings, inbox: str, caller: subjects.Caller | None = None
+    ) -> None:
         self._bus = bus
         self._settings = settings
         self._inbox = inbox
+        self._caller = caller
         self._loop = asyncio.get_running_loop()
 
     async def publish(self, stream: GenerationStream, data: bytes) -> None:
         """Publishes a request, with the time that it has left; raises what `Bus.publish` raises."""
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         await self._bus.publish(
-            subjects.generate(stream.request.model),
+            subjects.generate(stream.request.model, self._caller),
             data,
             reply=f"{self._inbox}.{stream.request_id}",
             headers={**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)},
@@ -44,7 +47,12 @@ class Errands:
             error = stream.assembly.error
             reason = error.message if error is not None and not stream.group else "cancelled"
             await self.tell_cancel(
-                stream.request_id, command.group, reason, command.attempt, command.instance_id
+                stream.request_id,
+                command.group,
+                reason,
+                command.attempt,
+                command.instance_id,
+                tenant=stream.request.tenant,
             )
         elif isinstance(command, Publish):
             self._tell_attempt(stream, command)
@@ -65,10 +73,13 @@ class Errands:
             attempt=assembly.attempt,
             from_seq=command.from_seq,
             instance_id=command.instance_id,
+            tenant=stream.request.tenant,
         )
         try:
             answer = await self._bus.request(
-                subjects.resend(command.group), encode(request), timeout_s=self._settings.resend_timeout_s
+                subjects.resend(command.group, self._caller),
+                encode(request),
+                timeout_s=self._settings.resend_timeout_s,
             )
             reply = decode(answer.data, ResendReply)
         except (Unavailable, InvalidRequest) as error:
@@ -127,11 +138,20 @@ class Errands:
         reason: str,
         attempt: int = MAX_ATTEMPT,
         instance_id: str = "",
+        *,
+        tenant: str = "",
     ) -> None:
-        """Tells a group's leader, or all leaders when `group` is empty, that the answer is not wanted."""
-        subject = subjects.cancel(group) if group else subjects.CANCEL_ALL
+        """Tells a group's leader, or all leaders when `group` is empty, that the answer is not wanted.
+
+        tenant: whose request it is; empty: not known here.
+        """
+        subject = subjects.cancel(group, self._caller) if group else subjects.cancel_all(self._caller)
         cancel = Cancel(
-            request_id=request_id, reason=reason[:MAX_REASON], attempt=attempt, instance_id=instance_id
+            request_id=request_id,
+            reason=reason[:MAX_REASON],
+            attempt=attempt,
+            instance_id=instance_id,
+            tenant=tenant,
         )
         try:
             await self._bus.publish(subject, encode(cancel))

@@ -23,6 +23,8 @@ ModelName = Annotated[
     str, msgspec.Meta(pattern=NAME_PATTERN, description="The name under which a model is served.")
 ]
 Tenant = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="Whose request or session it is.")]
+TENANT_OR_NONE = r"^[A-Za-z0-9_-]{0,64}\Z"
+DEFAULT_TENANT = "default"  # of a request that names none
 GroupName = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, description="A worker group.")]
 TokenIds = Annotated[
     bytes, msgspec.Meta(description="Token ids, unsigned 32-bit little-endian, one after another.")

@@ -11,6 +11,7 @@ import msgspec
 from shared.messages.base import (
     MAX_ATTEMPT,
     SMALL,
+    TENANT_OR_NONE,
     Attempt,
     GroupName,
     RequestId,
@@ -22,6 +23,14 @@ from shared.messages.base import (
 from shared.messages.blocks import KVSource
 
 FinishReason = Literal["stop", "length"]
+Owner = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=TENANT_OR_NONE,
+        description="Whose request it is. On a tenant's subject that tenant counts; elsewhere an empty one "
+        "means every request of that id.",
+    ),
+]
 
 
 class TopLogprob(Wire, frozen=True, kw_only=True):
@@ -164,6 +173,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
     reason: str = ""
     attempt: Attempt = MAX_ATTEMPT
     instance_id: str = ""
+    tenant: Owner = ""
 
 
 class Resend(Wire, frozen=True, kw_only=True):
@@ -177,6 +187,7 @@ class Resend(Wire, frozen=True, kw_only=True):
     attempt: int = 0
     from_seq: Annotated[int, msgspec.Meta(ge=0)]
     instance_id: str = ""
+    tenant: Owner = ""
 
 
 class ResendReply(Wire, frozen=True, kw_only=True):

@@ -9,7 +9,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.messages.base import Attempt, GroupName, ModelName, RequestId, SessionId, Tenant, TokenIds, Wire
+from shared.messages.base import (
+    DEFAULT_TENANT,
+    Attempt,
+    GroupName,
+    ModelName,
+    RequestId,
+    SessionId,
+    Tenant,
+    TokenIds,
+    Wire,
+)
 
 Role = Literal["system", "user", "assistant", "tool"]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -18,6 +28,7 @@ MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
+MAX_SEQ = 2**53
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -98,7 +109,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     """
 
     token_ids: list[TokenIds]
-    next_seq: Annotated[int, msgspec.Meta(ge=0)]
+    next_seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
     fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
     session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
 
@@ -121,7 +132,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     prompt_token_ids: TokenIds | None = None
     sampling: Sampling = Sampling()
     session: SessionRef | None = None
-    tenant: Tenant = "default"
+    tenant: Tenant = DEFAULT_TENANT
     priority: Annotated[int, msgspec.Meta(ge=-10, le=10, description="Higher goes first.")] = 0
     attempt: Attempt = 0
     reply_to: str = ""
@@ -142,12 +153,15 @@ class Route(Wire, frozen=True, kw_only=True):
 
 
 class Work(Wire, frozen=True, kw_only=True):
-    """A request on its way to a group: the caller's own bytes, untouched, and the decision beside them.
+    """A request on its way to a group, and the decision beside it.
 
+    request: of a service the bytes that it sent; of a caller outside what the router has made of them.
     instance_id: the leader that the router means; another one of the same name does not begin it. Empty: any.
+    outside: the request came from a caller outside, so that `attempt` gives it no precedence.
     """
 
     request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]
     route: Route
     reply_to: str
     instance_id: str = ""
+    outside: bool = False

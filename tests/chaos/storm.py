@@ -134,7 +134,7 @@ class Storm:
     async def __aenter__(self) -> Self:
         self.asks = await self._bus("cli")
         bus = await self._bus("outside")
-        self._direct = direct = InferenceClient(bus)
+        self._direct = direct = InferenceClient(bus, caller=subjects.Caller("outside", "outside"))
         await direct.start()
         self._exits.push_async_callback(direct.close)
         for user in ("outside", "gateway"):

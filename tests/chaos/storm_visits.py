@@ -136,7 +136,7 @@ class Visits:
     async def ask_directly(self) -> str:
         """Over the bus, as a service outside."""
         number = self._chance.randrange(len(self._script.requests))
-        request = replace(self._script.requests[number], request_id=new_request_id(), tenant="direct")
+        request = replace(self._script.requests[number], request_id=new_request_id())
         frames: list[Tokens] = []
         try:
             async with self._direct.submit(request, timeout_s=self._script.deadline_s) as stream:

@@ -61,14 +61,17 @@ def of_running_group(message: Wire) -> bool:
     return getattr(message, "group", "") in RUNNING
 
 
+OUTSIDE = subjects.Caller("outside", "outside")
 TARGETS = (
-    Target(subjects.generate("demo"), "outside", m.GenerateRequest),
+    Target(subjects.generate("demo", OUTSIDE), "outside", m.GenerateRequest),
     Target(subjects.generate("demo"), "gateway", m.GenerateRequest),
-    Target(subjects.generate("no such model"), "outside", m.GenerateRequest),
+    Target(subjects.generate("no such model", OUTSIDE), "outside", m.GenerateRequest),
     Target(subjects.work("g0"), "router", m.Work),
-    Target(subjects.resend("g0"), "outside", m.Resend, answered=True),
-    Target(subjects.cancel("g0"), "outside", m.Cancel),
-    Target(subjects.CANCEL_ALL, "outside", m.Cancel),
+    Target(subjects.resend("g0", OUTSIDE), "outside", m.Resend, answered=True),
+    Target(subjects.resend("g0"), "gateway", m.Resend, answered=True),
+    Target(subjects.cancel("g0", OUTSIDE), "outside", m.Cancel),
+    Target(subjects.cancel_all(OUTSIDE), "outside", m.Cancel),
+    Target(subjects.CANCEL_ALL, "gateway", m.Cancel),
     Target(subjects.ATTACH, "gateway", m.Attach),
     Target(subjects.heartbeat("g0"), "worker", m.Heartbeat, spared=of_running_group),
     Target(subjects.heartbeat("g7"), "worker", m.Heartbeat, spared=of_running_group),

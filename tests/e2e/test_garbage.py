@@ -14,13 +14,18 @@ from tests.e2e.kit import Stack
 
 pytestmark = pytest.mark.timeout(90)
 
+OUTSIDE = subjects.Caller("outside", "outside")
 SENDERS = {
-    subjects.generate("demo"): "outside",
+    subjects.generate("demo", OUTSIDE): "outside",
+    subjects.generate("demo"): "gateway",
     subjects.generate("no such model"): "gateway",
     subjects.work("g0"): "router",
-    subjects.cancel("g0"): "outside",
-    subjects.CANCEL_ALL: "outside",
-    subjects.resend("g0"): "outside",
+    subjects.cancel("g0", OUTSIDE): "outside",
+    subjects.cancel_all(OUTSIDE): "outside",
+    subjects.resend("g0", OUTSIDE): "outside",
+    subjects.cancel("g0"): "gateway",
+    subjects.CANCEL_ALL: "gateway",
+    subjects.resend("g0"): "gateway",
     subjects.heartbeat("g0"): "worker",
     subjects.MODELS: "gateway",
     subjects.STATUS: "cli",
@@ -31,9 +36,11 @@ SENDERS = {
 }
 SUBJECTS = list(SENDERS)
 ANSWERED = {
+    subjects.generate("demo", OUTSIDE),
     subjects.generate("demo"),
     subjects.generate("no such model"),
     subjects.work("g0"),
+    subjects.resend("g0", OUTSIDE),
     subjects.resend("g0"),
     subjects.SESSION_GET,
     subjects.SESSION_COMMIT,
@@ -64,7 +71,6 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
     for user in {"gateway", *SENDERS.values()}:
         buses[user] = await NatsBus.connect(null_stack.state.broker(user), name="garbage")
         stack.push_async_callback(buses[user].close)
-    bus = buses["gateway"]  # all answers come to its inbox
     answers: dict[str, int] = {}
     complete = asyncio.Event()
 
@@ -75,12 +81,13 @@ async def test_garbage_is_answered_and_nothing_dies(null_stack: Stack) -> None:
             complete.set()
 
     try:
-        inbox = bus.new_inbox()
-        await bus.subscribe(f"{inbox}.*", count)
+        inboxes = {user: bus.new_inbox() for user, bus in buses.items()}
+        for user, bus in buses.items():
+            await bus.subscribe(f"{inboxes[user]}.*", count)
         for place, subject in enumerate(SUBJECTS):
             sender = buses[SENDERS[subject]]
             for data in garbage():
-                await sender.publish(subject, data, reply=f"{inbox}.{place}")
+                await sender.publish(subject, data, reply=f"{inboxes[SENDERS[subject]]}.{place}")
                 await sender.publish(subject, data)
         for sender in buses.values():
             await sender.flush()

@@ -19,10 +19,13 @@ from shared.bus import Message, RequestTimedOut
 from shared.bus.accounts import ACCOUNTS, Account, inbox_prefix, user_of, with_user
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
+from shared.subjects import Caller
 from tests.servers import GuardedNats
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
-CALLERS = {"gateway", "outside"}
+CALLERS, OUTSIDE = {"gateway"}, {"outside"}
+OURS = Caller("outside", "outside")
+THEIRS = (Caller("default", "outside"), Caller("outside", "billing"), Caller("acme", "billing"))
 SERVICES = {"gateway", "router", "worker", "kvstate"}
 
 # subject: who publishes, who reads
@@ -33,6 +36,15 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.resend("g0"): (CALLERS, LEADERS),
     subjects.cancel("g0"): (CALLERS, LEADERS),
     subjects.CANCEL_ALL: (CALLERS, LEADERS),
+    subjects.generate("demo", OURS): (OUTSIDE, ROUTERS),
+    subjects.resend("g0", OURS): (OUTSIDE, LEADERS),
+    subjects.cancel("g0", OURS): (OUTSIDE, LEADERS),
+    subjects.cancel_all(OURS): (OUTSIDE, LEADERS),
+    # another tenant's and another user's: no user of this broker has them
+    **{subjects.generate("demo", caller): (set(), ROUTERS) for caller in THEIRS},
+    **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
+    **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
+    **{subjects.cancel_all(caller): (set(), LEADERS) for caller in THEIRS},
     subjects.ATTACH: ({"gateway"}, LEADERS),
     subjects.heartbeat("g0"): (LEADERS, ROUTERS),
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
@@ -62,6 +74,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
 }
 QUEUES = {
     **dict.fromkeys((subjects.generate("demo"), subjects.generate("acme/llama 3")), subjects.ROUTER_QUEUE),
+    **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
     **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
@@ -71,7 +84,9 @@ NOT_OURS = [
 ]  # fmt: skip
 WILDCARDS = [
     ">", "*", "ryz.>", "ryz.v1.>", "ryz.v1.*", "ryz.v1.*.*", "ryz.v1.kvstate.>", "ryz.v1.heartbeat.*",
-    "ryz.v1.work.*", "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "$SYS.>", "$JS.>",
+    "ryz.v1.work.*",
+    "ryz.v1.tenant.>", "ryz.v1.tenant.*.*.>", "ryz.v1.tenant.outside.>", "ryz.v1.tenant.outside.*.>",
+    "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "$SYS.>", "$JS.>",
 ]  # fmt: skip
 
 
@@ -120,12 +135,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedNats]:
 def test_every_subject_is_in_the_table() -> None:
     plain = {
         value for value in vars(subjects).values() if isinstance(value, str) and value.startswith("ryz.v1.")
-    }
+    } - {subjects.TENANTS}
     each = {value for value in plain if not value.endswith("*")}
     assert each <= set(TABLE)
     made = (subjects.work, subjects.cancel, subjects.resend, subjects.peer, subjects.warm, subjects.drain,
             subjects.heartbeat)  # fmt: skip
     assert {make("g0") for make in made} <= set(TABLE)
+    for_outside = (subjects.cancel, subjects.resend, subjects.generate)
+    assert {make("g0", OURS).replace("generate.g0", "generate.demo") for make in for_outside} <= set(TABLE)
+    assert subjects.cancel_all(OURS) in TABLE
 
 
 @pytest.mark.parametrize("user", list(ACCOUNTS))
@@ -184,8 +202,10 @@ async def test_what_a_service_outside_is_for(broker: GuardedNats) -> None:
         async def answer(message: Message) -> None:
             await buses["router"].publish(message.reply, b"answered")
 
-        await buses["router"].subscribe(subjects.GENERATE_ALL, answer, queue=subjects.ROUTER_QUEUE)
-        reply = await buses["outside"].request(subjects.generate("demo"), b"", timeout_s=10)
+        await buses["router"].subscribe(
+            subjects.generate_all(subjects.ANY_CALLER), answer, queue=subjects.ROUTER_QUEUE
+        )
+        reply = await buses["outside"].request(subjects.generate("demo", OURS), b"", timeout_s=10)
         assert reply.data == b"answered"
         assert reply.subject.startswith("_INBOX.outside.")
         # a refused publish is not an answer

@@ -98,12 +98,13 @@ def test_an_entry_over_the_whole_limit_is_not_kept() -> None:
 
 def test_a_copy_goes_where_the_first_went_but_a_new_attempt_does_not() -> None:
     duplicates = Duplicates(ttl_s=30.0, max_entries=2)
-    duplicates.remember("r1", 0, "g0", 0.0)
-    assert duplicates.group_of("r1", 0, 1.0) == "g0"
-    assert duplicates.group_of("r1", 1, 1.0) is None
+    duplicates.remember("t", "r1", 0, "g0", 0.0)
+    assert duplicates.group_of("t", "r1", 0, 1.0) == "g0"
+    assert duplicates.group_of("t", "r1", 1, 1.0) is None
+    assert duplicates.group_of("other", "r1", 0, 1.0) is None, "ids are unique in a tenant only"
     for i in range(2):
-        duplicates.remember(f"other-{i}", 0, "g1", 2.0)
-    assert duplicates.group_of("r1", 0, 2.0) is None
+        duplicates.remember("t", f"other-{i}", 0, "g1", 2.0)
+    assert duplicates.group_of("t", "r1", 0, 2.0) is None
     duplicates.expire(40.0)
     assert len(duplicates) == 0
 

@@ -44,14 +44,14 @@ def outbox(*frames: AnyFrame, **more: Any) -> Outbox:
     box = Outbox(retention_s=10, max_bytes=100_000)
     box.open("r", 0, 0, request(**more))
     for frame in frames:
-        box.add(frame, 0.0)
+        box.add("r", frame, 0.0)
     return box
 
 
 def test_what_is_given_counts_as_the_new_attempt() -> None:
     box = outbox(Accepted(request_id="r", group="g"), tokens(1))
-    box.give(request(attempt=1), "b")
-    box.add(Tokens(request_id="r", seq=2, attempt=1, deltas=[]), 0.0)
+    box.give("r", request(attempt=1), "b")
+    box.add("r", Tokens(request_id="r", seq=2, attempt=1, deltas=[]), 0.0)
     assert box.resend("r", 0, 0) == ResendReply(known=False, attempt=1)
     reply = box.resend("r", 1, 0)
     assert [(frame.seq, frame.attempt) for frame in reply.frames] == [(0, 1), (1, 1), (2, 1)]
@@ -79,7 +79,7 @@ def test_who_can_have_it(tenant: str, more: dict[str, Any], frames: list[AnyFram
 def test_a_kept_request_counts_and_goes_with_its_frames() -> None:
     box = outbox(prompt="x" * 5000)
     assert 5000 < box.num_bytes < 7000
-    box.add(Done(request_id="r", usage=Usage()), 0.0)
+    box.add("r", Done(request_id="r", usage=Usage()), 0.0)
     box.expire(10.0)
     assert (box.num_bytes, box.kept("r")) == (0, None)
     box.open("r", 0, 0, request(note=b"", prompt="x" * 5000))

@@ -158,7 +158,7 @@ async def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None
     teller = Teller()
     for number in range(5):
         teller.sequence(f"a{number}", 1)
-    assert [key[0] for key in teller.holdings._held] == ["a2", "a3", "a4"]
+    assert [key[0] for key in teller.holdings._held] == ["default/a2", "default/a3", "default/a4"]
     teller.holdings.clear()
     assert not teller.holdings._held
 
@@ -173,7 +173,7 @@ async def test_only_what_is_lost_is_written_again_and_told() -> None:
     assert await teller.tell() == [10, 10]
     assert teller.flush() == names[6:]
     assert await teller.tell() == [10]
-    assert list(teller.holdings._held) == [("a", 0)]
+    assert list(teller.holdings._held) == [("default/a", 0)]
     assert teller.behind.num_known_of(whole.choices[0].sequence.block_names) == 10
 
 

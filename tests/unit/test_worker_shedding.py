@@ -155,7 +155,7 @@ async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) ->
     await full.until(lambda: bool(full.frames["again"]))
     assert not any(refused(full, f"w{number}") for number in range(4))
     waiting = [s for s in full.leader._generations.scheduler.waiting if s.phase is Phase.WAITING]  # type: ignore[union-attr]
-    assert waiting[0].request_id == "again"
+    assert waiting[0].request_id == "a/again"
     failed = await full.failure(resumed("too-many"))  # one more may run, and it is there
     assert failed.code == "overloaded"
     await full.ask(chat("new", tenant="a", priority=5))

@@ -99,9 +99,9 @@ def tokens(seq: int, text: str = "x", name: str = "r") -> Tokens:
 
 def filled(name: str, outbox: Outbox, count: int, text: str = "x") -> None:
     outbox.open(name, 0)
-    outbox.add(Accepted(request_id=name, group="g"), 0.0)
+    outbox.add(name, Accepted(request_id=name, group="g"), 0.0)
     for seq in range(1, count):
-        outbox.add(tokens(seq, text, name), 0.0)
+        outbox.add(name, tokens(seq, text, name), 0.0)
 
 
 def test_missed_frames_come_again_while_they_are_kept() -> None:
@@ -111,7 +111,7 @@ def test_missed_frames_come_again_while_they_are_kept() -> None:
     assert outbox.resend("r", 0, 9) == outbox.resend("r", 0, 4)
     assert not outbox.resend("r", 1, 0).known
     assert not outbox.resend("other", 0, 0).known
-    outbox.add(Done(request_id="r", seq=4, usage=Usage()), 5.0)
+    outbox.add("r", Done(request_id="r", seq=4, usage=Usage()), 5.0)
     outbox.expire(14.9)
     assert outbox.resend("r", 0, 4).next_seq == 5
     outbox.expire(15.0)
@@ -131,10 +131,10 @@ def test_a_newer_attempt_replaces_the_older() -> None:
 def test_bytes_are_bounded_ended_requests_go_first() -> None:
     outbox = Outbox(retention_s=10, max_bytes=8_000)
     filled("ended", outbox, 3)
-    outbox.add(Done(request_id="ended", seq=3, usage=Usage()), 0.0)
+    outbox.add("ended", Done(request_id="ended", seq=3, usage=Usage()), 0.0)
     filled("running", outbox, 4)
     for seq in range(4, 60):
-        outbox.add(tokens(seq, "y" * 50, "running"), 0.0)
+        outbox.add("running", tokens(seq, "y" * 50, "running"), 0.0)
         assert outbox.num_bytes <= 8_000
     assert outbox.attempt("ended") is None
     assert not outbox.resend("running", 0, 0).known
@@ -155,8 +155,8 @@ def test_a_reply_is_no_larger_for_having_changed_hands() -> None:
     asked = GenerateRequest(request_id="r", model="m", prompt="p", note=b"n")
     outbox.open("r", 0, 0, asked)
     for seq in range(50):
-        outbox.add(Tokens(request_id="r", seq=seq, deltas=[]), 0.0)
-    outbox.give(msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader")
+        outbox.add("r", Tokens(request_id="r", seq=seq, deltas=[]), 0.0)
+    outbox.give("r", msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader")
     reply = outbox.resend("r", MAX_ATTEMPT, 0, max_bytes=2_000)
     assert {frame.attempt for frame in reply.frames} == {MAX_ATTEMPT}
     assert 1 < len(reply.frames) < 49

@@ -11,18 +11,20 @@ class Duplicates:
     """Bounded in entries and in time. A new attempt of a request is a new request here."""
 
     def __init__(self, *, ttl_s: float, max_entries: int) -> None:
-        self._groups: ExpiringMap[tuple[str, int], str] = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries)
+        self._groups: ExpiringMap[tuple[str, str, int], str] = ExpiringMap(
+            ttl_s=ttl_s, max_entries=max_entries
+        )
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def group_of(self, request_id: str, attempt: int, now: float) -> str | None:
-        """The group that this request went to lately."""
-        return self._groups.get((request_id, attempt), now)
+    def group_of(self, tenant: str, request_id: str, attempt: int, now: float) -> str | None:
+        """The group that this request of the tenant went to lately."""
+        return self._groups.get((tenant, request_id, attempt), now)
 
-    def remember(self, request_id: str, attempt: int, group: str, now: float) -> None:
+    def remember(self, tenant: str, request_id: str, attempt: int, group: str, now: float) -> None:
         """The request went to `group` now."""
-        self._groups.put((request_id, attempt), group, now)
+        self._groups.put((tenant, request_id, attempt), group, now)
 
     def expire(self, now: float) -> None:
         """Drops what is too old."""

@@ -62,7 +62,7 @@ def estimate_request_bytes(request: GenerateRequest) -> int:
 
 
 class Outbox:
-    """Sent frames by request. One attempt of a request is kept, the newest."""
+    """Sent frames by request, under the leader's key for it. One attempt of a request is kept, the newest."""
 
     def __init__(self, *, retention_s: float, max_bytes: int) -> None:
         self._retention_s = retention_s
@@ -74,37 +74,42 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def attempt(self, request_id: str) -> int | None:
+    def keys(self, request_id: str) -> list[str]:
+        """Of the requests of that id, of whatever tenant; for services that do not say whose it is."""
+        end = f"/{request_id}"
+        return [key for key in self._requests if key.endswith(end)]
+
+    def attempt(self, key: str) -> int | None:
         """The attempt that is known of a request; None: it is unknown (by now)."""
-        retained = self._requests.get(request_id)
+        retained = self._requests.get(key)
         return None if retained is None else retained.attempt
 
-    def kept(self, request_id: str) -> Retained | None:
+    def kept(self, key: str) -> Retained | None:
         """All that is kept of a request; to be read only."""
-        return self._requests.get(request_id)
+        return self._requests.get(key)
 
     def open(
-        self, request_id: str, attempt: int, first_seq: int = 0, request: GenerateRequest | None = None
+        self, key: str, attempt: int, first_seq: int = 0, request: GenerateRequest | None = None
     ) -> None:
         """Begins to keep an attempt; frames of an earlier one are forgotten.
 
         A request with a note is kept as well, for those who attach to it.
         """
-        self._forget(request_id)
-        retained = self._requests[request_id] = Retained(attempt, first_seq)
+        self._forget(key)
+        retained = self._requests[key] = Retained(attempt, first_seq)
         if request is not None and request.note:
             retained.request = request
             retained.num_bytes = estimate_request_bytes(request)
             self.num_bytes += retained.num_bytes
 
-    def give(self, request: GenerateRequest, reader: str) -> None:
+    def give(self, key: str, request: GenerateRequest, reader: str) -> None:
         """Gives a kept request to another caller; only its new attempt counts from here on."""
-        retained = self._requests[request.request_id]
+        retained = self._requests[key]
         retained.request, retained.attempt, retained.reader = request, request.attempt, reader
 
-    def add(self, frame: AnyFrame, now: float) -> bytes:
+    def add(self, key: str, frame: AnyFrame, now: float) -> bytes:
         """Keeps a frame of an open request; returns it encoded. `Done` and `Failed` start its retention."""
-        retained = self._requests[frame.request_id]
+        retained = self._requests[key]
         data = codec.encode(frame)
         retained.frames.append(data)
         size = FRAME_BYTES + len(data)
@@ -113,7 +118,7 @@ class Outbox:
         if isinstance(frame, Done | Failed):
             retained.ended_at = now
             retained.cancelled = isinstance(frame, Failed) and frame.code == Cancelled.code
-            self._ended[frame.request_id] = None
+            self._ended[key] = None
         if self.num_bytes > self._max_bytes:
             self._make_room()
         return data
@@ -121,20 +126,18 @@ class Outbox:
     def expire(self, now: float) -> None:
         """Forgets the requests that ended more than the retention time ago."""
         while self._ended:
-            request_id = next(iter(self._ended))
-            ended_at = self._requests[request_id].ended_at
+            key = next(iter(self._ended))
+            ended_at = self._requests[key].ended_at
             if ended_at is None or ended_at + self._retention_s > now:
                 return
-            self._forget(request_id)
+            self._forget(key)
 
-    def resend(
-        self, request_id: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024
-    ) -> ResendReply:
+    def resend(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
         """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
 
         Frames that were sent before the request changed hands are of the new attempt here.
         """
-        retained = self._requests.get(request_id)
+        retained = self._requests.get(key)
         if retained is None:
             return ResendReply(known=False)
         if retained.attempt != attempt or from_seq < retained.first_seq:
@@ -149,11 +152,11 @@ class Outbox:
         frames = [msgspec.structs.replace(frame, attempt=attempt) for frame in kept]
         return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
 
-    def _forget(self, request_id: str) -> None:
-        retained = self._requests.pop(request_id, None)
+    def _forget(self, key: str) -> None:
+        retained = self._requests.pop(key, None)
         if retained is not None:
             self.num_bytes -= retained.num_bytes
-            self._ended.pop(request_id, None)
+            self._ended.pop(key, None)
 
     def _make_room(self) -> None:
         """Forgets what ended first; if nothing did, the older half of the largest request's frames."""

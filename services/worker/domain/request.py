@@ -30,6 +30,11 @@ from shared.messages import (
 )
 
 
+def request_key(tenant: str, request_id: str) -> str:
+    """Names a request in its leader: ids are the callers' own, and unique in a tenant only."""
+    return f"{tenant}/{request_id}"
+
+
 class Detokenizer(Protocol):
     """Tokens of one sequence to text, one after another."""
 
@@ -134,6 +139,7 @@ class Generation:
     """A request that this leader has taken. Every frame made here has the next number.
 
     `deadline`, `arrived` and the other times are on the leader's monotonic clock, in seconds.
+    outside: it came from a service outside, whose word on attempts gives it no precedence.
     """
 
     request: GenerateRequest
@@ -153,9 +159,17 @@ class Generation:
     last_token_at: float = 0.0
     last_flush_at: float = 0.0
     ended: bool = False
+    outside: bool = False
+    key: str = ""
 
     def __post_init__(self) -> None:
+        self.key = request_key(self.request.tenant, self.request.request_id)
         self.next_seq = self.request.resume.next_seq if self.request.resume else 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it was admitted before, as far as that is believed: it gets in before others."""
+        return self.request.attempt > 0 and not self.outside
 
     @property
     def was_accepted(self) -> bool:

@@ -40,7 +40,7 @@ class Sequence:
     the fetch's number, else 0; `fetched_tokens` came so.
     """
 
-    request_id: str
+    request_id: str  # the leader's key of it, see `request_key`
     choice: int
     tokens: list[int]
     prompt_len: int

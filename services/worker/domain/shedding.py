@@ -13,7 +13,8 @@ from dataclasses import dataclass
 class Waiter:
     """A request that waits, or would like to. `places` is one for each sequence.
 
-    arrived: orders them in time. firm: a caller has tokens of it already, so it keeps its place.
+    request_id: the leader's key of it, see `request_key`. arrived: orders them in time. firm: a caller has
+    tokens of it already, so it keeps its place.
     """
 
     request_id: str

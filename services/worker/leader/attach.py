@@ -7,13 +7,13 @@ so in a last frame of its own attempt; with the next attempt it can neither end 
 import msgspec
 import structlog
 
-from services.worker.domain.request import failed_frame
+from services.worker.domain.request import failed_frame, request_key
 from services.worker.leader.generations import Generations
 from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message
-from shared.bus.subject import check_subject
+from shared.bus.subject import can_answer
 from shared.errors import Cancelled, InvalidRequest
 from shared.messages import Attach, Attached, GenerateRequest
 from shared.messages.base import MAX_ATTEMPT
@@ -47,11 +47,15 @@ class Attaching:
         """One question. Asked again by the same caller (the same reply subject), the answer is the same."""
         try:
             attach = codec.decode(message.data, Attach)
-            check_subject(attach.reply_to)
+            if not can_answer(attach.reply_to):
+                raise InvalidRequest(
+                    f"reply_to: {attach.reply_to[:64]!r} is no subject for answers", param="reply_to"
+                )
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
-        kept = self._generations.outbox.kept(attach.request_id)
+        key = request_key(attach.tenant, attach.request_id)
+        kept = self._generations.outbox.kept(key)
         request = kept.offer(attach.tenant) if kept is not None else None
         if kept is None or request is None or not message.reply:
             return
@@ -60,7 +64,7 @@ class Attaching:
             if request is None:
                 return
             self._hand_over(request)
-            self._generations.outbox.give(request, message.reply)
+            self._generations.outbox.give(key, request, message.reply)
             self._metrics.attached.inc()
         answer = Attached(
             request=codec.encode(request),
@@ -83,7 +87,7 @@ class Attaching:
 
     def _hand_over(self, request: GenerateRequest) -> None:
         """Sends what the generation makes to the new caller, if it still runs, and tells the former one."""
-        generation = self._generations.by_id.get(request.request_id)
+        generation = self._generations.by_id.get(request_key(request.tenant, request.request_id))
         if generation is None:
             return
         gone = Cancelled("another caller has attached to the request", reason="attached_elsewhere")

@@ -1,12 +1,25 @@
-"""The small calls a caller makes about a request that runs: cancel it, send frames again."""
+"""The small calls a caller makes about a request that runs: cancel it, send frames again.
+
+On a tenant's subject the broker vouches for the caller: it reaches requests of that tenant and is answered in
+its own inbox. On the others services speak, which are believed.
+"""
+
+from typing import TypeVar
+
+import structlog
 
 from services.worker.leader.generations import Generations
 from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
+from shared.bus.accounts import in_inbox
 from shared.bus.api import Message
 from shared.errors import InvalidRequest
-from shared.messages import Cancel, Resend
+from shared.messages import Cancel, Resend, ResendReply
+from shared.subjects import caller_of
+
+M = TypeVar("M", Cancel, Resend)
+log = structlog.get_logger(__name__)
 
 
 class Control:
@@ -33,27 +46,39 @@ class Control:
 
     async def on_cancel(self, message: Message) -> None:
         """Ends the request; one that is unknown may still be on its way."""
-        try:
-            cancel = codec.decode(message.data, Cancel)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
-        if self._is_meant(cancel.instance_id, "cancel"):
-            self._generations.cancel(cancel.request_id, cancel.reason, cancel.attempt)
+        found = await self._read(message, Cancel, "cancel")
+        if found is not None:
+            cancel, tenant = found
+            self._generations.cancel(cancel.request_id, cancel.reason, cancel.attempt, tenant=tenant)
 
     async def on_resend(self, message: Message) -> None:
         """Answers with the frames from the number on, or with nothing when the attempt is unknown."""
+        found = await self._read(message, Resend, "resend")
+        if found is None:
+            return
+        resend, tenant = found
+        generations, reply = self._generations, ResendReply(known=False)
+        for key in generations.keys_of(tenant, resend.request_id):
+            reply = generations.outbox.resend(key, resend.attempt, resend.from_seq, self._reply_bytes)
+            if reply.known:
+                break
+        await self._replies.send(message, reply)
+
+    async def _read(self, message: Message, kind: type[M], what: str) -> tuple[M, str] | None:
+        """The message and whose request it is about; None: it was refused."""
+        caller = caller_of(message.subject)
+        if message.reply and not in_inbox(message.reply, caller):
+            log.warning("answer wanted in another's inbox", subject=message.subject, reply=message.reply)
+            self._replies.count_bad(message)
+            return None
         try:
-            resend = codec.decode(message.data, Resend)
+            decoded = codec.decode(message.data, kind)
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
-            return
-        if not self._is_meant(resend.instance_id, "resend"):
-            return
-        reply = self._generations.outbox.resend(
-            resend.request_id, resend.attempt, resend.from_seq, self._reply_bytes
-        )
-        await self._replies.send(message, reply)
+            return None
+        if not self._is_meant(decoded.instance_id, what):
+            return None
+        return decoded, caller.tenant if caller is not None else decoded.tenant
 
     def _is_meant(self, instance_id: str, what: str) -> bool:
         if not instance_id or instance_id == self._instance_id:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from services.worker.domain.endings import Endings
 from services.worker.domain.outbox import Outbox
-from services.worker.domain.request import Generation
+from services.worker.domain.request import Generation, request_key
 from services.worker.domain.scheduler import Scheduler
 from services.worker.leader.publisher import Publisher
 from services.worker.metrics import Metrics
@@ -38,7 +38,7 @@ class Generations:
         self.outbox = outbox
         self.publisher = publisher
         self.clock = clock
-        self.by_id: dict[str, Generation] = {}
+        self.by_id: dict[str, Generation] = {}  # under `request_key`
         self.endings = Endings()
         self.scheduler: Scheduler | None = None  # None while there is no engine
         self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
@@ -66,19 +66,19 @@ class Generations:
     def open(self, generation: Generation) -> None:
         """Takes a request; its places are held until `start` or its end."""
         request = generation.request
-        self.by_id[request.request_id] = generation
+        self.by_id[generation.key] = generation
         self._places_held += request.sampling.n
-        self.outbox.open(request.request_id, request.attempt, generation.next_seq, request)
+        self.outbox.open(generation.key, request.attempt, generation.next_seq, request)
         self._empty.clear()
 
     def prepare_in_background(self, generation: Generation, task: asyncio.Task[None]) -> None:
         """Remembers the task that prepares a request, to be cancelled with it."""
-        request_id = generation.request.request_id
-        self._preparing[request_id] = task
+        key = generation.key
+        self._preparing[key] = task
 
         def forget(done: asyncio.Task[None]) -> None:
-            if self._preparing.get(request_id) is done:
-                del self._preparing[request_id]
+            if self._preparing.get(key) is done:
+                del self._preparing[key]
 
         task.add_done_callback(forget)
 
@@ -91,7 +91,7 @@ class Generations:
             if choice.finish_reason is None:
                 generation.open_choices += 1
                 self._arrivals += 1
-                choice.sequence.enqueued_as(self._arrivals, first=generation.request.attempt > 0)
+                choice.sequence.enqueued_as(self._arrivals, first=generation.resumed)
                 self.scheduler.add(choice.sequence)
         self._metrics.prompt_tokens.inc(generation.prompt_tokens)
         self.work.set()
@@ -102,7 +102,7 @@ class Generations:
         """Sends `Done`; the request ran its course."""
         self._metrics.requests.labels("done").inc()
         self.endings.count()
-        self.publisher.send(generation.reply_to, generation.done())
+        self.publisher.send(generation, generation.done())
         self._remove(generation)
 
     def fail(self, generation: Generation, error: RyzError) -> None:
@@ -120,8 +120,8 @@ class Generations:
         self.endings.count(error)
         frame = generation.tokens()
         if frame is not None:
-            self.publisher.send(generation.reply_to, frame)
-        self.publisher.send(generation.reply_to, generation.failed(error))
+            self.publisher.send(generation, frame)
+        self.publisher.send(generation, generation.failed(error))
         self._remove(generation)
 
     def fail_all(self, error: RyzError) -> None:
@@ -129,32 +129,43 @@ class Generations:
         for generation in list(self.by_id.values()):
             self.fail(generation, error)
 
-    def supersede(self, request_id: str) -> None:
+    def supersede(self, key: str) -> None:
         """Drops an older attempt without a word; nobody listens to its frames any more."""
-        generation = self.by_id.get(request_id)
+        generation = self.by_id.get(key)
         if generation is not None:
             self._metrics.requests.labels("superseded").inc()
             generation.ended = True
             self._remove(generation)
 
-    def cancel(self, request_id: str, reason: str, attempt: int = MAX_ATTEMPT) -> None:
+    def keys_of(self, tenant: str, request_id: str) -> list[str]:
+        """The keys of the requests that are meant; without a tenant all that are known of that id."""
+        return [request_key(tenant, request_id)] if tenant else self.outbox.keys(request_id)
+
+    def cancel(self, request_id: str, reason: str, attempt: int = MAX_ATTEMPT, *, tenant: str = "") -> None:
         """Ends a request at its caller's wish, up to that attempt: a later one is not the canceller's, or is
         what the canceller wants instead. An unknown one is remembered in case it comes later.
         """
-        generation, known = self.by_id.get(request_id), self.outbox.attempt(request_id)
-        if generation is not None and generation.request.attempt <= attempt:
-            self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
-        elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
-            self._tombstones[request_id] = self.clock() + self._tombstone_s, attempt
-            if len(self._tombstones) > MAX_TOMBSTONES:
-                self._tombstones.popitem(last=False)
+        for key in self.keys_of(tenant, request_id) or [request_key("", request_id)]:
+            generation, known = self.by_id.get(key), self.outbox.attempt(key)
+            if generation is not None and generation.request.attempt <= attempt:
+                self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
+            elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
+                self._tombstones[key] = self.clock() + self._tombstone_s, attempt
+                if len(self._tombstones) > MAX_TOMBSTONES:
+                    self._tombstones.popitem(last=False)
 
     def was_cancelled(self, request: GenerateRequest) -> bool:
         """Whether a cancel came before the request; it counts once."""
-        until, attempt = self._tombstones.get(request.request_id, (0.0, 0))
-        if request.attempt > attempt:
+        return any(
+            self._take_tombstone(request_key(tenant, request.request_id), request.attempt)
+            for tenant in (request.tenant, "")
+        )
+
+    def _take_tombstone(self, key: str, attempt: int) -> bool:
+        until, cancelled = self._tombstones.get(key, (0.0, 0))
+        if attempt > cancelled:
             return False
-        self._tombstones.pop(request.request_id, None)
+        self._tombstones.pop(key, None)
         return until > self.clock()
 
     def expire(self) -> None:
@@ -189,12 +200,11 @@ class Generations:
         )
 
     def _remove(self, generation: Generation) -> None:
-        request_id = generation.request.request_id
-        if self.by_id.pop(request_id, None) is None:
+        if self.by_id.pop(generation.key, None) is None:
             return
         if not generation.started:
             self._places_held -= generation.request.sampling.n
-        task = self._preparing.pop(request_id, None)
+        task = self._preparing.pop(generation.key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         if self.scheduler is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.request import Generation, failed_frame
+from services.worker.domain.request import Generation, failed_frame, request_key
 from services.worker.domain.session_context import Turn, new_turn
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
@@ -109,16 +109,17 @@ class Intake:
     def _is_known(self, request: GenerateRequest, reply_to: str) -> bool:
         """Sends again what was sent, if this attempt is known; makes way for a newer one."""
         generations = self._generations
-        known = generations.outbox.attempt(request.request_id)
+        key = request_key(request.tenant, request.request_id)
+        known = generations.outbox.attempt(key)
         if known is None:
             return False
         if request.attempt > known:
-            generations.supersede(request.request_id)
+            generations.supersede(key)
             return False
         self._metrics.duplicates.inc()
         if request.attempt == known:
             first = request.resume.next_seq if request.resume else 0
-            for frame in generations.outbox.resend(request.request_id, known, first).frames:
+            for frame in generations.outbox.resend(key, known, first).frames:
                 generations.publisher.send_untracked(reply_to, frame)
         return True
 
@@ -126,7 +127,7 @@ class Intake:
         generations = self._generations
         try:
             timeout_s = self._timeout_s(headers)
-            self._check_admission(request, timeout_s)
+            self._check_admission(request, timeout_s, resumed=request.attempt > 0 and not work.outside)
         except RyzError as error:
             self._metrics.requests.labels(error.code).inc()
             seq = request.resume.next_seq if request.resume else 0
@@ -135,7 +136,12 @@ class Intake:
             return
         now = generations.clock()
         generation = Generation(
-            request=request, reply_to=work.reply_to, deadline=now + timeout_s, arrived=now, last_flush_at=now
+            request=request,
+            reply_to=work.reply_to,
+            deadline=now + timeout_s,
+            arrived=now,
+            last_flush_at=now,
+            outside=work.outside,
         )
         generations.open(generation)
         if self._preparer.needs_lookup(request) or not self._preparer.is_short(request):
@@ -158,7 +164,7 @@ class Intake:
             self._accept(generation, work.route)
             self._fail(generation, error)
 
-    def _check_admission(self, request: GenerateRequest, timeout_s: float) -> None:
+    def _check_admission(self, request: GenerateRequest, timeout_s: float, *, resumed: bool) -> None:
         refusal = self._refuse()
         if refusal is not None:
             raise refusal
@@ -166,7 +172,7 @@ class Intake:
             raise Cancelled("the request was cancelled before it arrived")
         if timeout_s <= 0:
             raise DeadlineExceeded("the request's deadline had passed when it reached the group")
-        self.places.make_room(request)
+        self.places.make_room(request, resumed=resumed)
 
     def _in_background(
         self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
@@ -244,7 +250,7 @@ class Intake:
             instance_id=self._instance_id,
             fingerprint=self._preparer.fingerprint,
         )
-        self._generations.publisher.send(generation.reply_to, frame, within_s=within_s)
+        self._generations.publisher.send(generation, frame, within_s=within_s)
 
     def _fail(self, generation: Generation, error: Exception) -> None:
         if not isinstance(error, RyzError):

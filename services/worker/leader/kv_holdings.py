@@ -104,7 +104,7 @@ class Holdings:
         for choice in generation.choices:
             # a session goes on from its first choice; the others are kept by their age
             session = request.session if generation.turn is not None and choice.sequence.choice == 0 else None
-            self._held[request.request_id, choice.sequence.choice] = _Holding(
+            self._held[generation.key, choice.sequence.choice] = _Holding(
                 request.tenant,
                 session.session_id if session else "",
                 request.priority,
@@ -116,13 +116,13 @@ class Holdings:
     def end(self, generation: Generation) -> None:
         """A generation ended; what it wrote is told when it is all there."""
         for choice in generation.choices:
-            holding = self._held.get((generation.request.request_id, choice.sequence.choice))
+            holding = self._held.get((generation.key, choice.sequence.choice))
             if holding is not None:
                 holding.until = self._clock() + LINGER_S
 
     def keep(self, record: SessionRecord, names: Sequence[bytes]) -> None:
         """A session holds these blocks, though nothing of it runs: they are told when they are written."""
-        key = (f"session/{record.tenant}/{record.session_id}", 0)  # no request is called so
+        key = (f"session/{record.tenant}/{record.session_id}", 0)  # no tenant and request are called so
         self._held[key] = _Holding(
             record.tenant, record.session_id, 0, list(names), until=self._clock() + LINGER_S
         )

@@ -272,17 +272,17 @@ class EngineLoop:
         if gathered * (2 + request.sampling.logprobs) >= WHOLE_FLUSH_ITEMS:
             return False
         if request.delivery == "stream":
-            self._held[request.request_id] = generation
+            self._held[generation.key] = generation
         return True
 
     def _flush(self, generation: Generation, now: float) -> None:
         generation.last_flush_at = now
         frame = generation.tokens()
         if frame is not None:
-            self._generations.publisher.send(generation.reply_to, frame)
+            self._generations.publisher.send(generation, frame)
 
-    def _expire(self, request_id: str) -> None:
-        generation = self._generations.by_id.get(request_id)
+    def _expire(self, key: str) -> None:
+        generation = self._generations.by_id.get(key)
         if generation is not None:
             waited = self._clock() - generation.arrived
             error = DeadlineExceeded(f"the deadline passed {waited:.1f} s after the group took the request")

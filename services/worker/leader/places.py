@@ -6,7 +6,7 @@ the queue, up to as many as may run. What the queue holds is bounded all the sam
 
 from collections.abc import Iterator
 
-from services.worker.domain.request import Generation
+from services.worker.domain.request import Generation, request_key
 from services.worker.domain.sequence import Phase, Sequence
 from services.worker.domain.shedding import Waiter, displaced_by
 from services.worker.leader.generations import Generations
@@ -24,17 +24,20 @@ class Places:
         self._metrics = metrics
         self._retry_after_s = retry_after_s
 
-    def make_room(self, request: GenerateRequest) -> None:
+    def make_room(self, request: GenerateRequest, *, resumed: bool) -> None:
         """Sees to it that there is room for a request, at the cost of others if need be.
+
+        resumed: see `Generation.resumed`.
 
         Raises `Overloaded` if there is none, and nobody who has to give way.
         """
         num_sequences = request.sampling.n
         # what resumed requests hold beyond the limit is not to be made up for by those that displace others
-        missing = num_sequences - max(0, self._generations.num_free(resumed=request.attempt > 0))
+        missing = num_sequences - max(0, self._generations.num_free(resumed=resumed))
         if missing <= 0:
             return
-        newcomer = Waiter(request.request_id, request.tenant, request.priority, num_sequences)
+        key = request_key(request.tenant, request.request_id)
+        newcomer = Waiter(key, request.tenant, request.priority, num_sequences)
         displaced = displaced_by(newcomer, self._waiting(), missing)
         if not displaced:
             raise Overloaded(
@@ -43,8 +46,8 @@ class Places:
                 group=self._group,
             )
         self._metrics.shed_requests.inc(len(displaced))
-        for request_id in displaced:
-            generation = self._generations.by_id.get(request_id)
+        for key in displaced:
+            generation = self._generations.by_id.get(key)
             if generation is not None:
                 self._generations.fail(generation, self._shed())
 
@@ -69,12 +72,12 @@ class Places:
         )
 
     def _waiting(self) -> Iterator[Waiter]:
-        for request_id, generation in self._generations.by_id.items():
+        for key, generation in self._generations.by_id.items():
             request = generation.request
             places = _places(generation)
             if places:
                 yield Waiter(
-                    request_id,
+                    key,
                     request.tenant,
                     request.priority,
                     places,

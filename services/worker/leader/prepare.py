@@ -134,7 +134,7 @@ class Preparer:
         generation.turn, generation.prompt_tokens = turn, len(tokens)
         for index, before in enumerate(self._before(request, max_tokens, room)):
             sequence = Sequence(
-                request_id=request.request_id,
+                request_id=generation.key,
                 choice=index,
                 tokens=tokens + before,
                 prompt_len=len(tokens),

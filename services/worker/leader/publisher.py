@@ -11,6 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from services.worker.domain.outbox import Outbox
+from services.worker.domain.request import Generation
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Bus
@@ -45,10 +46,10 @@ class Publisher:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = math.inf
 
-    def send(self, reply_to: str, frame: AnyFrame, *, within_s: float = 0.0) -> None:
+    def send(self, generation: Generation, frame: AnyFrame, *, within_s: float = 0.0) -> None:
         """Keeps the frame of an open request for resending, and sends it within that time."""
         now = self._clock()
-        self._put(reply_to, self._outbox.add(frame, now), now, within_s)
+        self._put(generation.reply_to, self._outbox.add(generation.key, frame, now), now, within_s)
 
     def send_untracked(self, reply_to: str, frame: AnyFrame) -> None:
         """Sends a frame that is not kept: a refusal, or one that is kept already."""

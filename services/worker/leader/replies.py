@@ -7,6 +7,7 @@ from shared import codec
 from shared.bus.api import Bus, Message
 from shared.errors import RyzError, Unavailable
 from shared.messages import ErrorReply, Wire
+from shared.subjects import caller_of
 
 log = structlog.get_logger(__name__)
 
@@ -20,10 +21,14 @@ class Replies:
 
     async def undecodable(self, message: Message, error: RyzError) -> None:
         """Counts a message that could not be decoded, and tells its sender."""
-        subject = ".".join(message.subject.split(".")[2:3])  # ryz.v1.<what>.<group>
-        self._metrics.bad_messages.labels(subject).inc()
+        self.count_bad(message)
         log.warning("message not decoded", subject=message.subject, error=error.message)
         await self.send(message, ErrorReply(error=error.code, message=error.message, data=error.data))
+
+    def count_bad(self, message: Message) -> None:
+        """Counts a message that is of no use."""
+        what = 5 if caller_of(message.subject) is not None else 2  # ryz.v1.[tenant.<tenant>.<user>.]<what>
+        self._metrics.bad_messages.labels(".".join(message.subject.split(".")[what : what + 1])).inc()
 
     async def send(self, message: Message, answer: Wire) -> None:
         """Answers, if the sender waits for an answer."""

@@ -1,0 +1,45 @@
+"""What a request of a service outside may say. The broker vouches for its tenant and user, for nothing else.
+
+Pure. What is refused here would let one outside service act as another, or see what is another's.
+"""
+
+from msgspec.structs import replace
+
+from shared.bus.subject import can_answer
+from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest
+from shared.messages.base import DEFAULT_TENANT
+from shared.subjects import Caller
+
+
+def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> GenerateRequest:
+    """The request as the caller may have it.
+
+    Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements)
+    and `note` (for callers that attach, which none outside may) are dropped.
+
+    Raises:
+        InvalidRequest: it names another tenant.
+    """
+    if request.tenant not in (DEFAULT_TENANT, caller.tenant):
+        raise InvalidRequest(
+            f"user {caller.user} is of tenant {caller.tenant!r} and the request names another one: leave "
+            "`tenant` out",
+            param="tenant",
+        )
+    return replace(
+        request,
+        tenant=caller.tenant,
+        priority=min(request.priority, max_priority),
+        kv="auto",
+        note=b"",
+    )
+
+
+def check_reply_to(reply_to: str, caller: Caller | None) -> None:
+    """Raises `InvalidRequest` unless answers may go there: frames elsewhere would reach another's client."""
+    if not can_answer(reply_to, caller):
+        inbox = f"{caller.user}'s inbox, `_INBOX.{caller.user}.>`" if caller else "your own inbox"
+        raise InvalidRequest(
+            f"reply_to: {reply_to[:64]!r} is no subject for answers; name one of {inbox}", param="reply_to"
+        )
