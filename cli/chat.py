@@ -73,6 +73,7 @@ class Conversation:
         self._system = system
         self._sampling = sampling
         self.session_id = session_id or new_session_id()
+        self._began = False  # this session has a turn of ours, so it must be there for the next one
 
     def ask(self, text: str) -> None:
         """Sends one message and prints the answer while it comes."""
@@ -82,10 +83,13 @@ class Conversation:
             "messages": [*messages, {"role": "user", "content": text}],
             **self._sampling,
         }
+        if self._began:
+            body["session_must_exist"] = True
         with closing(self._api.stream(body, self.session_id)) as pieces:
             for piece in pieces:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
+        self._began = True
         sys.stdout.write("\n")
         sys.stdout.flush()
 
@@ -125,7 +129,7 @@ class Conversation:
         if word in {"/quit", "/exit"}:
             return True
         if word == "/new":
-            self.session_id = new_session_id()
+            self.session_id, self._began = new_session_id(), False
         if word in {"/new", "/session"}:
             err.print(f"session {self.session_id}", style="dim", markup=False)
         else:

@@ -48,6 +48,11 @@ def new_session_id(root: str) -> str:
     return f"s-{root}-{os.urandom(8).hex()}"
 
 
+def is_made_session_id(session_id: str) -> bool:
+    """Whether the id looks like one that was made here, so that its session was there at some time."""
+    return _MADE.fullmatch(session_id) is not None
+
+
 def routing_key(request: GenerateRequest) -> str:
     """What the preferred group is computed from: the root of a made session id, a given id, else the root."""
     return request_root(request) if request.session is None else session_key(request.session.session_id)

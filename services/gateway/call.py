@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
+from services.gateway.session_conditions import with_conditions
 from services.gateway.sessions import RawHeaders, given_session, session_mode
 from services.gateway.translate import Origin, chat_request, completion_requests, refuse_unsupported
 from shared.identity import new_session_id, request_root
@@ -43,9 +44,11 @@ def chat_call(body: ChatCompletionRequest, headers: RawHeaders, *, request_id: s
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
     request = chat_request(body, Origin(request_id, tenant, _random_seed(), session))
+    session = with_conditions(session, headers, body.session_must_exist, request.messages or [])
     if session is None:
         session_id = new_session_id(request_root(request))
         session = SessionRef(session_id=session_id, given=False, mode=session_mode(headers))
+    if session is not request.session:
         request = msgspec.structs.replace(request, session=session)
     return _call(body, request_id, [request], session.session_id, unknown)
 
@@ -54,6 +57,7 @@ def completion_call(body: CompletionRequest, headers: RawHeaders, *, request_id:
     """A completion; it belongs to a session only if the caller says so. Raises like `chat_call`."""
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
+    with_conditions(None, headers, body.session_must_exist, [])  # here a session decides the route alone
     count = len(body.prompt)
     request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
     requests = completion_requests(body, Origin(request_id, tenant, _random_seed(), session), request_ids)

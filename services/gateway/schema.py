@@ -208,6 +208,7 @@ class SamplingBody(_Body):
     user: str | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds.")] | None = None
     session_id: str | None = None
+    session_must_exist: bool | None = None
 
 
 class ChatCompletionRequest(SamplingBody):

@@ -8,6 +8,7 @@ how they are looked up is decided in `leader/sessions.py`.
 from dataclasses import dataclass
 
 from services.worker.domain.session_merge import rewind
+from shared.errors import Conflict, SessionNotFound
 from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef, TurnMark
 from shared.messages.sessions import MAX_MARKS
 
@@ -59,6 +60,29 @@ def conversation(
     if messages[0].role == "system":
         return [messages[0], *history, *messages[1:]]
     return [*history, *messages]
+
+
+def check_conditions(session: SessionRef, record: SessionRecord | None) -> None:
+    """Raises what the caller wants to hear when its session is not what it demands.
+
+    Raises:
+        SessionNotFound: there is none, and there must be.
+        Conflict: it is not at the version that was named.
+    """
+    name, version = session.session_id, record.version if record is not None else 0
+    if session.must_exist and record is None:
+        raise SessionNotFound(
+            f"no session {name!r}: it expired, was deleted, was lost with its store, or its first turn did "
+            "not end; start a new one, or send the whole conversation",
+            session_id=name,
+        )
+    if session.if_version >= 0 and version != session.if_version:
+        raise Conflict(
+            f"session {name!r} is at version {version}, not {session.if_version}: it has changed since; read "
+            "it and send the turn again",
+            reason="session_changed",
+            version=version,
+        )
 
 
 def added_by(messages: list[ChatMessage], session: SessionRef) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from services.worker.adapters.model_dir import Model
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
-from services.worker.domain.session_context import Turn, appends, turn_of
+from services.worker.domain.session_context import Turn, appends, check_conditions, turn_of
 from services.worker.domain.stops import StopMatcher
 from services.worker.domain.too_long import too_long
 from services.worker.leader.sessions import Sessions
@@ -101,11 +101,14 @@ class Preparer:
         try:
             record = await self._sessions.lookup(request.tenant, session.session_id, last_group)
         except Unavailable:
-            if appends(messages, session):
+            if appends(messages, session) or session.must_exist or session.if_version >= 0:
                 raise
             return Turn(session, messages, commits=False)
         resumed_at = request.resume.session_version if request.resume is not None else -1
-        return turn_of(messages, session, record, request.request_id, resumed_at)
+        turn = turn_of(messages, session, record, request.request_id, resumed_at)
+        if resumed_at < 0 and not turn.stored:
+            check_conditions(session, record)
+        return turn
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Whether `tokenize` may be called without a thread."""
