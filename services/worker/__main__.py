@@ -114,6 +114,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
             settings.max_running,
             settings.max_waiting,
             settings.step_target_ms / 1000,
+            settings.max_running_per_tenant,
         ),
         prefix_sharing=settings.prefix_sharing,
         tensor_parallel=settings.tensor_parallel,

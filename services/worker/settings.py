@@ -49,6 +49,13 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=100_000,
         description="Sequences that may queue; beyond it requests are refused.",
     )
+    max_running_per_tenant: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="The part of RYZ_MAX_RUNNING that one tenant may have also while no other waits. Places "
+        "that become free go to waiting tenants by turns in any case.",
+    )
     token_budget: int = Field(
         default=512,
         ge=1,

@@ -1,16 +1,19 @@
 """Who may run: which waiting sequences get blocks and a place, and who gives way to a higher priority.
 
-Admission is in order and by blocks: a sequence gets those of all its tokens at once, so only decodes ever run
-short. One whose beginning another sequence is computing just now waits for that instead of doing it again.
+Admission is in order, tenants by turns (`tenant_turns.py`), and by blocks: a sequence gets those of all its
+tokens at once, so only decodes ever run short. One whose beginning another sequence is computing just now
+waits for that instead of doing it again.
 """
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 
 from services.worker.domain.names import BlockNames
 from services.worker.domain.plan import BLOCK_SIZE
 from services.worker.domain.queues import ORDER, Limits, Queues
 from services.worker.domain.sequence import Sequence
+from services.worker.domain.tenant_turns import most_running, next_in_turn
 from services.worker.domain.write_behind import WriteBehind
 
 MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
@@ -34,6 +37,7 @@ class Admission:
     ) -> None:
         self._queues = queues
         self._limits = limits
+        self._most = most_running(limits.max_running, limits.tenant_share)
         self._names = names
         self._write_behind = write_behind
         self._fetches = fetches
@@ -56,14 +60,15 @@ class Admission:
         first, names = waiting[0], self._names.of(waiting[0])
         if first.pending or self._is_coming(first, names):
             return  # it could not come in now, and somebody else would take what is freed
-        short_of_places = len(running) >= self._limits.max_running
+        full_tenant = queues.running_of[first.tenant] >= self._most  # only its own can make way for it
+        short_of_places = full_tenant or len(running) >= self._limits.max_running
         missing = blocks.cost(len(first.tokens), names) + self._spare() - blocks.num_free
         victims: list[Sequence] = []
         for victim in reversed(running):
             if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
                 break
-            if victim.fetching:
-                continue  # its blocks would not be free before the fetch is done
+            if victim.fetching or (full_tenant and victim.tenant != first.tenant):
+                continue  # fetching: its blocks would not be free before the fetch is done
             victims.append(victim)
             missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
         if missing <= 0:
@@ -71,29 +76,27 @@ class Admission:
                 queues.preempt(victim)
 
     def admit(self, prefilling: list[Sequence], rest: int) -> None:
-        """Admits sequences, in order, while there are places, blocks and budget; adds them to `prefilling`.
+        """Admits sequences while there are places, blocks and budget; adds them to `prefilling`.
 
         rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
         """
-        queues, index = self._queues, 0
+        queues, passed = self._queues, Counter[str]()
         if not queues.waiting:
             return
         ahead = sum(s.remaining for s in prefilling)
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
-        while (
-            index < min(len(queues.waiting), MAX_HELD_BACK) and len(queues.running) < self._limits.max_running
-        ):
-            sequence = queues.waiting[index]
-            if sequence.pending:
-                break  # it was preempted a moment ago, and the step that runs brings its next token
+        while passed.total() < MAX_HELD_BACK and len(queues.running) < self._limits.max_running:
+            sequence = next_in_turn(queues.waiting_of, queues.running_of, passed, self._most)
+            if sequence is None or sequence.pending:
+                break  # pending: it was preempted a moment ago, and the step that runs brings its next token
             names = self._names.of(sequence)
             enough = demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1)
             if enough and not self._to_fetch(sequence, names, queues.blocks.num_found(names), ahead):
                 break  # who fetches takes nothing of this step
             if self._is_coming(sequence, names):
-                index += 1
+                passed[sequence.tenant] += 1
                 continue
-            if not queues.enter(index, names, self._spare()):
+            if not queues.enter(sequence, names, self._spare()):
                 break
             self._count(sequence)
             # what is here and was never written, or is lost there, gets another chance

@@ -5,6 +5,7 @@ that left. Who goes from one queue to the other is decided in `admission.py` and
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,12 +24,14 @@ class Limits:
     """Bounds of a scheduler, in tokens per step and in sequences. A budget below `max_running` is refused.
 
     step_target_s: how long a step with parts of prompts may take while other sequences decode; 0: any time.
+    tenant_share: the part of the running places that one tenant may have at the most.
     """
 
     token_budget: int
     max_running: int
     max_waiting: int
     step_target_s: float = 0.0
+    tenant_share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.token_budget < self.max_running or self.max_running < 1 or self.max_waiting < 0:
@@ -41,6 +44,7 @@ class Limits:
 class Queues:
     """Both queues are in order of priority, then arrival.
 
+    waiting_of: the same waiting sequences, those of each tenant. running_of: how many of each tenant run.
     release: seq_ids that the next plan tells the ranks to forget.
     coming: names of blocks that a running sequence is about to compute, to the first such sequence.
     fetches: blocks that come from the store; a running sequence that waits for some is not computed.
@@ -50,6 +54,8 @@ class Queues:
         self.blocks = blocks
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.waiting_of: dict[str, list[Sequence]] = {}
+        self.running_of: Counter[str] = Counter()
         self.release: list[int] = []
         self.coming: dict[bytes, Sequence] = {}
         self.fetches = Fetches(blocks)
@@ -61,20 +67,19 @@ class Queues:
         """Queues a sequence."""
         if blocks_for(len(sequence.tokens) + 1) > self.blocks.num_blocks:
             raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
-        sequence.phase = Phase.WAITING
-        insort(self.waiting, sequence, key=ORDER)
+        self._wait(sequence)
         self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
 
-    def enter(self, index: int, names: list[bytes], spare: int) -> bool:
+    def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
         """Lets a waiting sequence run, with blocks for all its tokens; False when these are not there."""
-        sequence = self.waiting[index]
         seq_id = self._last_seq_id + 1
         cached = self.blocks.allocate(seq_id, len(sequence.tokens), names, spare)
         if cached is None:
             return False
         self._last_seq_id = sequence.seq_id = seq_id
-        del self.waiting[index]
+        self._stop_waiting(sequence)
         insort(self.running, sequence, key=ORDER)
+        self.running_of[sequence.tenant] += 1
         sequence.phase = Phase.RUNNING
         sequence.computed = sequence.planned = cached
         sequence.new_blocks = list(self.blocks.table(seq_id))
@@ -111,13 +116,12 @@ class Queues:
         self._leave(sequence)
         self.num_preemptions += 1
         sequence.num_preemptions += 1
-        sequence.phase = Phase.WAITING
-        insort(self.waiting, sequence, key=ORDER)
+        self._wait(sequence)
 
     def end(self, sequence: Sequence, *, forget: bool = False) -> None:
         """Takes a sequence out, wherever it is. forget: nobody may have its blocks' content after it."""
         if sequence.phase is Phase.WAITING:
-            _remove(self.waiting, sequence)
+            self._stop_waiting(sequence)
         elif sequence.phase is Phase.RUNNING:
             if forget:
                 self.blocks.forget(sequence.seq_id)  # it was computed, so it waits for no fetch
@@ -149,6 +153,11 @@ class Queues:
         for sequence in self.waiting:
             if sequence.phase is not Phase.WAITING or sequence.seq_id or sequence.planned:
                 raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
+        if self.running_of != Counter(s.tenant for s in self.running):
+            raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
+        counts = Counter(s.tenant for s in self.waiting)
+        if {tenant: len(queue) for tenant, queue in self.waiting_of.items()} != counts:
+            raise AssertionError("the waiting sequences of tenants are not those that wait")
         if len({s.seq_id for s in self.running}) != len(self.running) or self._out_of_order():
             raise AssertionError("running sequences share a seq_id, or the queues are out of order")
         if not self.running and not len(self.fetches) and self.blocks.num_used:
@@ -156,9 +165,24 @@ class Queues:
         if not {id(owner) for owner in self.coming.values()} <= {id(s) for s in self.running}:
             raise AssertionError("blocks are said to be coming from a sequence that does not run")
 
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.WAITING
+        insort(self.waiting, sequence, key=ORDER)
+        insort(self.waiting_of.setdefault(sequence.tenant, []), sequence, key=ORDER)
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        _remove(self.waiting, sequence)
+        of_tenant = self.waiting_of[sequence.tenant]
+        _remove(of_tenant, sequence)
+        if not of_tenant:
+            del self.waiting_of[sequence.tenant]
+
     def _leave(self, sequence: Sequence) -> None:
         """A running sequence stops running: table closed, ranks told with the next plan."""
         _remove(self.running, sequence)
+        self.running_of[sequence.tenant] -= 1
+        if not self.running_of[sequence.tenant]:
+            del self.running_of[sequence.tenant]
         for name in _uncomputed(sequence):
             if self.coming.get(name) is sequence:
                 del self.coming[name]
