@@ -10,7 +10,9 @@ from cli.silent_groups import silent_groups
 from cli.status_query import Report
 from shared.redact import redact
 
-GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store"}
+GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store", "disk full"}
+
+STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
 
 def render(report: Report) -> RenderableType:
@@ -39,7 +41,7 @@ def _services(report: Report) -> Table:
         restarts = str(started[one.pid]) if one.pid in started else "-"
         table.add_row(
             " ".join(filter(None, (one.service, one.detail.get("group")))),
-            state_text("no store" if one.detail.get("store") == "away" else one.state),
+            state_text(STORE_STATES.get(one.detail.get("store", ""), one.state)),
             str(one.pid),
             duration(one.uptime_s),
             restarts,

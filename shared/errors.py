@@ -8,6 +8,8 @@ of this family is a bug: it is logged with its trace and reported as `internal`,
 from dataclasses import dataclass
 from typing import Any
 
+DISK_FULL = "disk_full"  # the `reason` of a store that cannot write, so that it is named wherever it is told
+
 
 class RyzError(Exception):
     """Base of the family. `data` holds only plain values; `param` names the field at fault."""

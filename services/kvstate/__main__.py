@@ -42,6 +42,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     bus = await service.connect_bus(stack)
     metrics, counted = Metrics(service.registry), BlockMetrics(service.registry)
     metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
+    metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     tier = Tier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
     sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
@@ -56,7 +57,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
     def detail() -> dict[str, Any]:
         return {
-            "store": "away" if store.circuit.open else "up",
+            "store": "away" if store.circuit.open else "up" if store.writable else "disk full",
             "sessions": store.last_count,
             "store_losses": store.circuit.opened_total,
             "kv_store": "away" if blocks.circuit.open else "full" if tier.full else "up",

@@ -4,16 +4,18 @@
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import structlog
 
 from services.kvstate.domain.records import Cursor, Entry
 from services.kvstate.guard import Guard
-from services.kvstate.store import Fate, Page, Pins, SessionStore
+from services.kvstate.store import Fate, Page, Pins, SessionStore, StoreUnwritable
 from shared.errors import Unavailable
 from shared.messages import SessionSummary
 
+R = TypeVar("R")
 log = structlog.get_logger(__name__)
 
 
@@ -23,6 +25,7 @@ class GuardedStore:
     def __init__(self, store: SessionStore, guard: Guard) -> None:
         self.circuit = guard.circuit
         self.last_count = 0
+        self.writable = True  # as far as is known: its disk is not full
         self._store = store
         self._guard = guard
 
@@ -32,7 +35,7 @@ class GuardedStore:
 
     async def put(self, entries: Sequence[Entry]) -> list[bool]:
         """See `SessionStore.put`."""
-        return await self._guard.call(lambda: self._store.put(entries))
+        return await self._guard.call(lambda: self._noted(self._store.put(entries)))
 
     async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
         """See `SessionStore.page`."""
@@ -52,7 +55,7 @@ class GuardedStore:
 
     async def pin(self, tenant: str, session_id: str, group: str) -> bool:
         """See `SessionStore.pin`."""
-        return await self._guard.call(lambda: self._store.pin(tenant, session_id, group))
+        return await self._guard.call(lambda: self._noted(self._store.pin(tenant, session_id, group)))
 
     async def pins(self, limit: int, after: str) -> Pins:
         """See `SessionStore.pins`."""
@@ -60,7 +63,12 @@ class GuardedStore:
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
-        return await self._guard.call(lambda: self._store.delete(tenant, session_id))
+        return await self._guard.call(lambda: self._noted(self._store.delete(tenant, session_id)))
+
+    async def can_write(self) -> bool:
+        """See `SessionStore.can_write`."""
+        self.writable = await self._guard.bounded(self._store.can_write())
+        return self.writable
 
     async def count(self) -> int:
         """See `SessionStore.count`; asks the store also while the circuit is open."""
@@ -78,9 +86,19 @@ class GuardedStore:
             await self.probe()
             await asyncio.sleep(open_every_s if self.circuit.open else every_s)
 
+    async def _noted(self, call: Awaitable[R]) -> R:
+        try:
+            return await call
+        except StoreUnwritable as error:
+            if self.writable:
+                log.error("nothing is stored", error=error.message)
+            self.writable = False
+            raise
+
     async def probe(self) -> None:
         """Asks the store once, so that the circuit is as it should be."""
         try:
             await self.count()
+            await self.can_write()
         except Unavailable as error:
             log.debug("session store away", error=error.message)  # the guard told of the change

@@ -108,6 +108,10 @@ class MemoryStore:
             found.append(Pinned(tenant=tenant, session_id=session_id, group=pinned[member]))
         return Pins(found, rest[limit - 1] if len(rest) > limit else "")
 
+    async def can_write(self) -> bool:
+        """See `SessionStore.can_write`; there is no disk."""
+        return True
+
     async def count(self) -> int:
         """See `SessionStore.count`."""
         self._sweep()

@@ -33,3 +33,8 @@ class Metrics:
             "1 while the session store answers, 0 while it is away.",
             registry=registry,
         )
+        self.store_writable = Gauge(
+            "ryz_kvstate_store_writable",
+            "1 while the session store takes writes, 0 while its disk is full or fails.",
+            registry=registry,
+        )

@@ -4,6 +4,7 @@ Sessions and KV blocks have a link each, so that neither waits for the other's c
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from hashlib import sha1
 from typing import Any
@@ -13,10 +14,11 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from services.kvstate.store import StoreAway, StoreFull
+from services.kvstate.store import StoreAway, StoreFull, StoreUnwritable
 from shared.errors import Unavailable
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
+_NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
 
@@ -61,6 +63,7 @@ class RedisLink:
         Raises:
             StoreAway: there is no connection, or no answer in time.
             StoreFull: Redis has reached its `maxmemory`.
+            StoreUnwritable: Redis cannot write to its disk.
             Unavailable: Redis refuses a command for another reason.
         """
         try:
@@ -88,6 +91,8 @@ class RedisLink:
                     f"the {self._name} is full; give Redis more maxmemory, or let sessions live shorter",
                     reason=self._reason,
                 ) from error
+            if unwritable := _NO_DISK.search(str(error)):
+                raise StoreUnwritable(self._name, unwritable[1], reason=self._reason) from error
             raise Unavailable(
                 f"the {self._name} refused a command; its log and ours say why", reason=self._reason
             ) from error

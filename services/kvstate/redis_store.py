@@ -116,6 +116,12 @@ class RedisStore:
         (done,) = await self._link.run(scripts.DELETE, [(names, values)])
         return bool(done)
 
+    async def can_write(self) -> bool:
+        """See `SessionStore.can_write`."""
+        (told,) = await self._link.pipeline([("INFO", "persistence")])
+        states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
+        return all(state == "ok" for state in states)
+
     async def count(self) -> int:
         """See `SessionStore.count`."""
         (tenants,) = await self._link.pipeline([("SRANDMEMBER", keys.TENANTS, 1000)])

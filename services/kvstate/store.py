@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from services.kvstate.domain.records import Cursor, Entry
-from shared.errors import Unavailable
+from shared.errors import DISK_FULL, Unavailable
 from shared.messages import Pinned, SessionSummary
 
 SESSION_STORE = "session_store"  # the reason in errors
@@ -45,6 +45,20 @@ class StoreFull(Unavailable):
     """The store answers, but has no memory for what was to be written."""
 
 
+class StoreUnwritable(Unavailable):
+    """The store answers, but writes nothing, since its disk is full or fails. What it has can be read."""
+
+    def __init__(self, name: str, cause: str, *, reason: str = SESSION_STORE) -> None:
+        """name: of the store. cause: what Redis said. reason: unless the disk is full, which is named."""
+        full = any(text in cause for text in ("No space left", "quota exceeded"))
+        super().__init__(
+            f"the {name} cannot write to its disk: {cause.rpartition(': ')[2]}; "
+            f"{'free some space there' if full else 'see the log of Redis'}, and it goes on by itself",
+            reason=DISK_FULL if full else reason,
+            retry_after_s=5,
+        )
+
+
 class SessionStore(Protocol):
     """Records by tenant and session id, each for a limited time since its last commit.
 
@@ -62,7 +76,8 @@ class SessionStore(Protocol):
 
         Entries are judged in their order, each against what the ones before it left. An entry of a session
         that was deleted is stale if it was made before that, for as long as the store remembers. Raises
-        `StoreFull` when there is no memory for them.
+        `StoreFull` when there is no memory for them, `StoreUnwritable` when the disk is full; so do all that
+        change something.
         """
         ...
 
@@ -101,6 +116,10 @@ class SessionStore(Protocol):
 
     async def pins(self, limit: int, after: str) -> Pins:
         """Up to about `limit` pins of all tenants, behind `after`, which is empty or an earlier `last`."""
+        ...
+
+    async def can_write(self) -> bool:
+        """Whether it takes writes; not while its disk is full or fails."""
         ...
 
     async def count(self) -> int:

@@ -216,6 +216,16 @@ def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
     assert "last heard 50 s ago" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("store", "shown"), [("up", "ready"), ("away", "no store"), ("disk full", "disk full")]
+)
+def test_a_store_in_trouble_shows_in_the_service_that_uses_it(store: str, shown: str) -> None:
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(Report("nats://x", None, [answer("kvstate", 3, store=store)])))
+    (line,) = [one for one in screen.file.getvalue().splitlines() if "kvstate" in one]  # type: ignore[attr-defined]
+    assert shown in line
+
+
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(Report("nats://x", None, [], "nobody there")))

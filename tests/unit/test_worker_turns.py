@@ -132,11 +132,12 @@ class Lagging(DictStore):
     def __init__(self) -> None:
         super().__init__()
         self.limit = 10**9
+        self.trouble = "session_store"
 
     async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
         await asyncio.sleep(0)
         if self.away:
-            raise Unavailable("the store is away")
+            raise Unavailable("the store is away", reason=self.trouble)
         stale, too_large = [], []
         for place, record in enumerate(records):
             stored = self.records.get((record.tenant, record.session_id))
@@ -241,7 +242,12 @@ async def test_a_turn_with_the_beginning_of_its_answer_goes_before_one_without(k
 
 @pytest.mark.parametrize(
     ("trouble", "stored", "reason"),
-    [("too_large", "not_stored", "too_large"), ("away", "pending", "store_away"), ("slow", "pending", "")],
+    [
+        ("too_large", "not_stored", "too_large"),
+        ("session_store", "pending", "store_away"),
+        ("disk_full", "pending", "disk_full"),
+        ("slow", "pending", ""),
+    ],
 )
 async def test_what_is_not_stored_is_told(kit: Kit, trouble: str, stored: str, reason: str) -> None:
     await kit.run(chat("first", **given()))
@@ -249,8 +255,8 @@ async def test_what_is_not_stored_is_told(kit: Kit, trouble: str, stored: str, r
     assert isinstance(store, Lagging)
     if trouble == "too_large":
         store.limit = 2
-    elif trouble == "away":
-        store.away = True
+    elif trouble != "slow":
+        store.away, store.trouble = True, trouble
         await kit.run(chat("other", session={"session_id": "o", "mode": "replace"}))
     else:
         release = asyncio.Event()

@@ -38,7 +38,7 @@ class Finisher:
             return
         if turn.commits:
             record = self._record_of(generation, turn)
-        generation.session = outcome_of(turn, None, store_away=self._sessions.store_away)
+        generation.session = outcome_of(turn, None, self._sessions.store_trouble)
         if record is None:
             self._generations.complete(generation)
             return
@@ -51,7 +51,7 @@ class Finisher:
             timer.cancel()
             if not generation.ended:
                 commit = stored.result() if stored.done() else None
-                generation.session = outcome_of(turn, commit, store_away=self._sessions.store_away)
+                generation.session = outcome_of(turn, commit, self._sessions.store_trouble)
                 self._generations.complete(generation)
 
         timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete)
@@ -71,8 +71,14 @@ class Finisher:
         )
 
 
-def outcome_of(turn: Turn, commit: Commit | None, *, store_away: bool) -> SessionOutcome:
-    """What the caller is told of its turn. commit: None while the store has not said."""
+def outcome_of(turn: Turn, commit: Commit | None, trouble: str) -> SessionOutcome:
+    """What the caller is told of its turn.
+
+    Args:
+        turn: of the request.
+        commit: what the store said; None: it has not yet.
+        trouble: why, if that is known.
+    """
     stored: Literal["stored", "pending", "conflict", "not_stored"] = "stored"
     reason = ""
     if turn.stored:
@@ -80,7 +86,7 @@ def outcome_of(turn: Turn, commit: Commit | None, *, store_away: bool) -> Sessio
     elif not turn.commits:
         stored, reason = "not_stored", "store_away"
     elif commit is None:
-        stored, reason = "pending", "store_away" if store_away else ""
+        stored, reason = "pending", trouble
     elif commit.outcome == "stale":
         stored, reason = "conflict", "session_changed"
     elif commit.outcome != "stored":

@@ -17,7 +17,7 @@ import structlog
 from services.worker.domain.session_merge import follows, rebase
 from services.worker.leader.session_commits import Commit, Pending, Waiter
 from services.worker.metrics import Metrics
-from shared.errors import RequestTooLarge, RyzError, SessionNotFound, Unavailable
+from shared.errors import DISK_FULL, RequestTooLarge, RyzError, SessionNotFound, Unavailable
 from shared.messages import SessionCommitted, SessionRecord
 
 log = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ class Sessions:
         self._cache_bytes = 0
         self._pending: OrderedDict[Key, Pending] = OrderedDict()
         self._in_flight: dict[Key, Pending] = {}
-        self._away = False
+        self._trouble = ""
         self._wake = asyncio.Event()
         self._untold: list[SessionRecord] = []
         self._telling: asyncio.Task[None] | None = None
@@ -94,9 +94,9 @@ class Sessions:
         return len(self._pending) + len(self._in_flight)
 
     @property
-    def store_away(self) -> bool:
-        """The last write of records had no answer."""
-        return self._away
+    def store_trouble(self) -> str:
+        """Why the last write of records failed, `store_away` or `disk_full`; empty: it did not."""
+        return self._trouble
 
     @property
     def pending_s(self) -> float:
@@ -260,7 +260,8 @@ class Sessions:
                 [pending.record for pending in batch.values()], timeout_s=self._limits.commit_timeout_s
             )
         except (Unavailable, asyncio.CancelledError) as error:
-            self._away = True
+            full = isinstance(error, Unavailable) and error.data.get("reason") == DISK_FULL
+            self._trouble = DISK_FULL if full else "store_away"
             self._put_back(batch)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -270,7 +271,7 @@ class Sessions:
             outcome = "too_large" if isinstance(error, RequestTooLarge) else "refused"
             self._finish(batch, dict.fromkeys(range(len(batch)), outcome))
             return True
-        self._away = False
+        self._trouble = ""
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
         again = await self._rebase_stale(batch, not_stored)
         self._finish(batch, not_stored)
