@@ -38,7 +38,11 @@ class TurnsFleet(Fleet):
 
     async def said(self, session_id: str) -> list[str]:
         """What the users said in a session, by its stored record; empty: there is none."""
-        async with self.http() as http:
+        return await self.said_by(0, session_id)
+
+    async def said_by(self, place: int, session_id: str) -> list[str]:
+        """The same, asked at that gateway."""
+        async with self.http(place) as http:
             answer = await http.get(f"/v1/sessions/{session_id}?messages=true")
         if answer.status_code == 404:
             return []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from services.gateway.idempotency import Once
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest, SamplingBody
 from services.gateway.session_conditions import with_conditions
 from services.gateway.sessions import RawHeaders, given_session, session_mode
@@ -36,36 +37,58 @@ class Call:
     unknown_fields: int
 
 
-def chat_call(body: ChatCompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str) -> Call:
+def chat_call(
+    body: ChatCompletionRequest,
+    headers: RawHeaders,
+    *,
+    request_id: str,
+    tenant: str,
+    once: Once | None = None,
+) -> Call:
     """A chat completion; without a session of the caller's it gets a new one, named after its root.
 
     Raises `InvalidRequest` that names the field or header.
     """
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
-    request = chat_request(body, Origin(request_id, tenant, _random_seed(), session))
+    request = chat_request(body, Origin(request_id, tenant, _seed(once), session))
     session = with_conditions(session, headers, body.session_must_exist, request.messages or [])
     if session is None:
-        session_id = new_session_id(request_root(request))
-        session = SessionRef(session_id=session_id, given=False, mode=session_mode(headers))
+        root, mode = request_root(request), session_mode(headers)
+        if once is None:
+            session = SessionRef(session_id=new_session_id(root), given=False, mode=mode)
+        else:  # its record is looked up: the call may have been made before
+            session = SessionRef(session_id=once.session_id(root), mode=mode)
     if session is not request.session:
         request = msgspec.structs.replace(request, session=session)
-    return _call(body, request_id, [request], session.session_id, unknown)
+    return _call(body, request_id, [_to_count_once(request, once)], session.session_id, unknown)
 
 
-def completion_call(body: CompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str) -> Call:
+def completion_call(
+    body: CompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str, once: Once | None = None
+) -> Call:
     """A completion; it belongs to a session only if the caller says so. Raises like `chat_call`."""
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
     with_conditions(None, headers, body.session_must_exist, [])  # here a session decides the route alone
     count = len(body.prompt)
     request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
-    requests = completion_requests(body, Origin(request_id, tenant, _random_seed(), session), request_ids)
+    requests = completion_requests(body, Origin(request_id, tenant, _seed(once), session), request_ids)
+    if count == 1:
+        requests = [_to_count_once(requests[0], once)]
     return _call(body, request_id, requests, session.session_id if session else "", unknown)
 
 
-def _random_seed() -> int:
+def _seed(once: Once | None) -> int:
+    if once is not None:
+        return once.seed
     return random.getrandbits(63)  # it decides what is drawn, not who may see it
+
+
+def _to_count_once(request: GenerateRequest, once: Once | None) -> GenerateRequest:
+    if once is None:
+        return request
+    return msgspec.structs.replace(request, call_key=once.name, call_digest=once.digest)
 
 
 def _call(

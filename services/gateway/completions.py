@@ -15,7 +15,9 @@ from services.gateway.body import check_content_type, parse
 from services.gateway.call import Call, chat_call, completion_call
 from services.gateway.chunks import CompletionWriter
 from services.gateway.exchange import Running
+from services.gateway.idempotency import once_of
 from services.gateway.note import VERSION, Note, answer_id, writer_of
+from services.gateway.repeats import Repeats
 from services.gateway.respond import Envelope, chat_body, completion_body
 from services.gateway.route import Context, Exchange, Route, body_party
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
@@ -37,6 +39,7 @@ class CompletionRoute(Route):
     def __init__(self, kind: Literal["chat", "completion"], context: Context) -> None:
         super().__init__("/v1/chat/completions" if kind == "chat" else "/v1/completions", context)
         self._kind = kind
+        self._repeats = Repeats(context)
 
     async def serve(self, exchange: Exchange) -> None:
         """See `Route`."""
@@ -63,6 +66,9 @@ class CompletionRoute(Route):
         if call.session_id:
             exchange.reply.headers.append((b"x-session-id", call.session_id.encode()))
         async with Running(exchange.receive, context.running, timeout_s + DEADLINE_MARGIN_S) as running:
+            once = len(call.requests) == 1 and call.requests[0].call_key
+            if once and await self._repeats.answer(exchange, call, timeout_s, running):
+                return
             if call.stream and len(call.requests) == 1:
                 await self._stream_one(exchange, call, timeout_s, running)
             else:
@@ -78,9 +84,12 @@ class CompletionRoute(Route):
 
     def _translate(self, raw: bytes, exchange: Exchange) -> Call:
         values = self.context.settings.max_body_values
+        once = once_of(exchange.headers, exchange.tenant, self.path, raw)
         if self._kind == "chat":
             body = parse(raw, ChatCompletionRequest, values)
-            return chat_call(body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant)
+            return chat_call(
+                body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
+            )
         prompts = parse(raw, CompletionRequest, values)
         if len(prompts.prompt) > self.context.settings.max_prompts:
             raise InvalidRequest(
@@ -88,7 +97,7 @@ class CompletionRoute(Route):
                 param="prompt",
             )
         return completion_call(
-            prompts, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant
+            prompts, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
         )
 
     def _envelope(self, call: Call) -> Envelope:
@@ -100,7 +109,10 @@ class CompletionRoute(Route):
         trace = trace_headers(exchange.headers)
         async with AsyncExitStack() as stack:
             streams = []
-            for request in call.requests:
+            for asked in call.requests:
+                # one whose answer may be asked for again goes with a note, also when it is not streamed
+                note = self._note(exchange, call).encode() if asked.call_key else b""
+                request = msgspec.structs.replace(asked, note=note) if note else asked
                 stream = self.context.client.submit(
                     request, timeout_s=timeout_s, headers=trace, whole=not call.stream
                 )
@@ -116,7 +128,7 @@ class CompletionRoute(Route):
         grace_s = stream_grace_s(
             exchange.headers, default_s=settings.stream_grace_s, max_s=settings.stream_max_grace_s
         )
-        note = Note(VERSION, self._kind, int(time.time()), call.include_usage, grace_s, exchange.shown_id)
+        note = self._note(exchange, call, grace_s)
         request = msgspec.structs.replace(call.requests[0], note=note.encode())
         exchange.reply.headers.append((STREAM_HEADER, request.request_id.encode()))
         stream = self.context.client.submit(
@@ -131,6 +143,10 @@ class CompletionRoute(Route):
                     exchange.outcome,
                     header_wait_s=settings.header_wait_s,
                 )
+
+    def _note(self, exchange: Exchange, call: Call, grace_s: float = 0.0) -> Note:
+        """What another gateway needs to give the same answer."""
+        return Note(VERSION, self._kind, int(time.time()), call.include_usage, grace_s, exchange.shown_id)
 
     async def _whole(self, exchange: Exchange, call: Call, streams: list[GenerationStream]) -> None:
         parts = [await stream.completion() for stream in streams]

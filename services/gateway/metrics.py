@@ -44,6 +44,11 @@ class GatewayMetrics:
         self.attached = Counter(
             "ryz_gateway_attached_streams", "Streams that were resumed by their clients.", registry=registry
         )
+        self.repeated = Counter(
+            "ryz_gateway_repeated_calls",
+            "Calls that got the answer of an earlier one with the same Idempotency-Key.",
+            registry=registry,
+        )
         self.expired_streams = Counter(
             "ryz_gateway_expired_streams", "Parked streams that nobody came back to.", registry=registry
         )

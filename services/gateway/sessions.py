@@ -12,7 +12,7 @@ from shared.errors import InvalidRequest
 from shared.messages import SessionRef
 from shared.messages.base import ID_PATTERN, NAME_PATTERN
 
-_SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
+SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 _ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN)
 _REQUEST_ID = re.compile(ID_PATTERN)
@@ -31,7 +31,7 @@ def given_session(headers: RawHeaders, in_body: str | None) -> SessionRef | None
     Raises `InvalidRequest` that names the header or field, for an id or a mode that is not valid.
     """
     source, session_id = "session_id", in_body
-    for header in _SESSION_HEADERS:
+    for header in SESSION_HEADERS:
         raw = headers.get(header)
         if raw:
             source, session_id = header.decode(), _text(raw)

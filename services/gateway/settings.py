@@ -108,6 +108,12 @@ class GatewaySettings(CommonSettings):
     stream_attach_timeout_s: float = Field(
         default=2.0, gt=0, le=60, description="How long leaders may take to say that they have a stream."
     )
+    idempotency_find_ms: int = Field(
+        default=50,
+        ge=1,
+        le=10_000,
+        description="How long leaders may take to say that they have a call with that Idempotency-Key.",
+    )
     rate_limit_rps: float = Field(
         default=0.0,
         ge=0,

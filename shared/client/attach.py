@@ -15,7 +15,7 @@ from shared.bus import Bus, Message
 from shared.client.client import InferenceClient
 from shared.client.stream import GenerationStream
 from shared.codec import decode, encode
-from shared.errors import InvalidRequest, RyzError
+from shared.errors import Conflict, InvalidRequest, RyzError
 from shared.messages import Attach, Attached, Cancel, GenerateRequest
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,15 @@ class _Found:
 
 
 async def attach(
-    client: InferenceClient, request_id: str, tenant: str, *, reach: int, find_s: float, timeout_s: float
+    client: InferenceClient,
+    request_id: str,
+    tenant: str,
+    *,
+    reach: int,
+    find_s: float,
+    timeout_s: float,
+    call_key: str = "",
+    call_digest: str = "",
 ) -> Attachment | None:
     """Takes a tenant's request over; None: no leader has it.
 
@@ -53,15 +61,27 @@ async def attach(
         reach: frames below that number were shown to somebody; without them a loss of the group is an end.
         find_s: how long leaders may take to answer.
         timeout_s: the deadline from now.
+        call_key, call_digest: the request is looked for by that key, and has another id.
 
-    Raises `Unavailable` without a broker, and `Cancelled` (reason `attached_elsewhere`) when another caller
-    was quicker.
+    Raises `Unavailable` without a broker, `Cancelled` (reason `attached_elsewhere`) when another caller was
+    quicker, and `Conflict` (`idempotency_key_reused`) when the key is that of another call.
     """
-    found = await _find(
-        client.bus, Attach(request_id=request_id, tenant=tenant, reply_to=client.reply_to), find_s
+    question = Attach(
+        request_id=request_id,
+        tenant=tenant,
+        reply_to=client.reply_to,
+        call_key=call_key,
+        call_digest=call_digest,
     )
+    found = await _find(client.bus, question, find_s)
     if not found:
         return None
+    if any(one.request.call_digest != call_digest for one in found) and call_key:
+        raise Conflict(
+            "this Idempotency-Key was used for another call; use a new key for each call, and the same one "
+            "only to send a call again as it was",
+            reason="idempotency_key_reused",
+        )
     newest = max(found, key=lambda one: one.request.attempt)
     await _stop_others(client.bus, (one for one in found if one.answer.group != newest.answer.group))
     request, answer = newest.request, newest.answer

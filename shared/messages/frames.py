@@ -208,12 +208,17 @@ class Attach(Wire, frozen=True, kw_only=True):
 
     From then on its frames go to `reply_to`, under the next attempt, so that the one who had it before can
     neither end it nor start it again. Only requests with a `note` can be had; they must be of that tenant.
+
+    call_key: asks for the request with that key instead of that id, if it has not failed. One that asks for
+    something else (`call_digest`) is named in the answer and stays where it is.
     """
 
     max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     tenant: Tenant
     reply_to: str
+    call_key: str = ""
+    call_digest: str = ""
 
 
 class Attached(Wire, frozen=True, kw_only=True):

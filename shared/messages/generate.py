@@ -24,6 +24,7 @@ from shared.messages.base import (
 Role = Literal["system", "user", "assistant", "tool"]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+CallKey = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_CHOICES = 16
@@ -123,6 +124,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     note: the caller's own, for whoever attaches to the request later (`Attach`); without one nobody can.
     kv: what to do with KV that is in the store and not in the group's memory: `auto` takes the faster way,
         `fetch` and `recompute` are for measuring.
+    call_key: names a call that may be made again, with another request id, and counts once; empty: none does.
+    call_digest: of what such a call asks for; with another one the key was used for another call.
     """
 
     request_id: RequestId
@@ -140,6 +143,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     resume: ResumePoint | None = None
     kv: Literal["auto", "fetch", "recompute"] = "auto"
     note: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
+    call_key: CallKey = ""
+    call_digest: CallKey = ""
 
 
 class Route(Wire, frozen=True, kw_only=True):

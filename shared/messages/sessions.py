@@ -20,12 +20,15 @@ class TurnMark(Wire, frozen=True, kw_only=True):
     brought, its answer included.
 
     version: of the session after it. whole: it brought the whole conversation in place of what was there.
+    call_key, call_digest: of its request.
     """
 
     request_id: str
     version: int
     size: Annotated[int, msgspec.Meta(ge=1)]
     whole: bool = False
+    call_key: str = ""
+    call_digest: str = ""
 
 
 class SessionRecord(Wire, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ RESUME = m.ResumePoint(
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
-    note=b"a note",
+    note=b"a note", call_key="k", call_digest="d",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -60,7 +60,7 @@ LOAD = m.Load(
     queued_tokens=500, tokens_per_s=1234.5,
 )  # fmt: skip
 CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
-MARK = m.TurnMark(request_id="r-1", version=3, size=2, whole=True)
+MARK = m.TurnMark(request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d")
 RECORD = m.SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
     token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
@@ -92,7 +92,9 @@ EXAMPLES: list[m.Wire] = [
     m.Cancel(request_id="r-1", reason="the caller left", attempt=1, instance_id="leader-1", tenant="acme"),
     m.Resend(request_id="r-1", attempt=1, from_seq=4, instance_id="leader-1", tenant="acme"),
     m.ResendReply(known=True, next_seq=3, frames=[TOKENS, DONE], attempt=2),
-    m.Attach(request_id="r-1", tenant="acme", reply_to="_INBOX.b.f"),
+    m.Attach(
+        request_id="r-1", tenant="acme", reply_to="_INBOX.b.f", call_key="k", call_digest="d"
+    ),
     m.Attached(request=encode(REQUEST), group="g0", instance_id="leader-1", first_seq=4, next_seq=9),
     MESSAGE,
     SAMPLING,

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from services.worker.domain.outbox import Outbox
 from services.worker.domain.session_context import Turn, added_by, next_record, turn_of
 from services.worker.domain.session_merge import follows, rebase, rewind
 from services.worker.leader.sessions import SessionLimits, Sessions
@@ -15,7 +16,7 @@ from services.worker.leader.turns import TurnLimits
 from services.worker.metrics import Metrics
 from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
-from shared.errors import Unavailable
+from shared.errors import Conflict, Unavailable
 from shared.messages import (
     Accepted,
     ChatMessage,
@@ -25,7 +26,8 @@ from shared.messages import (
     SessionOutcome,
     SessionRecord,
     SessionRef,
-)  # fmt: skip
+    Usage,
+)
 from tests.worker_kit import DictStore, Kit, chat, null_engine, text_of, tokens_of
 
 
@@ -288,3 +290,46 @@ async def test_a_made_session_is_new_and_its_record_on_the_way(kit: Kit) -> None
     assert text_of(frames)
     assert (await kit.run(chat("b", prompt="x")))[-1].session is None  # type: ignore[union-attr]
     assert Turn(SessionRef(session_id="s"), []).version == 0
+
+
+def keyed(text: str, base: SessionRecord | None, request_id: str, digest: str = "d") -> SessionRecord:
+    messages = [ChatMessage(role="user", content=text)]
+    found = turn_of(messages, SessionRef(session_id="s"), base, request_id, call_key="k", call_digest=digest)
+    return next_record(
+        found, tenant="t", model="m", group="g", answer=text.upper(), token_ids=b"", now_ms=5,
+        request_id=request_id, call_key="k", call_digest=digest,
+    )  # fmt: skip
+
+
+def test_a_call_that_is_made_twice_at_once_is_joined_to_one_turn() -> None:
+    base = turn("a", None)
+    first, second = keyed("b", base, "r-1"), keyed("b", base, "r-2")
+    assert rebase(second, first) is first
+    messages = [ChatMessage(role="user", content="b")]
+    ref = SessionRef(session_id="s")
+    again = turn_of(messages, ref, turn("c", first), "r-3", call_key="k", call_digest="d")
+    assert (again.stored, again.number, again.commits) == (2, 1, False)
+    assert [message.content for message in again.messages] == ["a", "A", "b"]
+    with pytest.raises(Conflict, match="Idempotency-Key"):
+        turn_of(messages, ref, first, "r-3", call_key="k", call_digest="other")
+
+
+def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
+    outbox = Outbox(retention_s=10, max_bytes=10_000)
+
+    def begin(name: str) -> None:
+        request = chat(name, note=b"n", tenant="t", call_key="k", call_digest="d")
+        outbox.open(f"t/{name}", 0, 0, request)
+
+    begin("one")
+    assert outbox.of_call("t", "k") == "t/one"
+    assert outbox.of_call("other", "k") is None
+    outbox.add("t/one", Failed(request_id="one", code="group_lost", message="x"), 0.0)
+    assert outbox.of_call("t", "k") is None
+    begin("two")
+    outbox.expire(20.0)  # forgetting the first leaves the second
+    assert outbox.of_call("t", "k") == "t/two"
+    outbox.add("t/two", Done(request_id="two", usage=Usage()), 21.0)
+    assert outbox.of_call("t", "k") == "t/two"
+    outbox.expire(40.0)
+    assert outbox.of_call("t", "k") is None

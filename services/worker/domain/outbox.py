@@ -37,6 +37,7 @@ class Retained:
     num_bytes: int = 0
     ended_at: float | None = None
     cancelled: bool = False
+    failed: bool = False
 
     @property
     def next_seq(self) -> int:
@@ -69,6 +70,7 @@ class Outbox:
         self._max_bytes = max_bytes
         self._requests: dict[str, Retained] = {}
         self._ended: dict[str, None] = {}  # in order of their end
+        self._calls: dict[tuple[str, str], str] = {}  # tenant and key of a call to the key of its request
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -101,6 +103,13 @@ class Outbox:
             retained.request = request
             retained.num_bytes = estimate_request_bytes(request)
             self.num_bytes += retained.num_bytes
+            if request.call_key:
+                self._calls[request.tenant, request.call_key] = key
+
+    def of_call(self, tenant: str, call_key: str) -> str | None:
+        """The key of the request that a tenant's call was made with last, unless that failed."""
+        key = self._calls.get((tenant, call_key))
+        return None if key is None or self._requests[key].failed else key
 
     def give(self, key: str, request: GenerateRequest, reader: str) -> None:
         """Gives a kept request to another caller; only its new attempt counts from here on."""
@@ -117,6 +126,7 @@ class Outbox:
         self.num_bytes += size
         if isinstance(frame, Done | Failed):
             retained.ended_at = now
+            retained.failed = isinstance(frame, Failed)
             retained.cancelled = isinstance(frame, Failed) and frame.code == Cancelled.code
             self._ended[key] = None
         if self.num_bytes > self._max_bytes:
@@ -157,6 +167,9 @@ class Outbox:
         if retained is not None:
             self.num_bytes -= retained.num_bytes
             self._ended.pop(key, None)
+            request = retained.request
+            if request is not None and self._calls.get((request.tenant, request.call_key)) == key:
+                del self._calls[request.tenant, request.call_key]
 
     def _make_room(self) -> None:
         """Forgets what ended first; if nothing did, the older half of the largest request's frames."""

@@ -105,6 +105,9 @@ def turn_of(
     record: SessionRecord | None,
     request_id: str,
     resumed_at: int = -1,
+    *,
+    call_key: str = "",
+    call_digest: str = "",
 ) -> Turn:
     """The turn that a request is, after that record.
 
@@ -113,8 +116,17 @@ def turn_of(
 
     resumed_at: the session's version when the answer was begun; turns that were stored since come before this
     one in the record, and are not what its answer goes on from. -1: not known.
+    call_key, call_digest: of a call that counts once, and may come again with another request id.
+
+    Raises:
+        Conflict: a turn with that key was another one.
     """
-    if record is not None and (place := _place_of(request_id, record)):
+    if record is not None and (place := _place_of(request_id, call_key, record)):
+        if call_key and record.recent and record.recent[-place].call_digest != call_digest:
+            raise Conflict(
+                "this Idempotency-Key was used for another call; use a new key for each call",
+                reason="idempotency_key_reused",
+            )
         told = rewind(record, record.recent[-place].version) if place > 1 else record
         if told is not None:
             return Turn(session, told.messages[:-1], record, commits=False, stored=place)
@@ -123,12 +135,12 @@ def turn_of(
     return Turn(session, conversation(messages, session, record), record, added=added_by(messages, session))
 
 
-def _place_of(request_id: str, record: SessionRecord) -> int:
-    """Which of the record's turns has that id: 1 is the last one; 0: none."""
+def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
+    """Which of the record's turns has that id or key: 1 is the last one; 0: none."""
     if record.last_request == request_id and record.messages:
         return 1
     for place, mark in enumerate(reversed(record.recent), 1):
-        if mark.request_id == request_id:
+        if mark.request_id == request_id or (call_key and mark.call_key == call_key):
             return place
     return 0
 
@@ -143,6 +155,8 @@ def next_record(
     token_ids: bytes,
     now_ms: int,
     request_id: str = "",
+    call_key: str = "",
+    call_digest: str = "",
 ) -> SessionRecord:
     """The session after the turn: the conversation that the model saw, and its answer.
 
@@ -151,7 +165,14 @@ def next_record(
     record, version = turn.record, turn.version + 1
     whole = turn.added == 0
     size = (len(turn.messages) if whole else turn.added) + 1
-    mark = TurnMark(request_id=request_id, version=version, size=size, whole=whole)
+    mark = TurnMark(
+        request_id=request_id,
+        version=version,
+        size=size,
+        whole=whole,
+        call_key=call_key,
+        call_digest=call_digest,
+    )
     return SessionRecord(
         session_id=turn.session.session_id,
         tenant=tenant,

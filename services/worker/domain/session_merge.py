@@ -27,11 +27,11 @@ def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
 
     None: they cannot be joined, because the session was begun anew meanwhile, or its turns are not known.
     """
-    known = {mark.request_id for mark in theirs.recent} | {theirs.last_request}
+    known = {theirs.last_request} | {mark.call_key or mark.request_id for mark in theirs.recent}
     new: list[TurnMark] = []
     common = False
     for mark in reversed(mine.recent):
-        if mark.request_id in known:
+        if (mark.call_key or mark.request_id) in known:
             common = True
             break
         new.append(mark)

@@ -54,17 +54,21 @@ class Attaching:
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
+        outbox = self._generations.outbox
         key = request_key(attach.tenant, attach.request_id)
-        kept = self._generations.outbox.kept(key)
+        if attach.call_key:
+            key = outbox.of_call(attach.tenant, attach.call_key) or ""
+        kept = outbox.kept(key)
         request = kept.offer(attach.tenant) if kept is not None else None
         if kept is None or request is None or not message.reply:
             return
-        if kept.reader != message.reply:
+        same = not attach.call_key or attach.call_digest == request.call_digest
+        if same and kept.reader != message.reply:
             request = self._renumbered(request, attach.reply_to)
             if request is None:
                 return
             self._hand_over(request)
-            self._generations.outbox.give(key, request, message.reply)
+            outbox.give(key, request, message.reply)
             self._metrics.attached.inc()
         answer = Attached(
             request=codec.encode(request),

@@ -68,6 +68,8 @@ class Finisher:
             token_ids=pack_tokens(choice.sequence.tokens),
             now_ms=time.time_ns() // 1_000_000,
             request_id=generation.request.request_id,
+            call_key=generation.request.call_key,
+            call_digest=generation.request.call_digest,
         )
 
 

@@ -105,7 +105,15 @@ class Preparer:
                 raise
             return Turn(session, messages, commits=False)
         resumed_at = request.resume.session_version if request.resume is not None else -1
-        turn = turn_of(messages, session, record, request.request_id, resumed_at)
+        turn = turn_of(
+            messages,
+            session,
+            record,
+            request.request_id,
+            resumed_at,
+            call_key=request.call_key,
+            call_digest=request.call_digest,
+        )
         if resumed_at < 0 and not turn.stored:
             check_conditions(session, record)
         return turn
