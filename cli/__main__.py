@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cli.bus_users.commands import app as bus_users
 from cli.chat import chat
 from cli.console import CommandError, err, out
 from cli.groups import app as groups
@@ -44,6 +45,7 @@ for command in (up, down, chat, status, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(groups, name="groups")
+app.add_typer(bus_users, name="bus-users")
 
 
 @app.command("bench")

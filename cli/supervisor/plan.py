@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cli.bus_users.store import bus_users, users_file
 from cli.supervisor.naming import group_name
 from cli.supervisor.options import UpOptions, threads_per_rank
 from cli.supervisor.ports import pick_ports, require_free
@@ -66,7 +67,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     common = {"RYZ_LOG_LEVEL": options.log_level}
     if not options.nats_url:
         config = options.state_dir / "nats.conf"
-        files[config] = nats_conf.render()
+        files[config] = nats_conf.render(bus_users(options.state_dir).hashes())
         command = nats_command(find_nats(), nats_port, config)
         env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
         specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
@@ -124,7 +125,8 @@ def _own_settings(
     if name == "kvstate":
         return stores.variables(name)
     if name == "router":
-        return {"RYZ_ROUTER_POLICY": options.policy}
+        users = {} if options.nats_url else {"RYZ_ROUTER_BUS_USERS": str(users_file(options.state_dir))}
+        return {"RYZ_ROUTER_POLICY": options.policy} | users
     own = {
         "RYZ_GROUP": group_name(options.stack, int(name.removeprefix("worker-g"))),
         **stores.variables("worker"),

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OWN_UMASK = 0o077
-_STATE_FILES = ("logs", "run", "up.json", "nats.conf", "redis.", "redis-kv.")
+_STATE_FILES = ("logs", "run", "up.json", "nats.conf", "redis.", "redis-kv.", "bus-users.")
 
 
 def make_state_dir(path: Path) -> None:

@@ -16,6 +16,7 @@ from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
 from services.router.losses import Losses
 from services.router.parts import Parts
+from services.router.user_limits import Limits, UserLimits
 from shared import subjects
 from shared.bus import Message, Subscription
 from shared.codec import decode, encode
@@ -40,7 +41,10 @@ class Handlers:
         self._settings = parts.settings
         self._clock = parts.clock
         self._taking: list[Subscription] = []
-        self._rates = UserRates(parts.settings.router_outside_rps)
+        settings = parts.settings
+        default = Limits(settings.router_outside_rps, settings.router_outside_max_priority)
+        self._limits = UserLimits(settings.router_bus_users, default)
+        self._rates = UserRates()
         asks = parts.settings.router_policy == "state_server"
         timeout_s = parts.settings.router_lookup_timeout_s
         self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
@@ -81,8 +85,7 @@ class Handlers:
         """A caller's request."""
         now = self._clock()
         try:
-            self._check_rate(subjects.caller_of(message.subject), now)
-            incoming = read(message, now, self._settings.router_outside_max_priority)
+            incoming = read(message, now, self._max_priority(subjects.caller_of(message.subject), now))
         except Overloaded as error:
             await self._dispatcher.fail(sender(message), error, "user_rate")
             return
@@ -151,15 +154,20 @@ class Handlers:
                 message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
             )
 
-    def _check_rate(self, caller: subjects.Caller | None, now: float) -> None:
-        wait_s = self._rates.wait_s(caller.user, now) if caller is not None else 0.0
-        if caller is not None and wait_s:
+    def _max_priority(self, caller: subjects.Caller | None, now: float) -> int:
+        """What a caller outside may ask for. Raises `Overloaded` when it asks too often."""
+        if caller is None:
+            return 0  # of no meaning: services are believed
+        limits = self._limits.of(caller.user, now)
+        wait_s = self._rates.wait_s(caller.user, limits.max_rps, now)
+        if wait_s:
             raise Overloaded(
-                f"user {caller.user} makes more than {self._settings.router_outside_rps:g} requests a second "
-                "(RYZ_ROUTER_OUTSIDE_RPS)",
+                f"user {caller.user} makes more than {limits.max_rps:g} requests a second; send fewer, or "
+                "raise its `--max-rps` (`ryz bus-users`) or RYZ_ROUTER_OUTSIDE_RPS",
                 reason="user_rate",
                 retry_after_s=wait_s,
             )
+        return limits.max_priority
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
         last = await last_groups.find(incoming.asker.tenant, incoming.session_id)

@@ -137,6 +137,11 @@ class Settings(CommonSettings):
         le=1e6,
         description="Requests a second that a router takes of each bus user outside; 0: no limit.",
     )
+    router_bus_users: str = Field(
+        default="",
+        description="The file in which `ryz bus-users` keeps users and their own limits; empty: all have the "
+        "same.",
+    )
     router_outside_max_priority: int = Field(
         default=0, ge=-10, le=10, description="A request of a bus user outside has at most that priority."
     )

@@ -100,7 +100,7 @@ def _user(account: Account, password: str) -> str:
     return f"""\
       # {account.who.replace("`", "")}
       {{
-        user: {account.user}, password: {password}
+        user: "{account.user}", password: {password}
         permissions {{
           publish {{ allow: [{_listed(account.publish)}
           ] }}

@@ -1,0 +1,74 @@
+"""Keeps the users in the state directory, and has a broker that runs there know of a change at once."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cli.console import fail
+from cli.supervisor.private import write_private
+from cli.supervisor.state import StackState, StateDir
+from shared.bus import nats_conf
+from shared.bus.users import FILE_NAME, BusUsers, as_text, read_users
+from shared.errors import InvalidRequest
+
+BROKER = "nats"  # the supervisor's name of it
+
+
+def users_file(state_dir: Path) -> Path:
+    """Where the users of the stack in that directory are kept."""
+    return state_dir.resolve() / FILE_NAME
+
+
+def bus_users(state_dir: Path) -> BusUsers:
+    """The users of that stack; fails with the remedy when the file is damaged."""
+    try:
+        return read_users(users_file(state_dir))
+    except InvalidRequest as error:
+        fail(f"{error.message}. Put it right, or remove it and add the users again.")
+
+
+def change(place: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | None:
+    """Writes what becomes of the users; returns the stack whose broker has been told, if one runs."""
+    place.make()
+    with _alone(place.path):
+        users = to(bus_users(place.path))
+        _replace(users_file(place.path), as_text(users))
+        state = place.read()
+        if state is None or not state.nats_urls:
+            return None
+        config = place.path / "nats.conf"
+        _replace(config, nats_conf.render(users.hashes()))
+        for service in state.services:
+            if service.name == BROKER:
+                _reload(service.pid, config)
+        return state
+
+
+def _reload(pid: int, config: Path) -> None:
+    """Has the broker read its configuration again; one that is just being started again reads it anyway."""
+    import psutil  # noqa: PLC0415 (slow to import)
+
+    with suppress(psutil.Error, ProcessLookupError):
+        if pid and str(config) in psutil.Process(pid).cmdline():
+            os.kill(pid, signal.SIGHUP)
+
+
+def _replace(path: Path, text: str) -> None:
+    """In one step, so that a broker or a router never reads half of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    write_private(draft, text)
+    draft.replace(path)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two commands at once would lose one of their changes."""
+    lock = os.open(directory / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
