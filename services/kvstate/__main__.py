@@ -15,6 +15,7 @@ from services.kvstate.guard import Guard
 from services.kvstate.guarded_blocks import GuardedBlocks
 from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.handlers import Handlers
+from services.kvstate.leftovers import remove_leftovers
 from services.kvstate.metrics import Metrics
 from services.kvstate.redis_blocks import RedisBlockStore
 from services.kvstate.redis_link import RedisLink
@@ -72,6 +73,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await sweeper.tick()
     service.spawn(store.watch(settings.redis_check_s, settings.redis_probe_s), "watch session store")
     service.spawn(sweeper.run(), "sweep KV blocks")
+    if settings.kv_redis_url:
+        service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
     service.add_check("session store", lambda: not store.circuit.open)
     service.set_detail(detail)
     service.on_drain(handlers.stop)
@@ -105,6 +108,21 @@ def make_block_store(settings: Settings) -> GuardedBlocks:
     )
     store = RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
     return GuardedBlocks(store, make_guard(settings, settings.kv_timeout_s, "KV store", KV_STORE))
+
+
+async def clear_leftovers(settings: Settings) -> None:
+    """Removes what an earlier version stored of KV blocks beside sessions; on connections of its own."""
+    async with AsyncExitStack() as stack:
+        links = []
+        addresses = {
+            "session store": settings.redis_address(settings.redis_url),
+            "KV store": kv_address(settings),
+        }
+        for name, address in addresses.items():
+            link = RedisLink(address, timeout_s=5.0, max_connections=1, name=name, reason=SESSION_STORE)
+            stack.push_async_callback(link.close)
+            links.append(link)
+        await remove_leftovers(*links)
 
 
 def kv_address(settings: Settings) -> str:

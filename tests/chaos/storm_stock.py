@@ -27,7 +27,8 @@ ASK_S = 0.6
 # By so much a number may be larger than before. The pools of connections to Redis grow with what ran at once,
 # up to a bound. Memory: arenas and caches settle within it; Redis keeps sessions and KV, within its limit.
 MORE_TASKS, MORE_FILES, MORE_SOCKETS = 3, 8, 8
-POOLED, MORE_POOLED = {"kvstate", "redis"}, 64
+STORES = {"redis", "redis-kv"}
+POOLED, MORE_POOLED = {"kvstate", *STORES}, 64
 MEMORY_FACTOR, MORE_MEMORY_MIB = 1.3, 24.0
 
 
@@ -68,7 +69,7 @@ def growth(before: Stock, after: Stock) -> list[str]:
     grown += [
         f"memory of {name}: {before.memory_mib.get(name, 0):.0f} MiB before, {mib:.0f} after"
         for name, mib in after.memory_mib.items()
-        if name != "redis" and mib > before.memory_mib.get(name, 0) * MEMORY_FACTOR + MORE_MEMORY_MIB
+        if name not in STORES and mib > before.memory_mib.get(name, 0) * MEMORY_FACTOR + MORE_MEMORY_MIB
     ]
     if set(after.named_segments) - set(before.named_segments):
         grown.append(f"in {SHM}: {before.named_segments} before, {after.named_segments} after")
@@ -120,7 +121,7 @@ def busy(told: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]
 async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
     """The stock as soon as nothing is under way; fails when that does not come."""
     give_up = time.monotonic() + QUIET_S
-    names = {one.name for one in stack.state.services} - {"nats", "redis"}
+    names = {one.name for one in stack.state.services} - {"nats", *STORES}
     while True:
         wrong = [f"{one.name} is not ready" for one in stack.state.services if not one.ready]
         if not wrong:
