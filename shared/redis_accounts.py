@@ -43,7 +43,7 @@ _KVSTATE = RedisAccount(
         "get", "set",
         "hdel", "hexists", "hget", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hstrlen",
         "sadd", "srandmember", "srem",
-        "zadd", "zcard", "zrange", "zrangebylex", "zrangebyscore", "zrem", "zremrangebyscore",
+        "zadd", "zcard", "zlexcount", "zrange", "zrangebylex", "zrangebyscore", "zrem", "zremrangebyscore",
         "zrevrangebyscore", "zscore",
     ),
 )  # fmt: skip

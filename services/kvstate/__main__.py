@@ -10,7 +10,8 @@ from typing import Any, cast
 from services.kvstate.block_calls import BlockCalls
 from services.kvstate.block_metrics import BlockMetrics, TierCollector
 from services.kvstate.block_store import KV_STORE
-from services.kvstate.domain.eviction import Quotas
+from services.kvstate.domain.eviction import SESSION_SHARE, Quotas
+from services.kvstate.domain.quota import ALONE_SHARE, SessionQuotas
 from services.kvstate.guard import Guard
 from services.kvstate.guarded_blocks import GuardedBlocks
 from services.kvstate.guarded_store import GuardedStore
@@ -44,6 +45,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     metrics, counted = Metrics(service.registry), BlockMetrics(service.registry)
     metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
+    metrics.watch(lambda: store.last)
     tier = Tier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
     sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
@@ -59,7 +61,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     def detail() -> dict[str, Any]:
         return {
             "store": "away" if store.circuit.open else "up" if store.writable else "disk full",
-            "sessions": store.last_count,
+            "sessions": store.last.sessions,
+            "session_bytes": store.last.num_bytes,
+            "tenants_nearly_full": store.last.nearly_full,
             "store_losses": store.circuit.opened_total,
             "kv_store": "away" if blocks.circuit.open else "full" if tier.full else "up",
             "kv_blocks": tier.totals.total.blocks,
@@ -93,7 +97,12 @@ def make_session_store(settings: Settings) -> GuardedStore:
         name="session store",
         reason=SESSION_STORE,
     )
-    store = RedisStore(link, ttl_s=settings.session_ttl_s, tombstone_s=settings.session_tombstone_s)
+    store = RedisStore(
+        link,
+        ttl_s=settings.session_ttl_s,
+        tombstone_s=settings.session_tombstone_s,
+        quotas=session_quotas(settings),
+    )
     return GuardedStore(store, make_guard(settings, settings.redis_timeout_s, "session store", SESSION_STORE))
 
 
@@ -145,6 +154,18 @@ def tier_limits(settings: Settings) -> TierLimits:
         share=settings.kv_redis_share,
         quotas=Quotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
         pause_ms=int(settings.kv_pause_s * 1000),
+        with_sessions=not settings.kv_redis_url,
+    )
+
+
+def session_quotas(settings: Settings) -> SessionQuotas:
+    """What the settings say of a tenant's sessions."""
+    return SessionQuotas(
+        sessions=settings.session_max_per_tenant,
+        num_bytes=settings.session_bytes_per_tenant,
+        pins=settings.session_pins_per_tenant,
+        all_pins=settings.router_pins_max,
+        share=ALONE_SHARE if settings.kv_redis_url else SESSION_SHARE,
     )
 
 

@@ -61,7 +61,7 @@ class Totals(NamedTuple):
     """The store as a whole.
 
     accounts: by tenant. Memory in bytes; 0: no limit, or not known. policy: what Redis itself deletes when it
-    is full.
+    is full. session_bytes: of the sessions in the same Redis.
     """
 
     total: Account
@@ -72,6 +72,7 @@ class Totals(NamedTuple):
     maxmemory: int = 0
     machine_memory: int = 0
     policy: str = "noeviction"
+    session_bytes: int = 0
 
 
 class Reconciled(NamedTuple):

@@ -11,7 +11,16 @@ import structlog
 
 from services.kvstate.domain.records import Cursor, Entry
 from services.kvstate.guard import Guard
-from services.kvstate.store import Fate, Page, Pins, SessionStore, StoreUnwritable
+from services.kvstate.store import (
+    Fate,
+    Page,
+    PinOutcome,
+    Pins,
+    Put,
+    SessionStore,
+    StoreUnwritable,
+    Tally,
+)
 from shared.errors import Unavailable
 from shared.messages import SessionSummary
 
@@ -24,7 +33,7 @@ class GuardedStore:
 
     def __init__(self, store: SessionStore, guard: Guard) -> None:
         self.circuit = guard.circuit
-        self.last_count = 0
+        self.last = Tally()
         self.writable = True  # as far as is known: its disk is not full
         self._store = store
         self._guard = guard
@@ -33,7 +42,7 @@ class GuardedStore:
         """See `SessionStore.get`."""
         return await self._guard.call(lambda: self._store.get(tenant, session_id))
 
-    async def put(self, entries: Sequence[Entry]) -> list[bool]:
+    async def put(self, entries: Sequence[Entry]) -> Put:
         """See `SessionStore.put`."""
         return await self._guard.call(lambda: self._noted(self._store.put(entries)))
 
@@ -53,7 +62,7 @@ class GuardedStore:
         """See `SessionStore.describe`."""
         return await self._guard.call(lambda: self._store.describe(tenant, session_id))
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
+    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin`."""
         return await self._guard.call(lambda: self._noted(self._store.pin(tenant, session_id, group)))
 
@@ -70,10 +79,10 @@ class GuardedStore:
         self.writable = await self._guard.bounded(self._store.can_write())
         return self.writable
 
-    async def count(self) -> int:
-        """See `SessionStore.count`; asks the store also while the circuit is open."""
-        self.last_count = await self._guard.bounded(self._store.count())
-        return self.last_count
+    async def tally(self) -> Tally:
+        """See `SessionStore.tally`; asks the store also while the circuit is open."""
+        self.last = await self._guard.bounded(self._store.tally())
+        return self.last
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
@@ -98,7 +107,7 @@ class GuardedStore:
     async def probe(self) -> None:
         """Asks the store once, so that the circuit is as it should be."""
         try:
-            await self.count()
             await self.can_write()
+            await self.tally()
         except Unavailable as error:
             log.debug("session store away", error=error.message)  # the guard told of the change

@@ -8,10 +8,13 @@ from dataclasses import replace as changed
 from msgspec.structs import replace
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.records import Cursor, Entry, Verdict, judge
-from services.kvstate.store import Fate, Page, Pins
+from services.kvstate.domain.quota import SessionQuotas, Usage, size_of
+from services.kvstate.domain.records import Cursor, Entry, Stored, Verdict, judge
+from services.kvstate.store import Fate, Page, PinOutcome, Pins, Put, Tally
 from shared.codec import decode
 from shared.messages import Pinned, SessionSummary
+
+_NO_QUOTAS = SessionQuotas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,44 +23,59 @@ class _Kept:
     expires_at: float
     group: str = ""  # that it is pinned to
 
+    @property
+    def size(self) -> int:
+        return size_of(self.entry.record, self.entry.summary)
+
+    @property
+    def spare(self) -> bool:
+        return self.entry.spare and not self.group
+
 
 class MemoryStore:
     """Implements `SessionStore`. `clock` gives seconds; records live for `ttl_s` of them."""
 
-    def __init__(self, *, ttl_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+        tombstone_s: float = 3600.0,
+        quotas: SessionQuotas = _NO_QUOTAS,
+    ) -> None:
         self._ttl_s = ttl_s
+        self._tombstone_ms = int(tombstone_s * 1000)
+        self._quotas = quotas
         self._clock = clock
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _Kept] = {}  # the one put last is the last
         self._deleted_ms: dict[tuple[str, str], int] = {}
+        self._floor_ms: dict[str, int] = {}
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
         """See `SessionStore.get`."""
         kept = self._alive(tenant, session_id)
         return kept.entry.record if kept else None
 
-    async def put(self, entries: Sequence[Entry]) -> list[bool]:
+    async def put(self, entries: Sequence[Entry]) -> Put:
         """See `SessionStore.put`."""
         self._sweep()
-        verdicts = []
+        verdicts, dropped = [], 0
         for entry in entries:
-            kept = self._alive(entry.tenant, entry.session_id)
-            stored = kept.entry if kept else None
-            verdict = judge(
-                stored.version if stored else None,
-                stored.record if stored else None,
-                entry.version,
-                entry.record,
-                created_ms=entry.created_ms,
-                deleted_ms=self._deleted_ms.get((entry.tenant, entry.session_id)),
-                stored_request=stored.last_request if stored else "",
-                lineage=entry.lineage,
-            )
+            place = entry.tenant, entry.session_id
+            verdict = judge(self._stored(*place), entry, _now_ms() - self._tombstone_ms // 2)
             if verdict is Verdict.STORE:
-                group = kept.group if kept else ""
-                self._kept[entry.tenant, entry.session_id] = _Kept(entry, self._clock() + self._ttl_s, group)
-                self._deleted_ms.pop((entry.tenant, entry.session_id), None)
-            verdicts.append(verdict is not Verdict.STALE)
-        return verdicts
+                going = self._in_the_way(entry)
+                for one in going or ():
+                    del self._kept[entry.tenant, one]
+                dropped += len(going or ())
+                if going is None:
+                    verdict = Verdict.OVER_QUOTA
+                else:
+                    before = self._kept.pop(place, None)
+                    group = before.group if before else ""
+                    self._kept[place] = _Kept(entry, self._clock() + self._ttl_s, group)
+            verdicts.append(verdict)
+        return Put(verdicts, dropped)
 
     async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
         """See `SessionStore.page`."""
@@ -74,28 +92,45 @@ class MemoryStore:
         self._sweep()
         if self._kept.pop((tenant, session_id), None) is None:
             return False
-        self._deleted_ms[tenant, session_id] = time.time_ns() // 1_000_000
+        self._deleted_ms.pop((tenant, session_id), None)
+        self._deleted_ms[tenant, session_id] = _now_ms()
+        mine = [place for place in self._deleted_ms if place[0] == tenant]
+        for place in mine[: max(0, len(mine) - self._quotas.sessions)]:
+            self._floor_ms[tenant] = self._deleted_ms.pop(place)
         return True
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""
-        return self._deleted_ms.get((tenant, session_id))
+        alive = self._alive(tenant, session_id)
+        return None if alive else self._deleted_ms.get((tenant, session_id))
 
     async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
         """See `SessionStore.fates`."""
-        return [Fate(self._alive(*place) is not None, place in self._deleted_ms) for place in places]
+        there = [self._alive(*place) is not None for place in places]
+        return [
+            Fate(alive, not alive and place in self._deleted_ms)
+            for place, alive in zip(places, there, strict=True)
+        ]
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""
         kept = self._alive(tenant, session_id)
         return self._summary(kept) if kept else None
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
+    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin`."""
         kept = self._alive(tenant, session_id)
-        if kept:
-            self._kept[tenant, session_id] = changed(kept, group=group)
-        return kept is not None
+        if kept is None:
+            return PinOutcome.NO_SESSION
+        if group and not kept.group:
+            self._sweep()
+            pinned = [owner for (owner, _), one in self._kept.items() if one.group]
+            if pinned.count(tenant) >= self._quotas.pins:
+                return PinOutcome.TENANT_FULL
+            if len(pinned) >= self._quotas.all_pins:
+                return PinOutcome.ALL_FULL
+        self._kept[tenant, session_id] = changed(kept, group=group)
+        return PinOutcome.DONE
 
     async def pins(self, limit: int, after: str) -> Pins:
         """See `SessionStore.pins`."""
@@ -112,13 +147,45 @@ class MemoryStore:
         """See `SessionStore.can_write`; there is no disk."""
         return True
 
-    async def count(self) -> int:
-        """See `SessionStore.count`."""
+    async def tally(self) -> Tally:
+        """See `SessionStore.tally`."""
         self._sweep()
-        return len(self._kept)
+        used = {owner: self._usage(owner) for owner, _ in self._kept}
+        full = sum(self._quotas.nearly_full(one.sessions, one.num_bytes, 0) for one in used.values())
+        size = sum(one.num_bytes for one in used.values())
+        return Tally(len(self._kept), size, len(used), full)
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
+
+    def _stored(self, tenant: str, session_id: str) -> Stored:
+        kept = self._alive(tenant, session_id)
+        deleted_ms = self._deleted_ms.get((tenant, session_id), -1)
+        if kept is None:
+            return Stored(deleted_ms=max(deleted_ms, self._floor_ms.get(tenant, -1)))
+        entry = kept.entry
+        return Stored(entry.version, entry.record, entry.last_request, deleted_ms)
+
+    def _usage(self, tenant: str) -> Usage:
+        sizes = [kept.size for (owner, _), kept in self._kept.items() if owner == tenant]
+        return Usage(len(sizes), sum(sizes))
+
+    def _in_the_way(self, entry: Entry) -> list[str] | None:
+        """The spare sessions that have to go for the entry; None: that does not help."""
+        kept = self._kept.get((entry.tenant, entry.session_id))
+        before, size = kept.size if kept else 0, size_of(entry.record, entry.summary)
+        max_bytes = self._quotas.bytes_for(0)
+        sessions, num_bytes = self._usage(entry.tenant).missing(
+            before, size, self._quotas.sessions, max_bytes
+        )
+        going = []
+        for (owner, session_id), one in self._kept.items():
+            if sessions <= 0 and num_bytes <= 0:
+                break
+            if owner == entry.tenant and one.spare and session_id != entry.session_id:
+                going.append(session_id)
+                sessions, num_bytes = sessions - 1, num_bytes - one.size
+        return going if sessions <= 0 and num_bytes <= 0 else None
 
     def _summary(self, kept: _Kept) -> SessionSummary:
         summary = decode(kept.entry.summary, SessionSummary)
@@ -132,3 +199,7 @@ class MemoryStore:
         now = self._clock()
         for key in [key for key, kept in self._kept.items() if kept.expires_at <= now]:
             del self._kept[key]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

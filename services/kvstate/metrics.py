@@ -1,6 +1,11 @@
 """What the KV state service counts and measures, under the names that dashboards know."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.kvstate.store import Tally
+from shared.messages import SessionCommitted
 
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -24,8 +29,30 @@ class Metrics:
         )
         self.commits = Counter(
             "ryz_kvstate_session_commits_total",
-            "Committed records: `stored`, `stale` (a newer version was there) or `too_large`.",
+            "Committed records: `stored`, `stale` (a newer version was there), `deleted` (the session was, "
+            "before its turn ended), `too_large` or `over_quota` (of the tenant).",
             ["outcome"],
+            registry=registry,
+        )
+        self.dropped = Counter(
+            "ryz_kvstate_spare_sessions_dropped_total",
+            "Sessions without a second turn and without a name of the caller's that went for a newer one, "
+            "because their tenant was at its quota.",
+            registry=registry,
+        )
+        self.pins_refused = Counter(
+            "ryz_kvstate_pins_refused_total",
+            "Pins that were refused: `tenant_full` (the tenant has too many) or `all_full` (all together).",
+            ["reason"],
+            registry=registry,
+        )
+        self.sessions = Gauge("ryz_kvstate_sessions", "Sessions in the store.", registry=registry)
+        self.session_bytes = Gauge(
+            "ryz_kvstate_session_bytes", "Bytes of sessions' records in the store.", registry=registry
+        )
+        self.tenants_nearly_full = Gauge(
+            "ryz_kvstate_tenants_nearly_full",
+            "Tenants that have come within a tenth of a quota of sessions or of their bytes.",
             registry=registry,
         )
         self.store_up = Gauge(
@@ -38,3 +65,21 @@ class Metrics:
             "1 while the session store takes writes, 0 while its disk is full or fails.",
             registry=registry,
         )
+
+    def committed(self, answer: SessionCommitted, records: int, dropped: int) -> None:
+        """A commit of so many records was answered."""
+        counts = {
+            "stale": len(answer.stale) - len(answer.deleted),
+            "deleted": len(answer.deleted),
+            "too_large": len(answer.too_large),
+            "over_quota": len(answer.over_quota),
+        }
+        for outcome, count in {"stored": records - sum(counts.values()), **counts}.items():
+            self.commits.labels(outcome).inc(count)
+        self.dropped.inc(dropped)
+
+    def watch(self, last: Callable[[], Tally]) -> None:
+        """Shows what the store said last."""
+        self.sessions.set_function(lambda: last().sessions)
+        self.session_bytes.set_function(lambda: last().num_bytes)
+        self.tenants_nearly_full.set_function(lambda: last().nearly_full)

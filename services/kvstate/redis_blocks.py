@@ -98,7 +98,9 @@ class RedisBlockStore:
     async def totals(self) -> Totals:
         """See `BlockStore.totals`."""
         holders, leases, *rows = await self._one(scripts.TOTALS, [])
-        (memory,) = await self._link.pipeline([("INFO", "memory")])
+        memory, session_bytes = await self._link.pipeline(
+            [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")]
+        )
         accounts = {who.decode(): Account(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
         return Totals(
             total=accounts.pop("", Account()),
@@ -109,6 +111,7 @@ class RedisBlockStore:
             maxmemory=int(memory.get("maxmemory", 0)),
             machine_memory=int(memory.get("total_system_memory", 0)),
             policy=str(memory.get("maxmemory_policy", "noeviction")),
+            session_bytes=int(session_bytes or 0),
         )
 
     async def become_sweeper(self, owner: str, for_ms: int) -> bool:

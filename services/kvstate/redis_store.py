@@ -4,7 +4,6 @@ The merge rule and the names are the domain's; the connection is `redis_link.py`
 circuit are those of `guard.py`.
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,45 +11,55 @@ from msgspec.structs import replace
 
 from services.kvstate import scripts
 from services.kvstate.domain import keys
-from services.kvstate.domain.records import Cursor, Entry
+from services.kvstate.domain.quota import SessionQuotas
+from services.kvstate.domain.records import Cursor, Entry, Verdict
 from services.kvstate.redis_link import RedisLink, ScriptCall
-from services.kvstate.store import Fate, Page, Pins
+from services.kvstate.store import MAX_TENANTS, Fate, Page, PinOutcome, Pins, Put, Tally
 from shared.codec import decode
 from shared.errors import Internal, InvalidRequest
 from shared.messages import Pinned, SessionSummary
+
+_VERDICTS = {0: Verdict.STALE, 1: Verdict.STORE, 2: Verdict.DELETED, 3: Verdict.OVER_QUOTA}
+_PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FULL, 3: PinOutcome.ALL_FULL}
+_NO_QUOTAS = SessionQuotas()
 
 
 class RedisStore:
     """Implements `SessionStore`; records live for `ttl_s`, deletions are remembered for `tombstone_s`."""
 
-    def __init__(self, link: RedisLink, *, ttl_s: float, tombstone_s: float = 3600.0) -> None:
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        ttl_s: float,
+        tombstone_s: float = 3600.0,
+        quotas: SessionQuotas = _NO_QUOTAS,
+    ) -> None:
         self._link = link
         self._ttl_ms = int(ttl_s * 1000)
         self._tombstone_ms = int(tombstone_s * 1000)
+        self._quotas = quotas
+        self._maxmemory = 0  # as Redis said at the last `tally`
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
         """See `SessionStore.get`."""
         (record,) = await self._link.pipeline([("HGET", keys.session(tenant, session_id), "r")])
         return bytes(record) if record is not None else None
 
-    async def put(self, entries: Sequence[Entry]) -> list[bool]:
+    async def put(self, entries: Sequence[Entry]) -> Put:
         """See `SessionStore.put`."""
-        now_ms = time.time_ns() // 1_000_000
+        limits = [self._ttl_ms, self._quotas.sessions, self._quotas.bytes_for(self._maxmemory)]
         calls: list[ScriptCall] = []
         for first in range(0, len(entries), scripts.MAX_ITEMS):
-            chunk = entries[first : first + scripts.MAX_ITEMS]
-            names: list[str] = []
-            # scores lie at most one ttl before their commit (`make_entry`), so what is two old has expired
-            values: list[Any] = [self._ttl_ms, now_ms - 2 * self._ttl_ms]
-            for entry in chunk:
-                place = entry.tenant, entry.session_id
-                names += (keys.session(*place), keys.session_index(entry.tenant), keys.gone(*place))
-                values += (entry.version, entry.record, entry.summary, entry.score_ms, entry.session_id)
-                values += (entry.created_ms, entry.last_request, f" {' '.join(entry.lineage)} ")
-            calls.append((names, values))
-        tenants = sorted({entry.tenant for entry in entries})
-        answers = await self._link.run(scripts.PUT, calls, ("SADD", keys.TENANTS, *tenants)) if calls else []
-        return [stored == 1 for answer in answers for stored in answer]
+            values: list[Any] = [*limits, self._tombstone_ms // 2]
+            for entry in entries[first : first + scripts.MAX_ITEMS]:
+                values += (entry.tenant, entry.session_id, entry.version, entry.record, entry.summary)
+                values += (entry.score_ms, entry.created_ms, entry.updated_ms, int(entry.spare))
+                values += (entry.last_request, f" {' '.join(entry.lineage)} ")
+            calls.append(((), values))
+        answers = await self._link.run(scripts.PUT, calls) if calls else []
+        verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
+        return Put(verdicts, sum(answer[0] for answer in answers))
 
     async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
         """See `SessionStore.page`."""
@@ -88,11 +97,11 @@ class RedisStore:
         found = await self._read(tenant, [Cursor(0, session_id)])
         return found[0][1] if found else None
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
+    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin`."""
-        names = [keys.session(tenant, session_id), keys.PINS]
-        (done,) = await self._link.run(scripts.PIN, [(names, [group, keys.member(tenant, session_id)])])
-        return bool(done)
+        values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins]
+        (done,) = await self._link.run(scripts.PIN, [((), values)])
+        return _PINNED[done]
 
     async def pins(self, limit: int, after: str) -> Pins:
         """See `SessionStore.pins`."""
@@ -110,10 +119,8 @@ class RedisStore:
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
-        place = tenant, session_id
-        names = [keys.session(*place), keys.session_index(tenant), keys.gone(*place), keys.PINS]
-        values = [session_id, keys.member(*place), self._tombstone_ms]
-        (done,) = await self._link.run(scripts.DELETE, [(names, values)])
+        values = [tenant, session_id, self._tombstone_ms, self._quotas.sessions]
+        (done,) = await self._link.run(scripts.DELETE, [((), values)])
         return bool(done)
 
     async def can_write(self) -> bool:
@@ -122,19 +129,24 @@ class RedisStore:
         states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
         return all(state == "ok" for state in states)
 
-    async def count(self) -> int:
-        """See `SessionStore.count`."""
-        (tenants,) = await self._link.pipeline([("SRANDMEMBER", keys.TENANTS, 1000)])
-        names = [tenant.decode() for tenant in tenants]
-        counts = (
-            await self._link.pipeline([("ZCARD", keys.session_index(name)) for name in names])
-            if names
-            else []
+    async def tally(self) -> Tally:
+        """See `SessionStore.tally`."""
+        tenants, memory = await self._link.pipeline(
+            [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")]
         )
-        gone = [name for name, count in zip(names, counts, strict=True) if not count]
-        if gone:
-            await self._link.pipeline([("SREM", keys.TENANTS, *gone)])
-        return sum(counts)
+        self._maxmemory = int(memory.get("maxmemory", 0))
+        step = scripts.MAX_ITEMS
+        calls: list[ScriptCall] = [
+            ((), tenants[first : first + step]) for first in range(0, len(tenants), step)
+        ]
+        answers = await self._link.run(scripts.TALLY, calls) if calls else []
+        rows = [row for answer in answers for row in answer]
+        return Tally(
+            sessions=sum(sessions for sessions, _ in rows),
+            num_bytes=sum(num_bytes for _, num_bytes in rows),
+            tenants=len(rows),
+            nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._maxmemory) for row in rows),
+        )
 
     async def close(self) -> None:
         """See `SessionStore.close`."""

@@ -3,39 +3,74 @@
 The first write of those that add is one that a full Redis refuses, so that they change nothing then.
 """
 
+from services.kvstate.session_prelude import PRELUDE
+
 MAX_ITEMS = 64
 
-# KEYS: session key, index key, tombstone key, for each record.
-# ARGV: ttl in ms, the score up to which index entries are over; then version, record, summary, score,
-# session id, creation in ms, last request and lineage of each (ids between blanks; none: two blanks).
-# Answer: 1 for each record that is stored now, 0 for a stale one. `records.judge` is the same rule in Python.
-PUT = """
-local answer = {}
-for i = 1, #KEYS / 3 do
-  local key, index, gone, at = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 8 * i - 6
-  local version, record = tonumber(ARGV[at + 1]), ARGV[at + 2]
-  local stored = tonumber(redis.call('HGET', key, 'v') or 0)
-  local deleted = tonumber(redis.call('GET', gone) or -1)
-  local last, lineage = redis.call('HGET', key, 'q') or '', ARGV[at + 8]
-  local apart = last ~= '' and lineage ~= '  ' and not string.find(lineage, ' ' .. last .. ' ', 1, true)
-  if tonumber(ARGV[at + 6]) <= deleted or (version > stored and apart) then
-    answer[i] = 0
-  elseif version > stored then
-    redis.call('HSET', key, 'v', ARGV[at + 1], 'r', record, 's', ARGV[at + 3], 'q', ARGV[at + 7])
-    redis.call('PEXPIRE', key, ARGV[1])
-    redis.call('ZADD', index, ARGV[at + 4], ARGV[at + 5])
-    redis.call('ZREMRANGEBYSCORE', index, '-inf', ARGV[2])
-    redis.call('PEXPIRE', index, ARGV[1])
-    redis.call('DEL', gone)
-    answer[i] = 1
-  elseif version == stored and redis.call('HGET', key, 'r') == record then
-    answer[i] = 1
+# KEYS: none, names follow from tenants and session ids. ARGV: ttl in ms, sessions and bytes that a tenant may
+# have, ms for which a turn may come late; then tenant, session id, version, record, summary, score, creation
+# and end of the turn in ms, whether it is spare, last request and lineage (ids between blanks; none: two
+# blanks) of each.
+# Answer: how many spare sessions went, then a `Verdict` for each record: 1 it is stored now, 0 stale,
+# 2 deleted, 3 over quota. `records.judge` and `quota.Usage` are the same rules in Python.
+PUT = (
+    PRELUDE
+    + """
+local ttl, max_sessions, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local late, answer = now - ARGV[4], {0}
+
+local function store(tenant, id, at, gone)
+  local size = #ARGV[at + 4] + #ARGV[at + 5] + OVERHEAD
+  local fits, dropped = make_room(tenant, id, size, max_sessions, max_bytes)
+  answer[1] = answer[1] + dropped
+  if not fits then return 3 end
+  local key = SESSION .. tenant .. ':' .. id
+  redis.call('HSET', key, 'v', ARGV[at + 3], 'r', ARGV[at + 4], 's', ARGV[at + 5], 'q', ARGV[at + 10])
+  redis.call('PEXPIRE', key, ttl)
+  redis.call('ZADD', INDEX .. tenant, ARGV[at + 6], id)
+  -- scores lie at most one ttl before their commit (`make_entry`), so what is two old has expired
+  redis.call('ZREMRANGEBYSCORE', INDEX .. tenant, '-inf', now - 2 * ttl)
+  redis.call('PEXPIRE', INDEX .. tenant, ttl)
+  redis.call('ZADD', ENDS .. tenant, now + ttl, id)
+  if ARGV[at + 9] == '1' then
+    redis.call('ZADD', SPARE .. tenant, now, id)
   else
-    answer[i] = 0
+    redis.call('ZREM', SPARE .. tenant, id)
   end
+  if gone >= 0 then  -- the tombstone goes, its time stays with the session that has the id now
+    redis.call('HSET', key, 'd', gone)
+    redis.call('DEL', GONE .. tenant .. ':' .. id)
+    redis.call('ZREM', DELETED .. tenant, id)
+  end
+  resize(tenant, id, size)
+  redis.call('SADD', TENANTS, tenant)
+  return 1
+end
+
+for at = 4, #ARGV - 1, 11 do
+  local tenant, id, version = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local key = SESSION .. tenant .. ':' .. id
+  local found = redis.call('HMGET', key, 'v', 'd', 'q')
+  local stored, last, lineage = tonumber(found[1] or 0), found[3] or '', ARGV[at + 11]
+  local gone, verdict = tonumber(redis.call('GET', GONE .. tenant .. ':' .. id) or -1), 0
+  local deleted = math.max(gone, tonumber(found[2] or -1))
+  if stored == 0 then deleted = math.max(deleted, tonumber(redis.call('GET', FLOOR .. tenant) or -1)) end
+  if tonumber(ARGV[at + 7]) <= deleted then
+    verdict = 2
+  elseif stored == 0 then
+    local ended = tonumber(ARGV[at + 8])
+    verdict = version > 1 and ended > 0 and ended <= late and 2 or store(tenant, id, at, gone)
+  elseif version > stored then
+    local apart = last ~= '' and lineage ~= '  ' and not string.find(lineage, ' ' .. last .. ' ', 1, true)
+    if not apart then verdict = store(tenant, id, at, gone) end
+  elseif version == stored and redis.call('HGET', key, 'r') == ARGV[at + 4] then
+    verdict = 1
+  end
+  answer[#answer + 1] = verdict
 end
 return answer
 """
+)
 
 # KEYS: index key, then session keys. ARGV: their session ids.
 # Answer: summary, milliseconds to live and pin of each. An expired one has no summary and leaves the index.
@@ -53,32 +88,58 @@ end
 return answer
 """
 
-# KEYS: session key, index key, tombstone key, pins. ARGV: session id, its member of `pins`, milliseconds that
-# the tombstone stands. Answer: 1, or 0 when there was no session. Memory is freed first: Redis may be full.
-DELETE = """
-if redis.call('DEL', KEYS[1]) == 0 then
-  redis.call('ZREM', KEYS[2], ARGV[1])
-  return 0
+# ARGV: tenant, session id, milliseconds that the tombstone stands, tombstones that a tenant may have.
+# Answer: 1, or 0 when there was no session. Memory is freed first: Redis may be full. Where there are too
+# many tombstones, the oldest ones become a time up to which all sessions that are not there were deleted.
+DELETE = (
+    PRELUDE
+    + """
+local tenant, id, stands = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local there = redis.call('EXISTS', SESSION .. tenant .. ':' .. id)
+drop(tenant, id)
+if there == 0 then return 0 end
+redis.call('SET', GONE .. tenant .. ':' .. id, now, 'PX', stands)
+redis.call('ZREMRANGEBYSCORE', DELETED .. tenant, '-inf', now - stands)
+redis.call('ZADD', DELETED .. tenant, now, id)
+redis.call('PEXPIRE', DELETED .. tenant, stands)
+local over = redis.call('ZCARD', DELETED .. tenant) - ARGV[4]
+if over > 0 then
+  local oldest = redis.call('ZRANGE', DELETED .. tenant, 0, math.min(over, MAX_PURGED) - 1, 'WITHSCORES')
+  for at = 1, #oldest, 2 do
+    redis.call('DEL', GONE .. tenant .. ':' .. oldest[at])
+    redis.call('ZREM', DELETED .. tenant, oldest[at])
+  end
+  redis.call('SET', FLOOR .. tenant, oldest[#oldest], 'PX', stands)
 end
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[4], ARGV[2])
-local now = redis.call('TIME')
-redis.call('SET', KEYS[3], now[1] * 1000 + math.floor(now[2] / 1000), 'PX', ARGV[3])
 return 1
 """
+)
 
-# KEYS: session key, pins. ARGV: group, member of `pins`. Answer: 1, or 0 when there is no session.
-PIN = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-if ARGV[1] == '' then
-  redis.call('HDEL', KEYS[1], 'p')
-  redis.call('ZREM', KEYS[2], ARGV[2])
-else
-  redis.call('HSET', KEYS[1], 'p', ARGV[1])
-  redis.call('ZADD', KEYS[2], 0, ARGV[2])
+# ARGV: tenant, session id, group, pins that the tenant may have, pins of all tenants.
+# Answer: 1; 0 when there is no session, 2 when the tenant has too many pins, 3 when all together have.
+PIN = (
+    PRELUDE
+    + """
+local tenant, id, group = ARGV[1], ARGV[2], ARGV[3]
+local key, member = SESSION .. tenant .. ':' .. id, ARGV[1] .. ' ' .. ARGV[2]
+if redis.call('EXISTS', key) == 0 then return 0 end
+if group == '' then
+  redis.call('HDEL', key, 'p')
+  redis.call('ZREM', PINS, member)
+  return 1
 end
+local function pins() return redis.call('ZLEXCOUNT', PINS, '[' .. tenant .. ' ', '(' .. tenant .. '!') end
+if not redis.call('ZSCORE', PINS, member) then
+  if pins() >= tonumber(ARGV[4]) then purge(tenant) end
+  if pins() >= tonumber(ARGV[4]) then return 2 end
+  if redis.call('ZCARD', PINS) >= tonumber(ARGV[5]) then return 3 end
+end
+redis.call('HSET', key, 'p', group)
+redis.call('ZADD', PINS, 0, member)
+redis.call('ZREM', SPARE .. tenant, id)
 return 1
 """
+)
 
 # KEYS: pins. ARGV: where to begin (as in ZRANGEBYLEX), how many, prefix of session keys.
 # Answer: member and group of each; the group of a session that expired is empty, and it leaves the set.
@@ -91,3 +152,19 @@ for i, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], '+', 'LIMIT'
 end
 return answer
 """
+
+# ARGV: tenants. Answer: sessions and bytes of each. Expired sessions leave the account, tenants without
+# sessions the set of tenants.
+TALLY = (
+    PRELUDE
+    + """
+local answer = {}
+for _, tenant in ipairs(ARGV) do
+  purge(tenant)
+  local sessions = math.max(redis.call('ZCARD', INDEX .. tenant), redis.call('ZCARD', ENDS .. tenant))
+  if sessions == 0 then redis.call('SREM', TENANTS, tenant) end
+  answer[#answer + 1] = {sessions, size_of(tenant, '')}
+end
+return answer
+"""
+)

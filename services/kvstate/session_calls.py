@@ -11,15 +11,15 @@ import structlog
 from msgspec.structs import replace
 
 from services.kvstate.block_store import Account
-from services.kvstate.domain.records import Entry, make_cursor, make_entry, read_cursor
+from services.kvstate.domain.records import Entry, Verdict, make_cursor, make_entry, read_cursor
 from services.kvstate.handlers import Named
 from services.kvstate.metrics import Metrics
-from services.kvstate.store import SessionStore, StoreFull
+from services.kvstate.store import PinOutcome, Put, SessionStore, StoreFull
 from services.kvstate.tier import Tier
 from shared import subjects
 from shared.bus import Bus
 from shared.codec import decode, encode
-from shared.errors import RyzError, SessionNotFound, Unavailable
+from shared.errors import Overloaded, RateLimited, RyzError, SessionNotFound, Unavailable
 from shared.messages import (
     PinList,
     Pinned,
@@ -40,6 +40,8 @@ from shared.messages import (
 )
 from shared.messages.blocks import MAX_NAMES
 
+_NAMED, _QUIET_S = 8, 10.0  # tenants in a line of the log about quotas, and time between two such lines
+_QUOTA_REMEDY = "delete sessions, or raise RYZ_SESSION_MAX_PER_TENANT and RYZ_SESSION_BYTES_PER_TENANT"
 _FOUND = b"\x81\xa6record"  # a MessagePack map with one key, `record`; its value follows
 log = structlog.get_logger(__name__)
 
@@ -68,6 +70,7 @@ class SessionCalls:
         self._tier = tier
         self._metrics = metrics
         self._limits = limits
+        self._quiet_until = 0.0
 
     def named(self) -> tuple[Named, ...]:
         """The calls with their names and subjects."""
@@ -95,21 +98,34 @@ class SessionCalls:
         limit = self._limits.max_record_bytes
         too_large = [place for place, entry in enumerate(entries) if len(entry.record) > limit]
         fitting = [place for place, entry in enumerate(entries) if len(entry.record) <= limit]
-        stored = await self._put([entries[place] for place in fitting]) if fitting else []
-        stale = [place for place, ok in zip(fitting, stored, strict=True) if not ok]
-        counts = (("stored", sum(stored)), ("stale", len(stale)), ("too_large", len(too_large)))
-        for outcome, count in counts:
-            self._metrics.commits.labels(outcome).inc(count)
+        done = await self._put([entries[place] for place in fitting]) if fitting else Put([])
+        outcome = dict(zip(fitting, done.verdicts, strict=True))
+
+        def places(*verdicts: Verdict) -> list[int]:
+            return [place for place in fitting if outcome[place] in verdicts]
+
+        answer = SessionCommitted(
+            stale=places(Verdict.STALE, Verdict.DELETED),
+            too_large=too_large,
+            deleted=places(Verdict.DELETED),
+            over_quota=places(Verdict.OVER_QUOTA),
+        )
+        self._metrics.committed(answer, len(entries), done.dropped)
         if too_large:
             log.warning("records over the limit were not stored", limit_bytes=limit, count=len(too_large))
-        return encode(SessionCommitted(stale=stale, too_large=too_large))
+        if answer.over_quota and time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_S
+            tenants = sorted({entries[place].tenant for place in answer.over_quota})
+            log.warning("tenants are at their quota: records were not stored", tenants=tenants[:_NAMED],
+                        remedy=_QUOTA_REMEDY)  # fmt: skip
+        return encode(answer)
 
-    async def _put(self, entries: list[Entry]) -> list[bool]:
-        """Stores records; KV blocks go when Redis has no memory for them."""
+    async def _put(self, entries: list[Entry]) -> Put:
+        """Stores records; when Redis has no memory for them, KV blocks go, but not those of other tenants."""
         try:
             return await self._store.put(entries)
         except StoreFull:
-            if not await self._tier.make_room():
+            if not await self._tier.make_room_for(sorted({entry.tenant for entry in entries})):
                 raise
             return await self._store.put(entries)
 
@@ -125,8 +141,12 @@ class SessionCalls:
 
     async def _pin(self, data: bytes) -> bytes:
         query = decode(data, SessionPin)
-        if not await self._store.pin(query.tenant, query.session_id, query.group):
+        outcome = await self._store.pin(query.tenant, query.session_id, query.group)
+        if outcome is PinOutcome.NO_SESSION:
             raise _not_found(query.session_id)
+        if outcome is not PinOutcome.DONE:
+            self._metrics.pins_refused.labels(outcome.value).inc()
+            raise _too_many_pins(outcome)
         pinned = Pinned(tenant=query.tenant, session_id=query.session_id, group=query.group)
         await self._tell(subjects.SESSION_PINNED, pinned)
         return await self._described(query.tenant, query.session_id)
@@ -178,6 +198,21 @@ class SessionCalls:
             await self._bus.publish(subject, encode(message))
         except RyzError as error:
             log.warning("not told to others", subject=subject, error=error.message)
+
+
+def _too_many_pins(outcome: PinOutcome) -> RyzError:
+    """The session stays as it is."""
+    if outcome is PinOutcome.TENANT_FULL:
+        return RateLimited(
+            "the tenant has as many pinned sessions as it may have: free one, delete one, or have "
+            "RYZ_SESSION_PINS_PER_TENANT raised",
+            reason="pin_quota",
+        )
+    return Overloaded(
+        "there are as many pinned sessions as routers keep in mind: free one, or have RYZ_ROUTER_PINS_MAX "
+        "raised for routers and the KV state service",
+        reason="pins_full",
+    )
 
 
 def _not_found(session_id: str, deleted_ms: int | None = None) -> SessionNotFound:

@@ -32,6 +32,29 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=8 * 1024 * 1024,
         description="The largest session record; it has to fit into one message of the broker.",
     )
+    session_max_per_tenant: int = Field(
+        default=100_000,
+        ge=1,
+        le=100_000_000,
+        description="Sessions that a tenant may have; beyond that its oldest spare ones go, then new ones "
+        "are refused (docs/sessions.md).",
+    )
+    session_bytes_per_tenant: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes of session records that a tenant may have; 0: half of Redis's `maxmemory`, a "
+        "tenth if it has KV as well, or 1 GiB if it has no such limit.",
+    )
+    session_pins_per_tenant: int = Field(
+        default=1000, ge=0, le=10_000_000, description="Sessions that a tenant may have pinned."
+    )
+    router_pins_max: int = Field(
+        default=65_536,
+        ge=1,
+        le=10_000_000,
+        description="Pinned sessions of all tenants: a router keeps so many in mind, and more are refused. "
+        "The same for routers and the KV state service.",
+    )
     kvstate_max_concurrent: int = Field(
         default=32, ge=1, le=1024, description="Calls of each kind that run at the same time."
     )

@@ -3,13 +3,40 @@ single processes; `guarded_store.py` puts time limits and a circuit before eithe
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple, Protocol
 
-from services.kvstate.domain.records import Cursor, Entry
+from services.kvstate.domain.records import Cursor, Entry, Verdict
 from shared.errors import DISK_FULL, Unavailable
 from shared.messages import Pinned, SessionSummary
 
 SESSION_STORE = "session_store"  # the reason in errors
+MAX_TENANTS = 1000  # that one `tally` looks at
+
+
+class Put(NamedTuple):
+    """What became of each entry, and how many spare sessions went to make room for them."""
+
+    verdicts: list[Verdict]
+    dropped: int = 0
+
+
+class PinOutcome(Enum):
+    """What became of a pin. TENANT_FULL, ALL_FULL: as many as the tenant, or all tenants, may have."""
+
+    DONE = "done"
+    NO_SESSION = "no_session"
+    TENANT_FULL = "tenant_full"
+    ALL_FULL = "all_full"
+
+
+class Tally(NamedTuple):
+    """What is stored, of `tenants` tenants. nearly_full: those that are close to a quota of theirs."""
+
+    sessions: int = 0
+    num_bytes: int = 0
+    tenants: int = 0
+    nearly_full: int = 0
 
 
 class Page(NamedTuple):
@@ -71,13 +98,12 @@ class SessionStore(Protocol):
         """The record as it was put; None: there is none, or its time is over."""
         ...
 
-    async def put(self, entries: Sequence[Entry]) -> list[bool]:
-        """Stores entries by the merge rule of `records.judge`, each atomically; False marks a stale one.
+    async def put(self, entries: Sequence[Entry]) -> Put:
+        """Stores entries by the merge rule of `records.judge` and within quotas, each atomically.
 
-        Entries are judged in their order, each against what the ones before it left. An entry of a session
-        that was deleted is stale if it was made before that, for as long as the store remembers. Raises
-        `StoreFull` when there is no memory for them, `StoreUnwritable` when the disk is full; so do all that
-        change something.
+        Entries are judged in their order, each against what the ones before it left. Where a quota leaves no
+        room, the tenant's oldest spare sessions go, and no others (`quota.py`). Raises `StoreFull` when there
+        is no memory for them, `StoreUnwritable` when the disk is full; so do all that change something.
         """
         ...
 
@@ -91,7 +117,8 @@ class SessionStore(Protocol):
     async def delete(self, tenant: str, session_id: str) -> bool:
         """Removes a record, its pin and its place in the list; False: there was none.
 
-        Only an entry made later than now brings the session back.
+        Only an entry of a session begun later than now brings it back. As many deletions of a tenant are
+        remembered one by one as it may have sessions; before those, all that is not stored counts as deleted.
         """
         ...
 
@@ -110,8 +137,8 @@ class SessionStore(Protocol):
         """The summary with its pin, as in `page`; None: there is no such session."""
         ...
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> bool:
-        """Keeps a group beside the record while there is one; empty: none. False: no such session."""
+    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
+        """Keeps a group beside the record while there is one, within the quotas of pins; empty: none."""
         ...
 
     async def pins(self, limit: int, after: str) -> Pins:
@@ -122,8 +149,8 @@ class SessionStore(Protocol):
         """Whether it takes writes; not while its disk is full or fails."""
         ...
 
-    async def count(self) -> int:
-        """About how many sessions there are, of up to 1,000 tenants; some may have expired lately."""
+    async def tally(self) -> Tally:
+        """What is stored, of up to `MAX_TENANTS` tenants; what expired leaves the accounts by it."""
         ...
 
     async def close(self) -> None:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 import structlog
 
 from services.kvstate.block_store import Account, BlockStore, Found, Registered, Totals, Written
-from services.kvstate.domain.eviction import Quotas, WaterMarks, cut, fitting, limit_bytes
+from services.kvstate.domain.eviction import (
+    Quotas,
+    WaterMarks,
+    cut,
+    fitting,
+    kv_marks,
+    kv_memory,
+    limit_bytes,
+)
 from services.kvstate.store import Fate, StoreFull
 from shared.errors import Unavailable
 from shared.kv_hash import split
@@ -20,12 +28,16 @@ _ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """max_bytes, share: see `eviction.limit_bytes`. pause_ms: what ranks are told when there is no room."""
+    """max_bytes, share: see `eviction.limit_bytes`. pause_ms: what ranks are told when there is no room.
+
+    with_sessions: the same Redis has the sessions.
+    """
 
     max_bytes: int = 0
     share: float = 0.8
     quotas: Quotas = field(default_factory=Quotas)
     pause_ms: int = 1000
+    with_sessions: bool = True
 
 
 @dataclass(slots=True)
@@ -112,6 +124,28 @@ class Tier:
             log.warning("no room was made", error=error.message)
             return 0
 
+    async def make_room_for(self, tenants: Iterable[str]) -> int:
+        """Redis has no memory left for sessions of these tenants. Returns blocks that went.
+
+        What all blocks take beyond their part of Redis goes, the oldest first; if they keep to it, blocks of
+        these tenants go, and no others: a tenant's sessions do not cost another one its blocks.
+        """
+        if not self._limits.with_sessions:
+            return 0
+        try:
+            totals = await self.refresh()
+            marks = kv_marks(totals.maxmemory, with_sessions=True)
+            used = kv_memory(totals.used_memory, totals.session_bytes)
+            evicted = await self._evict("memory", used - int(marks.low * marks.limit))
+            over = totals.used_memory - int(marks.high * totals.maxmemory)
+            for tenant in () if evicted else tenants:
+                own = totals.accounts.get(tenant, Account()).num_bytes
+                evicted += await self._evict("memory", max(over, int(_ROOM_SHARE * own) + 1), tenant)
+        except Unavailable as error:
+            log.warning("no room was made", error=error.message)
+            return 0
+        return evicted
+
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
         """A session was deleted; see `BlockStore.release`."""
         names = await self._store.release(tenant, session_id)
@@ -128,9 +162,11 @@ class Tier:
         return self.totals
 
     async def keep_below(self) -> None:
-        """Evicts when the blocks, or Redis as a whole, have passed the high mark."""
-        redis = WaterMarks(self.totals.maxmemory)
-        excess = max(self.marks.excess(self.totals.total.num_bytes), redis.excess(self.totals.used_memory))
+        """Evicts when blocks have passed the high mark, by their bytes or by what they take of Redis."""
+        seen = self.totals
+        used = kv_memory(seen.used_memory, seen.session_bytes)
+        marks = kv_marks(seen.maxmemory, with_sessions=self._limits.with_sessions)
+        excess = max(self.marks.excess(seen.total.num_bytes), marks.excess(used))
         evicted = await self._evict("age", excess)
         self.full = excess > 0 and not evicted
 

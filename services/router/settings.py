@@ -114,7 +114,11 @@ class Settings(CommonSettings):
         default=3600.0, gt=0, le=604_800, description="How long a session without a turn is remembered."
     )
     router_pins_max: int = Field(
-        default=65_536, ge=1, le=10_000_000, description="Pinned sessions that a router keeps in mind."
+        default=65_536,
+        ge=1,
+        le=10_000_000,
+        description="Pinned sessions of all tenants: a router keeps so many in mind, and more are refused. "
+        "The same for routers and the KV state service.",
     )
     router_pins_refresh_s: float = Field(
         default=30.0, ge=0.1, le=3600, description="How often a router asks for all pins."

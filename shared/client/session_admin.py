@@ -13,7 +13,7 @@ import msgspec
 from shared.bus import Bus
 from shared.client.session_fleet import SessionFleet, asking
 from shared.client.sessions import SessionsClient
-from shared.errors import Conflict, InvalidRequest, RequestTooLarge, RyzError, SessionNotFound
+from shared.errors import Conflict, InvalidRequest, RateLimited, RequestTooLarge, RyzError, SessionNotFound
 from shared.messages import (
     Holding,
     SessionPage,
@@ -83,6 +83,7 @@ class SessionAdmin:
         Raises:
             Conflict: there is one of that id.
             InvalidRequest: there is no such group to pin it to.
+            RateLimited: the tenant may store no more.
             RequestTooLarge: the record is over the store's limit.
         """
         tenant, session_id = record.tenant, record.session_id
@@ -105,6 +106,7 @@ class SessionAdmin:
 
         Raises:
             Conflict: the session had a turn meanwhile.
+            RateLimited: the tenant may store no more.
             RequestTooLarge: the record is over the store's limit.
         """
         version = 1
@@ -166,6 +168,13 @@ class SessionAdmin:
             raise too_large from error
         if outcome.too_large:
             raise too_large
+        if outcome.over_quota:
+            raise RateLimited(
+                f"session {record.session_id!r} was not stored: the tenant has as many sessions, or bytes of "
+                "them, as it may have. Delete some, or have RYZ_SESSION_MAX_PER_TENANT or "
+                "RYZ_SESSION_BYTES_PER_TENANT raised",
+                reason="session_quota",
+            )
         return not outcome.stale
 
     async def _taken(self, tenant: str, session_id: str) -> Conflict:

@@ -212,11 +212,15 @@ class SessionFound(Wire, frozen=True, kw_only=True):
 class SessionCommitted(Wire, frozen=True, kw_only=True):
     """Answer to `SessionCommit`: what was not stored, as positions in `records`. All other records were.
 
-    stale: the stored version was newer already and was kept. too_large: the record is over the limit.
+    stale: the stored version was newer already and was kept. too_large: the record is over the limit of its
+    size. deleted: those of `stale` whose session was deleted meanwhile. over_quota: the tenant may store no
+    more sessions, or no more bytes of them.
     """
 
     stale: list[int] = []
     too_large: list[int] = []
+    deleted: list[int] = []
+    over_quota: list[int] = []
 
 
 class SessionPage(Wire, frozen=True, kw_only=True):

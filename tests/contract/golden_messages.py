@@ -132,7 +132,7 @@ EXAMPLES: list[m.Wire] = [
     m.SessionList(tenant="acme", limit=10, cursor="c"),
     m.SessionDelete(tenant="acme", session_id="s1"),
     m.SessionFound(record=RECORD),
-    m.SessionCommitted(stale=[0], too_large=[2]),
+    m.SessionCommitted(stale=[0], too_large=[2], deleted=[0], over_quota=[3]),
     m.SessionPage(sessions=[SUMMARY], cursor="c"),
     m.SessionDeleted(session_id="s1"),
     m.SessionDescribe(tenant="acme", session_id="s1"),

@@ -1,128 +1,50 @@
 """Every session store behaves alike: in memory, on Redis, and behind the guard."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from uuid import uuid4
 
-import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.records import Cursor, Entry, make_entry
-from services.kvstate.guard import Guard
-from services.kvstate.guarded_store import GuardedStore
+from services.kvstate.domain.records import Cursor
 from services.kvstate.memory_store import MemoryStore
-from services.kvstate.redis_link import RedisLink
-from services.kvstate.redis_store import RedisStore
-from services.kvstate.store import Fate, SessionStore
-from shared.circuit import Circuit, CircuitLimits
+from services.kvstate.store import Fate, PinOutcome, SessionStore
 from shared.codec import decode
-from shared.messages import ChatMessage, SessionRecord
+from shared.messages import SessionRecord
 from tests.servers import GuardedRedis
+from tests.session_store_kit import (
+    MakeStore,
+    entry,
+    make_store,
+    now_ms,
+    open_store,
+    put,
+    store,
+    tenant,
+)
 
-MakeStore = Callable[[float], SessionStore]
-TTL_MS = 3_600_000
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def open_store(url: str, ttl_s: float, max_connections: int = 16) -> RedisStore:
-    link = RedisLink(
-        url, timeout_s=2.0, max_connections=max_connections, name="session store", reason="session_store"
-    )
-    return RedisStore(link, ttl_s=ttl_s)
-
-
-def guarded(store: SessionStore) -> GuardedStore:
-    circuit = Circuit(CircuitLimits())
-    guard = Guard(circuit, timeout_s=5.0, clock=time.monotonic, name="session store", reason="session_store")
-    return GuardedStore(store, guard)
-
-
-def entry(
-    tenant: str,
-    session_id: str,
-    version: int = 1,
-    text: str = "",
-    *,
-    updated_ms: int = 0,
-    created_ms: int = 0,
-) -> Entry:
-    record = SessionRecord(
-        session_id=session_id,
-        tenant=tenant,
-        model="m",
-        version=version,
-        messages=[ChatMessage(role="user", content=text)],
-        token_ids=b"\x01\0\0\0\x02\0\0\0",
-        turns=version,
-        last_group="g0",
-        updated_ms=updated_ms or now_ms(),
-        created_ms=created_ms,
-    )
-    return make_entry(record, now_ms(), TTL_MS)
-
-
-def guarded_url(request: pytest.FixtureRequest) -> str:
-    """Of a Redis where the store has no more rights than the service's user."""
-    server: GuardedRedis = request.getfixturevalue("guarded_redis")
-    return server.url("kvstate")
-
-
-@pytest.fixture(params=["memory", "redis", "guarded"])
-async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]:
-    kind, made = request.param, []
-    url = "" if kind == "memory" else guarded_url(request)
-
-    def make(ttl_s: float = 3600.0) -> SessionStore:
-        memory = kind == "memory"
-        store: SessionStore = (
-            MemoryStore(ttl_s=ttl_s, clock=time.monotonic) if memory else open_store(url, ttl_s)
-        )
-        if kind == "guarded":
-            store = guarded(store)
-        made.append(store)
-        return store
-
-    yield make
-    for store in made:
-        await store.close()
-        await store.close()
-
-
-@pytest.fixture
-def store(make_store: MakeStore) -> SessionStore:
-    return make_store(3600.0)
-
-
-@pytest.fixture
-def tenant() -> str:
-    return f"t{uuid4().hex[:12]}"
+__all__ = ["make_store", "store", "tenant"]
 
 
 async def test_what_was_put_is_found(store: SessionStore, tenant: str) -> None:
     one = entry(tenant, "s:1/ü*", text="hello")
-    assert await store.put([one]) == [True]
+    assert await put(store, [one]) == [True]
     found = await store.get(tenant, "s:1/ü*")
     assert found == one.record
     assert decode(found, SessionRecord).messages[0].content == "hello"
     assert await store.get(tenant, "other") is None
     assert await store.get(tenant + "x", "s:1/ü*") is None
-    assert await store.count() >= 1
+    assert (await store.tally()).sessions >= 1
 
 
 async def test_a_lower_version_never_replaces_a_higher_one(store: SessionStore, tenant: str) -> None:
     two, one, other_two = entry(tenant, "s", 2, "b"), entry(tenant, "s", 1, "a"), entry(tenant, "s", 2, "c")
-    assert await store.put([two]) == [True]
-    assert await store.put([one]) == [False]
-    assert await store.put([other_two]) == [False]
-    assert await store.put([two]) == [True]  # the same commit again
+    assert await put(store, [two]) == [True]
+    assert await put(store, [one]) == [False]
+    assert await put(store, [other_two]) == [False]
+    assert await put(store, [two]) == [True]  # the same commit again
     assert await store.get(tenant, "s") == two.record
-    assert await store.put([entry(tenant, "s", 10, "d")]) == [True]  # by number, not by text
+    assert await put(store, [entry(tenant, "s", 10, "d")]) == [True]  # by number, not by text
 
 
 async def test_a_batch_is_judged_in_its_order_and_each_entry_alone(store: SessionStore, tenant: str) -> None:
@@ -132,14 +54,14 @@ async def test_a_batch_is_judged_in_its_order_and_each_entry_alone(store: Sessio
         entry(tenant, "b", 1),
         entry(tenant, "b", 2, "new"),
     ]
-    assert await store.put(batch) == [True, False, True, True]
+    assert await put(store, batch) == [True, False, True, True]
     assert await store.get(tenant, "b") == batch[3].record
 
 
 async def test_a_large_batch_goes_in_one_call(store: SessionStore, tenant: str) -> None:
     base = now_ms()
     batch = [entry(tenant, f"s{i}", updated_ms=base - i) for i in range(150)]
-    assert await store.put(batch) == [True] * 150
+    assert await put(store, batch) == [True] * 150
     page = await store.page(tenant, 1000, None)
     assert [s.session_id for s in page.sessions] == [f"s{i}" for i in range(150)]
     assert page.last is None
@@ -197,20 +119,20 @@ async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, 
     assert await store.get(tenant, "s") is None
     assert (await store.page(tenant, 10, None)).sessions == []
     late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that ran meanwhile
-    assert await store.put([late, entry(tenant, "s", 6)]) == [False, False]
+    assert await put(store, [late, entry(tenant, "s", 6)]) == [False, False]
     assert await store.get(tenant, "s") is None
     later = now_ms() + 1000
     again = [entry(tenant, "s", 1, created_ms=later), entry(tenant, "s", 2, created_ms=later)]
-    assert await store.put(again) == [True, True]
+    assert await put(store, again) == [True, True]
     assert await store.deleted_ms(tenant, "s") is None
 
 
 async def test_a_pin_stands_beside_the_record_and_goes_with_it(store: SessionStore, tenant: str) -> None:
-    assert not await store.pin(tenant, "s", "g1")
+    assert await store.pin(tenant, "s", "g1") is PinOutcome.NO_SESSION
     assert await store.describe(tenant, "s") is None
     await store.put([entry(tenant, "s", 1)])
-    assert await store.pin(tenant, "s", "g1")
-    assert not await store.pin(tenant + "x", "s", "g1")
+    assert await store.pin(tenant, "s", "g1") is PinOutcome.DONE
+    assert await store.pin(tenant + "x", "s", "g1") is PinOutcome.NO_SESSION
     await store.put([entry(tenant, "s", 2)])
     summary = await store.describe(tenant, "s")
     assert summary is not None
@@ -257,7 +179,7 @@ async def test_all_pins_are_found_page_by_page(store: SessionStore, tenant: str)
 
 
 async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str) -> None:
-    short = make_store(0.1)
+    short = make_store(ttl_s=0.1)
     await short.put([entry(tenant, "s")])
     await short.pin(tenant, "s", "g1")
     await asyncio.sleep(0.15)
@@ -267,7 +189,7 @@ async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str)
 
 
 async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
-    short, long = make_store(0.2), make_store(3600.0)
+    short, long = make_store(ttl_s=0.2), make_store()
     await short.put([entry(tenant, "s"), entry(tenant, "t")])
     await asyncio.sleep(0.1)
     await short.put([entry(tenant, "t", 2)])  # a commit renews the time
@@ -276,12 +198,12 @@ async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: 
     assert [s.session_id for s in (await short.page(tenant, 10, None)).sessions] == ["t"]
     await asyncio.sleep(0.1)
     assert (await short.page(tenant, 10, None)).sessions == []
-    assert await short.put([entry(tenant, "s", 1)]) == [True]  # no version is left to compare with
+    assert await put(short, [entry(tenant, "s", 1)]) == [True]  # no version is left to compare with
     await long.put([])
 
 
 async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tenant: str) -> None:
-    short, long = make_store(0.05), make_store(3600.0)
+    short, long = make_store(ttl_s=0.05), make_store()
     base = now_ms()
     await short.put([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
     await asyncio.sleep(0.08)
@@ -297,7 +219,7 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
 async def test_sessions_that_vanished_do_not_hide_later_ones(
     guarded_redis: GuardedRedis, tenant: str
 ) -> None:
-    store, newest = open_store(guarded_redis.url("kvstate"), 3600.0, 2), now_ms()
+    store, newest = open_store(guarded_redis.url("kvstate"), max_connections=2), now_ms()
     client = aioredis.Redis.from_url(guarded_redis.url("admin"))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
@@ -314,7 +236,7 @@ async def test_sessions_that_vanished_do_not_hide_later_ones(
 
 
 async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> None:
-    store = make_store(3600.0)
+    store = make_store()
     await store.put([entry(tenant, "kept"), entry(tenant, "deleted")])
     await store.delete(tenant, "deleted")
     places = [(tenant, name) for name in ("kept", "deleted", "never")]

@@ -4,26 +4,103 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.kvstate.domain.records import Verdict, judge, make_cursor, make_entry, read_cursor
+from services.kvstate.domain.quota import SessionQuotas, Usage
+from services.kvstate.domain.records import (
+    Entry,
+    Stored,
+    Verdict,
+    judge,
+    make_cursor,
+    make_entry,
+    read_cursor,
+)
 from shared.circuit import Circuit, CircuitLimits
 from shared.errors import InvalidRequest
 from shared.messages import SessionRecord
 
 
+def entry(version: int, record: bytes = b"", *, created_ms: int = 0, updated_ms: int = 0) -> Entry:
+    return Entry(
+        tenant="t",
+        session_id="s",
+        version=version,
+        record=record,
+        summary=b"",
+        score_ms=0,
+        created_ms=created_ms,
+        updated_ms=updated_ms,
+    )
+
+
 @given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=2)), max_size=20))
 def test_the_stored_version_never_falls(commits: list[tuple[int, bytes]]) -> None:
-    version: int | None = None
-    record: bytes | None = None
-    for new_version, new_record in commits:
-        verdict = judge(version, record, new_version, new_record)
+    stored = Stored()
+    for version, record in commits:
+        verdict = judge(stored, entry(version, record))
         if verdict is Verdict.STORE:
-            assert version is None or new_version > version
-            version, record = new_version, new_record
+            assert version > stored.version
+            stored = Stored(version, record)
         elif verdict is Verdict.KEEP:
-            assert (version, record) == (new_version, new_record)
+            assert (version, record) == (stored.version, stored.record)
         else:
-            assert version is not None
-            assert new_version <= version
+            assert version <= stored.version
+
+
+@pytest.mark.parametrize(
+    ("stored", "late_ms", "verdict"),
+    [
+        (Stored(), 0, Verdict.STORE),
+        (Stored(), 899, Verdict.STORE),
+        (Stored(), 900, Verdict.DELETED),  # nothing is remembered of that time soon
+        (Stored(deleted_ms=500), 0, Verdict.DELETED),
+        (Stored(deleted_ms=499), 0, Verdict.STORE),
+        (Stored(2), 900, Verdict.STORE),  # what is there was not deleted
+        (Stored(2, deleted_ms=500), 0, Verdict.DELETED),  # another session has the id now
+    ],
+)
+def test_a_deleted_session_does_not_come_back(stored: Stored, late_ms: int, verdict: Verdict) -> None:
+    assert judge(stored, entry(3, created_ms=500, updated_ms=900), late_ms) is verdict
+
+
+def test_a_first_turn_may_come_late() -> None:
+    assert judge(Stored(), entry(1, created_ms=500, updated_ms=500), 900) is Verdict.STORE
+
+
+@pytest.mark.parametrize(
+    ("session_id", "turns", "last_request", "spare"),
+    [
+        ("s-0123456789abcdef-0123456789abcdef", 1, "r-1", True),
+        ("s-0123456789abcdef-0123456789abcdef", 2, "r-1", False),  # the caller came back to it
+        ("s-0123456789abcdef-0123456789abcdef", 1, "", False),  # imported
+        ("tea", 1, "r-1", False),
+    ],
+)
+def test_a_session_is_spare_until_a_caller_wants_it(
+    session_id: str, turns: int, last_request: str, *, spare: bool
+) -> None:
+    record = SessionRecord(
+        session_id=session_id, tenant="t", model="m", version=1, turns=turns, last_request=last_request
+    )
+    assert make_entry(record, 1000, 100).spare is spare
+
+
+@pytest.mark.parametrize(
+    ("before", "size", "missing"),
+    [(0, 10, (1, 5)), (10, 15, (0, 0)), (10, 16, (0, 1)), (10, 10, (0, 0)), (90, 80, (0, 0))],
+)
+def test_only_what_grows_needs_room(before: int, size: int, missing: tuple[int, int]) -> None:
+    assert Usage(3, 95).missing(before, size, 3, 100) == missing
+
+
+def test_a_tenant_over_its_quota_may_make_less_of_it() -> None:
+    assert Usage(9, 500).missing(90, 80, 3, 100) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("configured", "maxmemory", "bytes_for"), [(0, 0, 2**30), (0, 10_000, 1000), (7, 10_000, 7)]
+)
+def test_bytes_of_a_tenant_follow_redis(configured: int, maxmemory: int, bytes_for: int) -> None:
+    assert SessionQuotas(num_bytes=configured).bytes_for(maxmemory) == bytes_for
 
 
 @given(st.integers(0, 10**15), st.text(min_size=1, max_size=40))

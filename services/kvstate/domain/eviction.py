@@ -15,6 +15,11 @@ DEPTH_MS = 1000  # each block before it makes a block look a second older
 # ranks (`ryz up` starts all on one), and a fork that saves to disk may need its memory twice.
 MACHINE_SHARE = 0.25
 
+# Of `maxmemory`, in a Redis for sessions and KV. Blocks with all their overhead leave this much free, and the
+# sessions of a tenant take no more, unless a setting says so: so they cost no other tenant its blocks.
+SESSION_SHARE = 0.1
+_SESSION_OVERHEAD = 1.25  # what Redis's allocator adds to the bytes of a record, at most
+
 
 def score(used_ms: float, priority: int, depth: int) -> float:
     """The block with the lowest goes first; a block keeps the highest that it ever had.
@@ -54,6 +59,16 @@ class WaterMarks:
     def above(self, used: int) -> bool:
         """Whether the high mark is passed."""
         return self.limit > 0 and used > self.high * self.limit
+
+
+def kv_memory(used: int, session_bytes: int) -> int:
+    """Bytes of Redis's used memory that are not the sessions': blocks with their facts and overhead."""
+    return max(0, used - int(_SESSION_OVERHEAD * session_bytes))
+
+
+def kv_marks(maxmemory: int, *, with_sessions: bool) -> WaterMarks:
+    """The marks for `kv_memory`; without `maxmemory` there is no limit."""
+    return WaterMarks(int((1 - SESSION_SHARE) * maxmemory) if with_sessions else maxmemory)
 
 
 @dataclass(frozen=True, slots=True)

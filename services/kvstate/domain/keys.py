@@ -7,6 +7,13 @@ TENANTS = f"{PREFIX}:tenants"  # the set of tenants that have sessions, for coun
 PINS = f"{PREFIX}:pins"  # the sorted set of `member`s with a pin, all of one score: ordered by name
 SESSION_PREFIX = f"{PREFIX}:session:"
 GONE_PREFIX = f"{PREFIX}:gone:"
+INDEX_PREFIX = f"{PREFIX}:sessions:"
+# For each tenant; with an empty tenant, for all together:
+SIZES_PREFIX = f"{PREFIX}:session-sizes:"  # hash, session id -> bytes; empty id: of all sessions
+ENDS_PREFIX = f"{PREFIX}:session-ends:"  # sorted set of session ids by when they expire, in milliseconds
+SPARE_PREFIX = f"{PREFIX}:session-spare:"  # sorted set of ids of spare sessions by their last commit
+DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of ids with a tombstone, by its time
+FLOOR_PREFIX = f"{PREFIX}:gone-before:"  # tombstones up to this time were given up; expires
 
 # What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.
 META = f"{PREFIX}:kv:meta"  # hash, block name -> bytes:parts:created_ms:tenant
@@ -21,13 +28,16 @@ SWEEPER = f"{PREFIX}:kv:sweeper"  # who sweeps; expires
 
 
 def session(tenant: str, session_id: str) -> str:
-    """The hash with a session's version (`v`), record (`r`), summary (`s`) and pin (`p`)."""
+    """The hash with a session's version (`v`), record (`r`), summary (`s`), last request (`q`) and pin (`p`).
+
+    `d`: when another session of that id was deleted before.
+    """
     return f"{SESSION_PREFIX}{tenant}:{session_id}"
 
 
 def session_index(tenant: str) -> str:
     """The sorted set of a tenant's session ids, scored by the time of the last commit in milliseconds."""
-    return f"{PREFIX}:sessions:{tenant}"
+    return f"{INDEX_PREFIX}{tenant}"
 
 
 def gone(tenant: str, session_id: str) -> str:

@@ -4,7 +4,6 @@ The record itself stays as the leader sent it; beside it are its version and a s
 not read texts and the merge rule does not read records.
 """
 
-from collections.abc import Sequence
 from enum import Enum
 from urllib.parse import unquote
 
@@ -13,6 +12,7 @@ import msgspec
 from services.kvstate.domain import keys
 from shared.codec import encode
 from shared.errors import InvalidRequest
+from shared.identity import is_made_session_id
 from shared.messages import SessionRecord, SessionSummary
 
 _TOKEN_BYTES = 4
@@ -24,11 +24,19 @@ class Verdict(Enum):
     STORE = "store"
     KEEP = "keep"  # the very same commit again: nothing to do, and no error
     STALE = "stale"
+    DELETED = "deleted"  # the session was deleted after this record's was begun
+    OVER_QUOTA = "over_quota"  # the tenant has no room for it, see `quota.py`
+
+    @property
+    def stored(self) -> bool:
+        """Whether the store has the record now."""
+        return self in {Verdict.STORE, Verdict.KEEP}
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record on its way into a store; `score_ms` orders the tenant's list, `created_ms` is the record's.
+    """A record on its way into a store.
 
+    score_ms: orders the tenant's list. created_ms, updated_ms: the record's. spare: see `quota.py`.
     last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists.
     """
 
@@ -41,6 +49,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     created_ms: int = 0
     last_request: str = ""
     lineage: tuple[str, ...] = ()
+    updated_ms: int = 0
+    spare: bool = False
 
 
 class Cursor(msgspec.Struct, frozen=True, gc=False):
@@ -54,33 +64,38 @@ class Cursor(msgspec.Struct, frozen=True, gc=False):
         return (score_ms, session_id) >= (self.score_ms, self.session_id)
 
 
-def judge(
-    stored_version: int | None,
-    stored: bytes | None,
-    version: int,
-    record: bytes,
-    *,
-    created_ms: int = 0,
-    deleted_ms: int | None = None,
-    stored_request: str = "",
-    lineage: Sequence[str] = (),
-) -> Verdict:
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """What a store has of a session: its record, and when the id was deleted last.
+
+    version: 0: there is no record. deleted_ms: also the time up to which the tenant's deletions are no longer
+    remembered one by one; -1: none is known.
+    """
+
+    version: int = 0
+    record: bytes = b""
+    last_request: str = ""
+    deleted_ms: int = -1
+
+
+def judge(stored: Stored, entry: Entry, late_ms: int = 0) -> Verdict:
     """The merge rule: a higher version wins if it was made from the stored one; of two equal ones, the first.
 
     Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
     its leader learns so. A commit that was sent twice is not. A record that lists its turns (`lineage`), and
-    not the stored one's last (`stored_request`), was made without it and is stale, however high its version.
-    A session deleted at `deleted_ms` stays so for what was made before: a turn that ran meanwhile commits a
-    record with the old `created_ms`.
+    not the stored one's last, was made without it and is stale, however high its version.
+    A session that was begun before a deletion stays deleted, also if another one has its id since. A later
+    turn of one that is not stored, and that ended up to `late_ms`, counts as deleted: it may have been.
     """
-    if deleted_ms is not None and created_ms <= deleted_ms:
-        return Verdict.STALE
-    if stored_version is None:
-        return Verdict.STORE
-    if version > stored_version:
-        apart = stored_request and lineage and stored_request not in lineage
+    if entry.created_ms <= stored.deleted_ms:
+        return Verdict.DELETED
+    if not stored.version:
+        late = entry.version > 1 and 0 < entry.updated_ms <= late_ms
+        return Verdict.DELETED if late else Verdict.STORE
+    if entry.version > stored.version:
+        apart = stored.last_request and entry.lineage and stored.last_request not in entry.lineage
         return Verdict.STALE if apart else Verdict.STORE
-    return Verdict.KEEP if version == stored_version and stored == record else Verdict.STALE
+    same = entry.version == stored.version and entry.record == stored.record
+    return Verdict.KEEP if same else Verdict.STALE
 
 
 def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
@@ -112,6 +127,8 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
         created_ms=record.created_ms,
         last_request=record.last_request,
         lineage=tuple(mark.request_id for mark in record.recent),
+        updated_ms=record.updated_ms,
+        spare=record.turns == 1 and record.last_request != "" and is_made_session_id(record.session_id),
     )
 
 

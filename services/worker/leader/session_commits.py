@@ -11,7 +11,8 @@ from shared.messages import SessionRecord
 class Commit(NamedTuple):
     """What became of a record.
 
-    outcome: `stored`, or why it is not: `stale`, `deleted`, `dropped`, `too_large`, `refused`.
+    outcome: `stored`, or why it is not: `stale`, `deleted`, `dropped`, `too_large`,
+    `session_quota`, `refused`.
     versions, turns: by how many it came later than it was made for, because turns of other groups came first.
     """
 

@@ -272,7 +272,9 @@ class Sessions:
             self._finish(batch, dict.fromkeys(range(len(batch)), outcome))
             return True
         self._trouble = ""
-        not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.too_large, "too_large")
+        not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.deleted, "deleted")
+        not_stored |= dict.fromkeys(answer.too_large, "too_large")
+        not_stored |= dict.fromkeys(answer.over_quota, "session_quota")
         again = await self._rebase_stale(batch, not_stored)
         self._finish(batch, not_stored)
         if again:

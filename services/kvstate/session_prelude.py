@@ -1,0 +1,85 @@
+"""The Lua functions that the scripts of sessions begin with: what a tenant's sessions take, and how one goes.
+
+All that is counted of a tenant changes in the script that changes the session. Records that Redis lets expire
+are taken off the account when the tenant writes at its quota, and by `TALLY` within seconds.
+"""
+
+from services.kvstate.domain import keys
+from services.kvstate.domain.quota import OVERHEAD
+
+MAX_PURGED = 1000  # expired sessions in one call
+MAX_SPARE = 1024  # spare sessions that go for one record; more than any record of the default size needs
+
+PRELUDE = (
+    f"""
+local SESSION, INDEX, GONE = '{keys.SESSION_PREFIX}', '{keys.INDEX_PREFIX}', '{keys.GONE_PREFIX}'
+local SIZES, ENDS, SPARE = '{keys.SIZES_PREFIX}', '{keys.ENDS_PREFIX}', '{keys.SPARE_PREFIX}'
+local DELETED, FLOOR, PINS = '{keys.DELETED_PREFIX}', '{keys.FLOOR_PREFIX}', '{keys.PINS}'
+local TENANTS, OVERHEAD = '{keys.TENANTS}', {OVERHEAD}
+local MAX_PURGED, MAX_SPARE = {MAX_PURGED}, {MAX_SPARE}
+"""
+    + """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function size_of(tenant, id) return tonumber(redis.call('HGET', SIZES .. tenant, id) or 0) end
+
+local function resize(tenant, id, size)
+  local delta = size - size_of(tenant, id)
+  if size > 0 then
+    redis.call('HSET', SIZES .. tenant, id, size)
+  else
+    redis.call('HDEL', SIZES .. tenant, id)
+  end
+  if delta == 0 then return end
+  for _, who in ipairs({tenant, ''}) do
+    if redis.call('HINCRBY', SIZES .. who, '', delta) <= 0 then redis.call('HDEL', SIZES .. who, '') end
+  end
+end
+
+local function drop(tenant, id)
+  redis.call('DEL', SESSION .. tenant .. ':' .. id)
+  redis.call('ZREM', INDEX .. tenant, id)
+  redis.call('ZREM', ENDS .. tenant, id)
+  redis.call('ZREM', SPARE .. tenant, id)
+  redis.call('ZREM', PINS, tenant .. ' ' .. id)
+  resize(tenant, id, 0)
+end
+
+local function purge(tenant)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', ENDS .. tenant, '-inf', now, 'LIMIT', 0, MAX_PURGED)) do
+    drop(tenant, id)
+  end
+end
+
+local function missing(tenant, before, size, max_sessions, max_bytes)
+  local sessions, bytes = 0, 0
+  if before == 0 then sessions = redis.call('ZCARD', ENDS .. tenant) + 1 - max_sessions end
+  if size > before then bytes = size_of(tenant, '') + size - before - max_bytes end
+  return math.max(0, sessions), math.max(0, bytes)
+end
+
+local function make_room(tenant, id, size, max_sessions, max_bytes)
+  local before = size_of(tenant, id)
+  local sessions, bytes = missing(tenant, before, size, max_sessions, max_bytes)
+  if sessions + bytes == 0 then return true, 0 end
+  redis.call('HSET', SIZES .. tenant, id, before)  -- a full Redis refuses this, before anything has changed
+  if before == 0 then redis.call('HDEL', SIZES .. tenant, id) end
+  purge(tenant)
+  sessions, bytes = missing(tenant, before, size, max_sessions, max_bytes)
+  local going = {}
+  if sessions + bytes > 0 then
+    for _, spare in ipairs(redis.call('ZRANGE', SPARE .. tenant, 0, MAX_SPARE - 1)) do
+      if sessions <= 0 and bytes <= 0 then break end
+      if spare ~= id then
+        going[#going + 1] = spare
+        sessions, bytes = sessions - 1, bytes - size_of(tenant, spare)
+      end
+    end
+  end
+  if sessions > 0 or bytes > 0 then return false, 0 end
+  for _, spare in ipairs(going) do drop(tenant, spare) end
+  return true, #going
+end
+"""
+)
