@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.supervisor.state import DEFAULT_DIR
+from cli.visible import visible
 
 if TYPE_CHECKING:
     from cli.api import ChatApi
@@ -85,9 +86,10 @@ class Conversation:
         }
         if self._began:
             body["session_must_exist"] = True
+        shown = visible if sys.stdout.isatty() else str  # what is piped on stays as it came
         with closing(self._api.stream(body, self.session_id)) as pieces:
             for piece in pieces:
-                sys.stdout.write(piece)
+                sys.stdout.write(shown(piece))
                 sys.stdout.flush()
         self._began = True
         sys.stdout.write("\n")

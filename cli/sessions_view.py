@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.status_view import duration
+from cli.visible import visible
 
 
 def listing(sessions: list[dict[str, Any]]) -> RenderableType:
@@ -17,7 +18,7 @@ def listing(sessions: list[dict[str, Any]]) -> RenderableType:
     table = _table(*columns, right=("turns", "tokens", "KV", "age", "expires"))
     for one in sessions:
         table.add_row(
-            Text(one["session_id"]),
+            Text(visible(one["session_id"])),
             Text(one["model"]),
             str(one["turns"]),
             f"{one['tokens']:,}",
@@ -36,7 +37,7 @@ def detail(session: dict[str, Any]) -> RenderableType:
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     for name, value in (
-        ("session", session["session_id"]),
+        ("session", visible(session["session_id"])),
         ("tenant", session["tenant"]),
         ("model", session["model"]),
         ("turns", f"{session['turns']} ({session['num_messages']} messages, {session['tokens']:,} tokens)"),
@@ -53,7 +54,7 @@ def detail(session: dict[str, Any]) -> RenderableType:
     if session.get("groups"):
         parts.append(_groups(session["groups"], session["tokens"]))
     for message in session.get("messages") or ():
-        parts.append(Text.assemble((f"{message['role']}: ", "bold"), message["content"]))
+        parts.append(Text.assemble((f"{message['role']}: ", "bold"), visible(message["content"])))
     return Group(*parts)
 
 

@@ -138,9 +138,11 @@ def main() -> None:
     except ValueError as error:
         print(f"wrong setting: RYZ_API_KEYS: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    if not settings.open_to_network and open_network(settings.http_host, bool(keys)):
+    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
+    reached_at = settings.http_published or settings.http_host
+    if not settings.open_to_network and open_network(reached_at, bool(keys)):
         print(
-            f"wrong setting: RYZ_HTTP_HOST={settings.http_host} without API keys would serve every machine "
+            f"wrong setting: {variable}={reached_at} without API keys would serve every machine "
             "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant",
             file=sys.stderr,
         )

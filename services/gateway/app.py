@@ -113,6 +113,7 @@ def create_app(
         summary="An OpenAI-compatible gateway.",
         docs_url=None,  # the framework's pages load their scripts from the internet
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name whatever host the request did
     )
     direct = _add_completions(app, context)
     _add_streams(app, context)

@@ -22,6 +22,11 @@ class GatewaySettings(CommonSettings):
         default=False,
         description="Serve without API keys although other machines reach `RYZ_HTTP_HOST`.",
     )
+    http_published: str = Field(
+        default="",
+        description="The address at which others reach the API where `RYZ_HTTP_HOST` does not tell, such as "
+        "that of a container's published port; it is what counts for serving without API keys.",
+    )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, le=2**30, description="The largest body of a request."
     )

@@ -26,8 +26,8 @@ from services.worker.engine.native.build import TARGETS
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 ROOT = Path(__file__).parents[2]
-SERVICES = ("nats", "redis", "kvstate", "router", "worker-g0", "worker-g1", "gateway")
-OURS = SERVICES[2:]
+SERVICES = ("nats", "redis", "redis-kv", "kvstate", "router", "worker-g0", "worker-g1", "gateway")
+OURS = SERVICES[3:]
 BUILD_TIMEOUT_S = 1800.0
 UP_TIMEOUT_S = 300.0
 
@@ -64,6 +64,7 @@ class ComposeStack:
     command: list[str]
     port: int = field(default_factory=lambda: pick_ports(1)[0])
     project: str = field(default_factory=lambda: f"ryz-test-{secrets.token_hex(4)}")
+    files: tuple[str, ...] = ()
     passwords: dict[str, str] = field(
         default_factory=lambda: make_secrets((ROOT / "compose.yaml").read_text(), "")
     )
@@ -74,7 +75,7 @@ class ComposeStack:
 
     def compose(self, *arguments: str, timeout_s: float = 60.0) -> str:
         env = {"RYZ_BUILD_NETWORK": "host", **os.environ, **self.passwords, "RYZ_HTTP_PORT": str(self.port)}
-        return run(*self.command, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
+        return run(*self.command, *self.files, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
 
     def container(self, service: str) -> str:
         return self.compose("ps", "-q", service)
@@ -128,7 +129,7 @@ def say(stack: ComposeStack, service: str, *lines: str) -> list[str]:
     """The first line of Redis's answer to each command, over one plain socket from that container."""
     probe = (
         "import socket\n"
-        "link = socket.create_connection(('redis', 6379), timeout=5)\n"
+        "link = socket.create_connection(('redis-kv', 6379), timeout=5)\n"
         f"for line in {lines!r}:\n"
         "    link.sendall(line.encode() + b'\\r\\n')\n"
         "    print(link.recv(65536).decode().splitlines()[0])\n"
@@ -208,13 +209,18 @@ def test_without_passwords_compose_refuses_and_names_the_remedy(stack: ComposeSt
     assert "PASSWORD" in done.stderr
 
 
-@pytest.mark.parametrize("service", ["gateway", "router"])
-def test_the_store_is_out_of_reach_for_what_does_not_need_it(stack: ComposeStack, service: str) -> None:
-    stack.wait("redis", "{{.State.Health.Status}}", "healthy")
-    assert reaches(stack, service, "redis", 6379) == "gaierror"
-    (address,) = addresses(stack, "redis")
+@pytest.mark.parametrize(
+    ("service", "store"),
+    [("gateway", "redis"), ("gateway", "redis-kv"), ("router", "redis"), ("worker-g0", "redis")],
+)
+def test_the_store_is_out_of_reach_for_what_does_not_need_it(
+    stack: ComposeStack, service: str, store: str
+) -> None:
+    stack.wait(store, "{{.State.Health.Status}}", "healthy")
+    assert reaches(stack, service, store, 6379) == "gaierror"
+    (address,) = addresses(stack, store)
     assert reaches(stack, service, address, 6379) in {"TimeoutError", "OSError"}
-    assert reaches(stack, "kvstate", "redis", 6379) == "open"  # the probe can tell
+    assert reaches(stack, "kvstate", store, 6379) == "open"  # the probe can tell
 
 
 def test_a_plain_socket_on_the_store_network_gets_nothing(stack: ComposeStack) -> None:
@@ -331,3 +337,21 @@ def test_it_stops_in_order_and_leaves_nothing(stack: ComposeStack) -> None:
     assert run("docker", "ps", "-aq", "--filter", label) == ""
     assert run("docker", "network", "ls", "-q", "--filter", label) == ""
     assert run("docker", "volume", "ls", "-q", "--filter", label) == ""
+
+
+def test_sessions_outlive_their_container_where_asked() -> None:
+    """A project of its own, of the store alone."""
+    stack = ComposeStack(compose_command())
+    stack.files = ("-f", "compose.yaml", "-f", "deploy/compose.persistent.yaml")
+    word = stack.passwords["RYZ_REDIS_KVSTATE_PASSWORD"]
+    as_kvstate = ("redis-cli", "--no-auth-warning", "--user", "kvstate", "--pass", word)
+    try:
+        for say, expected in (("HSET", "1"), ("HGET", "kept")):
+            stack.compose("up", "-d", "redis", timeout_s=UP_TIMEOUT_S)
+            stack.wait("redis", "{{.State.Health.Status}}", "healthy")
+            values = ("r", "kept") if say == "HSET" else ("r",)
+            assert stack.inside("redis", *as_kvstate, say, "ryz:session:a:b", *values) == expected
+            time.sleep(1.5)  # written once a second
+            stack.compose("down", timeout_s=60)
+    finally:
+        stack.compose("down", "--volumes", timeout_s=60)

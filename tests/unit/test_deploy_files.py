@@ -24,11 +24,32 @@ def members(network: str) -> set[str]:
 
 
 def test_only_its_clients_share_a_network_with_a_store() -> None:
-    assert members("store") == {*STORES, "kvstate", *WORKERS}
+    assert members("store") == {"redis", "kvstate"}
+    assert members("kv") == {"redis-kv", "kvstate", *WORKERS}
     assert members("bus") == {"nats", "router", "kvstate", "gateway", *WORKERS}
     assert members("edge") == {"gateway"}
     assert members("default") == set(), "a service without `networks` joins a network with all the others"
-    assert all(COMPOSE["networks"][name]["internal"] is True for name in ("store", "bus"))
+    assert all(COMPOSE["networks"][name]["internal"] is True for name in ("store", "kv", "bus"))
+
+
+def test_an_address_of_the_network_wants_keys() -> None:
+    """The gateway in a container listens on all its addresses; the published one decides."""
+    env = SERVICES["gateway"]["environment"]
+    assert env["RYZ_HTTP_PUBLISHED"] == "${RYZ_HTTP_BIND:-127.0.0.1}"
+    assert env["RYZ_OPEN_TO_NETWORK"] == "${RYZ_OPEN_TO_NETWORK:-false}"
+
+
+def test_only_sessions_are_persistent_and_only_where_asked() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
+    options = [SERVICES[name]["command"] for name in STORES]
+    assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
+    assert set(more["services"]) == {"redis", "redis-data"}
+    persistent = more["services"]["redis"]["command"]
+    assert persistent[persistent.index("--appendonly") + 1] == "yes"
+    kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}
+    named = {word for word in persistent if word.startswith("--")}
+    assert named - kept == {word for word in options[0] if word.startswith("--")}
+    assert more["services"]["redis-data"]["network_mode"] == "none"
 
 
 def test_nothing_is_published_but_the_gateway_on_loopback() -> None:
@@ -54,7 +75,8 @@ def test_a_service_gets_no_password_but_its_own() -> None:
         own = name.partition("-")[0].upper()
         found = set(re.findall(r"\$\{(RYZ_\w+_PASSWORD)", str(service)))
         assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}, name
-    assert not any("_NATS_" in text for name in STORES for text in [str(SERVICES[name])])
+    assert not any("_NATS_" in str(SERVICES[name]) for name in STORES)
+    assert "WORKER" not in str(SERVICES["redis"]), "workers have no user where sessions are"
 
 
 def test_images_can_be_pinned() -> None:
