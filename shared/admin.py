@@ -5,10 +5,12 @@ Signals stay with `lifecycle.py`; the server here never installs handlers of its
 
 import asyncio
 import contextlib
+import functools
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import structlog
 import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -19,33 +21,84 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shared.errors import Unavailable
+from shared.web.gate import Gate
+from shared.web.hosts import HostRule
+from shared.web.keys import BearerKey
+from shared.web.limits import HttpLimits
+from shared.web.protocol import LimitedProtocol
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5
+BACKLOG = 2048
+_DEFAULTS: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "off",
+    "ws": "none",
+    "backlog": BACKLOG,
+    "proxy_headers": False,
+    "server_header": False,
+    "date_header": False,
+    "timeout_graceful_shutdown": STOP_TIMEOUT_S,
+    # browsers neither guess types of answers nor keep them: they hold people's text
+    "headers": [("x-content-type-options", "nosniff"), ("cache-control", "no-store")],
+}
+# of the admin endpoints: Prometheus, health checks, a person with curl
+ADMIN_LIMITS = HttpLimits(
+    max_connections=64,
+    http_max_connections_per_address=32,
+    http_max_header_bytes=16 * 1024,
+    http_max_target_bytes=1024,
+    http_first_byte_s=5.0,
+    http_headers_s=5.0,
+    http_unread_s=2.0,
+    http_max_pipelined=1,
+)
+
+
+log = structlog.get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def on_tick(self, counter: int) -> bool:
+        self._gate.expire(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
 
 @contextlib.asynccontextmanager
-async def http_server(app: ASGIApp, host: str, port: int, **options: Any) -> AsyncIterator[int]:
-    """Serves `app` inside the block and yields the port; 0 takes a free one. `options` go to uvicorn.
+async def http_server(app: ASGIApp, host: str, port: int, gate: Gate, **options: Any) -> AsyncIterator[int]:
+    """Serves `app` inside the block and yields the port; 0 takes a free one.
+
+    Args:
+        app: gets the requests that are within the limits.
+        host: an address to listen on.
+        port: its port.
+        gate: the limits of connections and headers.
+        options: go to uvicorn.
 
     Raises:
         Unavailable: the address cannot be had.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server((host, port), family=family, backlog=2048)
+        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}", reason="address_in_use") from error
-    defaults = {"log_config": None, "access_log": False, "lifespan": "off"}
-    server = _Server(
-        uvicorn.Config(app, **{**defaults, "timeout_graceful_shutdown": STOP_TIMEOUT_S, **options})
-    )
+    close_dead_peers(sock, gate.limits.http_dead_peer_s)
+    config = uvicorn.Config(app, **{**_DEFAULTS, **options})
+    config.load()
+    # TLS begins in our protocol, so that a connection is admitted before it costs a handshake
+    protocol = functools.partial(LimitedProtocol, gate=gate, tls=config.ssl)
+    config.http_protocol_class, config.ssl = protocol, None  # type: ignore[assignment]
+    server = _Server(config, gate)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -58,22 +111,80 @@ async def http_server(app: ASGIApp, host: str, port: int, **options: Any) -> Asy
     finally:
         server.should_exit = True
         await task
+        gate.close()
         sock.close()
 
 
-def admin_app(
-    is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]], registry: CollectorRegistry
-) -> Starlette:
-    """`/live` says that the process answers, `/ready` whether it takes work, `/metrics` is for Prometheus."""
+def close_dead_peers(sock: socket.socket, after_s: int) -> None:
+    """Connections accepted here end when their other side acknowledges nothing for so long."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, after_s // 2)),
+        ("TCP_KEEPINTVL", max(1, after_s // 6)),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", after_s * 1000),
+    ):
+        if hasattr(socket, name):  # Linux has all four
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    async def live(_: Request) -> Response:
+
+def admin_app(
+    is_ready: Callable[[], bool],
+    describe: Callable[[], dict[str, Any]],
+    registry: CollectorRegistry,
+    key: BearerKey,
+    hosts: HostRule,
+) -> Starlette:
+    """`/live` says that the process answers, `/ready` whether it takes work, `/metrics` is for Prometheus.
+
+    Args:
+        is_ready: whether it takes work.
+        describe: the body of /ready.
+        registry: what /metrics shows.
+        key: what /metrics asks for, and the details of /ready.
+        hosts: the names that requests may come by.
+    """
+
+    def named(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def checked(request: Request) -> Response:
+            host = request.headers.get("host", "").encode("latin-1")
+            if host and not hosts.allows(host):
+                return JSONResponse({"error": f"this service is not called {host!r}"}, status_code=421)
+            return endpoint(request)
+
+        return checked
+
+    def live(_: Request) -> Response:
         return JSONResponse({"status": "live"})
 
-    async def ready(_: Request) -> Response:
-        good = is_ready()
-        return JSONResponse(describe(), status_code=200 if good else 503)
+    def ready(request: Request) -> Response:
+        return JSONResponse(readiness_shown(describe(), key, request), status_code=200 if is_ready() else 503)
 
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    def metrics(request: Request) -> Response:
+        return metrics_answer(registry, key, request)
 
-    return Starlette(routes=[Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)])
+    return Starlette(
+        routes=[
+            Route("/live", named(live)),
+            Route("/ready", named(ready)),
+            Route("/metrics", named(metrics)),
+        ]
+    )
+
+
+def readiness_shown(described: dict[str, Any], key: BearerKey, request: Request) -> dict[str, Any]:
+    """The body of /ready: whether, for all; why, for those who have the key if there is one."""
+    if key.is_set and not key.matches(request.headers.get("authorization", "")):
+        return {"status": described["status"]}
+    return described
+
+
+def metrics_answer(registry: CollectorRegistry, key: BearerKey, request: Request) -> Response:
+    """The answer of /metrics."""
+    if key.is_set and not key.matches(request.headers.get("authorization", "")):
+        return JSONResponse(
+            {"error": "send the key of RYZ_METRICS_KEY as `Authorization: Bearer <key>`"},
+            status_code=401,
+            headers={"www-authenticate": "Bearer"},
+        )
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -21,7 +21,7 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shared import subjects
-from shared.admin import admin_app, http_server
+from shared.admin import ADMIN_LIMITS, admin_app, http_server
 from shared.bus import Bus, Message
 from shared.bus.nats import NatsBus
 from shared.codec import encode
@@ -31,6 +31,9 @@ from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.traces import tracer, tracer_provider
+from shared.web.gate import Gate
+from shared.web.hosts import host_rule, is_loopback
+from shared.web.keys import BearerKey
 
 S = TypeVar("S", bound=CommonSettings)
 log = structlog.get_logger(__name__)
@@ -133,9 +136,13 @@ class Service:
 
     async def serve_admin(self, stack: AsyncExitStack) -> int:
         """Serves /live, /ready and /metrics until the stack closes; returns the port."""
-        app = admin_app(lambda: self.is_ready, self.readiness, self.registry)
         host = self.settings.admin_host
-        port = await stack.enter_async_context(http_server(app, host, self.settings.admin_port))
+        # names matter where browsers of this machine's users reach the port
+        hosts = host_rule("" if is_loopback(host) else "*", host, has_keys=False)
+        key = BearerKey(self.settings.metrics_key)
+        app = admin_app(lambda: self.is_ready, self.readiness, self.registry, key, hosts)
+        gate = Gate(ADMIN_LIMITS)
+        port = await stack.enter_async_context(http_server(app, host, self.settings.admin_port, gate))
         self._admin_url = f"http://{host}:{port}"
         log.info("admin endpoints", host=host, port=port)
         return port

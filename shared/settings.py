@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.bus.accounts import caller_by
@@ -96,6 +96,11 @@ class CommonSettings(BusSettings):
     log_format: Literal["json", "console"] = Field(default="json", description="How log lines look.")
     admin_host: str = Field(default="127.0.0.1", description="Where /live, /ready and /metrics are served.")
     admin_port: int = Field(default=0, ge=0, le=65535, description="Their port; 0 takes a free one.")
+    metrics_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="/metrics asks for it as `Authorization: Bearer <key>`, and /ready gives no details "
+        "without it. Empty: both are open.",
+    )
     drain_timeout_s: float = Field(
         default=5.0, ge=0, le=3600, description="How long a stopping service lets requests finish."
     )

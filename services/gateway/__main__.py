@@ -12,6 +12,7 @@ from services.gateway.app import create_app
 from services.gateway.auth import Keyring, parse_keys
 from services.gateway.bodies import Bodies
 from services.gateway.completions import Context
+from services.gateway.edge import gateway_gate
 from services.gateway.limits import RateLimiter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking
@@ -114,15 +115,10 @@ async def start(
             app,
             settings.http_host,
             settings.http_port,
+            gateway_gate(settings, service.registry),
             ssl_certfile=settings.http_cert or None,
             ssl_keyfile=settings.http_key or None,
-            http="httptools",
-            ws="none",
             timeout_keep_alive=settings.keep_alive_s,
-            limit_concurrency=settings.max_connections,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
         )
     )
     stack.callback(end_running)

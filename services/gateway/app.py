@@ -13,12 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.gateway.browsers import BrowserGuard
 from services.gateway.completions import CompletionRoute, Context
 from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.limits import ClientDisconnected
@@ -29,9 +29,11 @@ from services.gateway.session_routes import SessionRoutes
 from services.gateway.session_schema import NewSession, ToGroup
 from services.gateway.streams import PREFIX as STREAMS
 from services.gateway.streams import StreamRoute
+from shared.admin import metrics_answer, readiness_shown
 from shared.client.session_admin import SessionAdmin
 from shared.errors import ModelNotFound, RyzError
 from shared.messages import ModelCard
+from shared.web.keys import BearerKey
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +98,7 @@ def create_app(
     readiness: Callable[[], tuple[bool, dict[str, Any]]],
     registry: CollectorRegistry,
     version: str,
-) -> Front:
+) -> ASGIApp:
     """The application.
 
     Args:
@@ -119,12 +121,12 @@ def create_app(
     _add_streams(app, context)
     _add_models(app, context, list_models)
     app.include_router(SessionRoutes(context, sessions, list_models).router(_SESSION_ERRORS))
-    _add_probes(app, readiness, registry)
+    _add_probes(app, readiness, registry, BearerKey(context.settings.metrics_key))
     _add_index(app, version)
     _add_errors(app, context)
     _add_schemas(app)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
-    return Front(app, direct, sessions_first)
+    return BrowserGuard(Front(app, direct, sessions_first), context.settings, context.metrics)
 
 
 def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:
@@ -203,7 +205,10 @@ def _add_models(
 
 
 def _add_probes(
-    app: FastAPI, readiness: Callable[[], tuple[bool, dict[str, Any]]], registry: CollectorRegistry
+    app: FastAPI,
+    readiness: Callable[[], tuple[bool, dict[str, Any]]],
+    registry: CollectorRegistry,
+    key: BearerKey,
 ) -> None:
     @app.get("/live")
     async def live() -> Response:
@@ -211,17 +216,19 @@ def _add_probes(
         return JSONResponse({"status": "live"})
 
     @app.get("/ready")
-    async def ready() -> Response:
-        """200 when requests are welcome, else 503 and why."""
+    async def ready(request: Request) -> Response:
+        """200 when requests are welcome, else 503; why, with the metrics key if there is one."""
         good, body = readiness()
         return JSONResponse(
-            body, status_code=200 if good else 503, headers=None if good else {"retry-after": "1"}
+            readiness_shown(body, key, request),
+            status_code=200 if good else 503,
+            headers=None if good else {"retry-after": "1"},
         )
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """For Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        """For Prometheus; asks for the metrics key if there is one."""
+        return metrics_answer(registry, key, request)
 
 
 def _add_index(app: FastAPI, version: str) -> None:

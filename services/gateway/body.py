@@ -18,9 +18,13 @@ B = TypeVar("B", bound=BaseModel)
 
 
 def check_content_type(headers: Mapping[bytes, bytes]) -> None:
-    """Raises a 415 `HttpRefusal` unless the body is plain JSON, or says nothing about itself."""
-    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    """Raises a 415 `HttpRefusal` unless the body says that it is plain JSON, or there is none.
+
+    A page of another site can have a browser send any type but this one without asking us first.
+    """
+    announced = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if (kind or announced) and kind != b"application/json":
         raise HttpRefusal(
             415,
             "unsupported_media_type",

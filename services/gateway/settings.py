@@ -4,9 +4,10 @@ from pydantic import Field, SecretStr
 
 from services.gateway.shape import MAX_VALUES
 from shared.settings import CommonSettings
+from shared.web.limits import HttpLimits
 
 
-class GatewaySettings(CommonSettings):
+class GatewaySettings(CommonSettings, HttpLimits):
     """Where it listens, who may ask, and the limits of every request."""
 
     http_host: str = Field(default="127.0.0.1", description="Where the API is served.")
@@ -15,6 +16,17 @@ class GatewaySettings(CommonSettings):
         default="", description="A PEM file with the API's certificate: it is served by HTTPS only."
     )
     http_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+    http_allowed_hosts: str = Field(
+        default="",
+        description="Names that `Host` may have, separated by commas, without ports; `*.example.com`: all "
+        "below it, `*`: any. Empty: addresses and loopback names; on an address that others reach also any "
+        "with `RYZ_API_KEYS`, and without them names without a dot.",
+    )
+    http_allowed_origins: str = Field(
+        default="",
+        description="Origins of web pages that may use the API and read its answers, separated by commas, "
+        "such as `https://chat.example`; `*`: any. Empty: none.",
+    )
     api_keys: SecretStr = Field(
         default=SecretStr(""), description="`key:tenant,key:tenant`; empty: open to everybody, as `default`."
     )
@@ -65,9 +77,6 @@ class GatewaySettings(CommonSettings):
         "keys name several; without keys, the part of RYZ_MAX_BODIES that one address may have.",
     )
     max_prompts: int = Field(default=64, ge=1, le=999, description="Prompts in one completion call.")
-    max_connections: int = Field(
-        default=16_384, ge=1, le=1_000_000, description="Open HTTP connections, idle ones included."
-    )
     keep_alive_s: int = Field(
         default=75, ge=1, le=3600, description="How long an idle connection stays open."
     )

@@ -20,7 +20,6 @@ from shared.errors import Unavailable
 STREAM_HEADER = b"x-stream-id"
 _HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -68,6 +69,31 @@ def test_a_service_serves_its_admin_endpoints_drains_and_ends(nats_url: str, sig
     out, err = process.communicate(timeout=10)
     assert process.returncode == 0, err
     assert out.split() == ["draining", "drained", "closed"]
+
+
+def test_admin_endpoints_have_limits_names_and_a_key(nats_url: str) -> None:
+    process = start(RYZ_NATS_URL=nats_url, RYZ_METRICS_KEY="metrics-key-1")
+    assert process.stdout is not None
+    port = int(process.stdout.readline().split()[1])
+    base = f"http://127.0.0.1:{port}"
+    assert httpx.get(f"{base}/live").status_code == 200
+    assert httpx.get(f"{base}/ready").json() == {"status": "ready"}
+    refused = httpx.get(f"{base}/metrics")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    key = {"Authorization": "Bearer metrics-key-1"}
+    assert "ryz_bus_published_total" in httpx.get(f"{base}/metrics", headers=key).text
+    assert httpx.get(f"{base}/ready", headers=key).json()["checks"] == {"broker": True}
+    assert httpx.get(f"{base}/live", headers={"X-A": "a" * 20_000}).status_code == 431
+    assert httpx.get(f"{base}/live", headers={"Host": "rebound.example"}).status_code == 421
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    held[-1].settimeout(5)
+    assert held[-1].recv(1000).startswith(b"HTTP/1.1 429 ")
+    for sock in held:
+        sock.close()
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 0, err
+    assert "metrics-key-1" not in err
 
 
 def test_a_second_signal_cuts_the_drain_short(nats_url: str) -> None:

@@ -1,0 +1,133 @@
+"""What an HTTP server refuses before an application sees the request, and the answers to it.
+
+Pure: a check of headers that may be read in two ways, and the bytes of an answer in OpenAI's error shape.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from shared.web.limits import HttpLimits
+
+# Headers that say one thing. Repeated, a proxy may read the first and we the last.
+SINGLE_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a request, or a connection, is refused."""
+
+    status: int
+    code: str
+    message: str
+
+
+MALFORMED = Fault(400, "malformed_http", "this is not valid HTTP/1.1; check what the client sends")
+SLOW_HEADERS = Fault(408, "headers_timeout", "the headers did not arrive in time (RYZ_HTTP_HEADERS_S)")
+FRAMING = Fault(
+    400,
+    "chunk_overhead",
+    "the body's chunks are too small, or carry too much besides the body; use larger ones",
+)
+ADDRESS_FULL = Fault(
+    429,
+    "address_connections",
+    "your address has too many open connections; close some, or reuse them "
+    "(RYZ_HTTP_MAX_CONNECTIONS_PER_ADDRESS, RYZ_HTTP_TRUSTED_PROXIES)",
+)
+ALL_FULL = Fault(503, "connections", "too many open connections; retry in a moment (RYZ_MAX_CONNECTIONS)")
+PARTIAL_FULL = Fault(503, "partial_headers", "too many requests are incomplete; retry in a moment")
+
+
+def headers_too_large(limits: HttpLimits) -> Fault:
+    """The headers, as far as they have come, are over the limit in bytes."""
+    limit = limits.http_max_header_bytes
+    return Fault(
+        431, "headers_too_large", f"the headers may have {limit} bytes together (RYZ_HTTP_MAX_HEADER_BYTES)"
+    )
+
+
+def too_many_headers(limits: HttpLimits) -> Fault:
+    """There are more headers, or trailers, than allowed."""
+    limit = limits.http_max_headers
+    return Fault(431, "too_many_headers", f"a request may have {limit} headers (RYZ_HTTP_MAX_HEADERS)")
+
+
+def target_too_long(limits: HttpLimits) -> Fault:
+    """Path and query are over their limit."""
+    limit = limits.http_max_target_bytes
+    return Fault(414, "uri_too_long", f"path and query may have {limit} bytes (RYZ_HTTP_MAX_TARGET_BYTES)")
+
+
+def too_many_pipelined(limits: HttpLimits) -> Fault:
+    """The connection has sent too many requests ahead."""
+    limit = limits.http_max_pipelined
+    return Fault(
+        429,
+        "pipelined",
+        f"a connection may send {limit} requests ahead of their answers (RYZ_HTTP_MAX_PIPELINED)",
+    )
+
+
+def ambiguity(
+    headers: Sequence[tuple[bytes, bytes]], target: bytes, version: str, single: frozenset[bytes]
+) -> Fault | None:
+    """Why a request could mean two things to two readers; None: it is clear.
+
+    The parser has refused other ambiguities already: two lengths, a length beside chunks, folded lines,
+    control characters.
+
+    Args:
+        headers: names in lower case.
+        target: as it stands in the request's line.
+        version: of HTTP, as in `1.1`.
+        single: names that may come once.
+    """
+    if version not in ("1.0", "1.1"):
+        return Fault(505, "http_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
+    seen = set()
+    for name, value in headers:
+        if name not in single:
+            continue
+        if name in seen:
+            return _ambiguous(f"the header {name.decode('latin-1')} came twice; send it once")
+        seen.add(name)
+        if name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or version != "1.1"):
+            return _ambiguous("Transfer-Encoding may be `chunked`, in HTTP/1.1")
+    if b"host" not in seen and version == "1.1":
+        return _ambiguous("the header Host is missing")
+    if not target.startswith(b"/") and target != b"*":
+        return _ambiguous("the request's line needs a path that begins with /")
+    return None
+
+
+def _ambiguous(message: str) -> Fault:
+    return Fault(400, "ambiguous_request", message)
+
+
+def answer(fault: Fault) -> bytes:
+    """The whole answer on the wire; the connection closes after it."""
+    kind = "server_error" if fault.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    kind = "rate_limit_error" if fault.status == HTTPStatus.TOO_MANY_REQUESTS else kind
+    error = {"message": fault.message, "type": kind, "param": None, "code": fault.code}
+    body = json.dumps({"error": error}).encode()
+    retry = "retry-after: 1\r\n" if fault.status in (429, 503) else ""
+    head = (
+        f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-ryz-reason: {fault.code}\r\n"
+        f"x-content-type-options: nosniff\r\ncache-control: no-store\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body

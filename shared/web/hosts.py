@@ -1,0 +1,127 @@
+"""Which names a server may be called by, and what pages of browsers may use it.
+
+Pure. A page on the web can have the browser of a person behind the firewall send requests here: by name (DNS
+rebinding makes a name of the page's own point at us), or across origins. So a server that asks for no key
+checks the name and the origin that browsers send and pages cannot set.
+"""
+
+import re
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+_AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
+_REMEMBERED = 256
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address or name."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def names(text: str) -> frozenset[str]:
+    """A setting's names, separated by commas, in lower case."""
+    return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
+
+
+class HostRule:
+    """Whether a request's `Host` names this server.
+
+    Args:
+        allowed: names without ports; `*.` before one allows all below it, `*` allows any.
+        literals: whether addresses are allowed, and the names of this machine for itself: no page's own name
+            can be one of them.
+        single: whether names without a dot are allowed: those of containers, which no page can have.
+    """
+
+    def __init__(self, allowed: frozenset[str], *, literals: bool, single: bool) -> None:
+        self._any = "*" in allowed
+        self._exact = {name for name in allowed if not name.startswith("*")}
+        self._below = tuple(name[1:] for name in allowed if name.startswith("*."))
+        self._literals = literals
+        self._single = single
+        self._remembered: dict[bytes, bool] = {}
+
+    def allows(self, host: bytes) -> bool:
+        """`host` is the header's value."""
+        known = self._remembered.get(host)
+        if known is None:
+            known = self._decide(host)
+            if len(self._remembered) < _REMEMBERED:
+                self._remembered[host] = known
+        return known
+
+    def _decide(self, host: bytes) -> bool:
+        if self._any:
+            return True
+        found = _AUTHORITY.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].decode("ascii").lower().removesuffix(".").strip("[]")
+        if name in self._exact or name.endswith(self._below or ("\0",)):
+            return True
+        if self._literals and (_is_address(name) or is_loopback(name)):
+            return True
+        return self._single and bool(name) and "." not in name
+
+
+def host_rule(setting: str, bound: str, *, has_keys: bool) -> HostRule:
+    """The rule of a server.
+
+    Args:
+        setting: names from the operator; empty: those that no page of the web can have.
+        bound: the address that the server listens on.
+        has_keys: whether requests need a key, so that a page could do nothing with a name.
+    """
+    if setting.strip():
+        return HostRule(names(setting), literals=False, single=False)
+    if is_loopback(bound):
+        return HostRule(frozenset({bound.lower()}), literals=True, single=False)
+    if has_keys:
+        return HostRule(frozenset({"*"}), literals=True, single=True)
+    own = {bound.lower(), socket.gethostname().lower()}
+    return HostRule(frozenset(own), literals=True, single=True)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRule:
+    """Whether a page may use the server.
+
+    allowed: origins such as `https://chat.example`, or `*`.
+    has_keys: whether requests need a key. One that brings any has it from its page: a browser adds none.
+    """
+
+    allowed: frozenset[str]
+    has_keys: bool
+
+    def allows(self, origin: bytes, site: bytes, host: bytes, *, brings_key: bool) -> bool:
+        """Each argument is the value of a header, empty where it did not come.
+
+        Args:
+            origin: `Origin`, which browsers send with all but simple reads.
+            site: `Sec-Fetch-Site`, which they send with those, too.
+            host: `Host`.
+            brings_key: whether there is an `Authorization`.
+        """
+        if not origin and site in (b"", b"none", b"same-origin"):
+            return True
+        if self.has_keys and brings_key:
+            return True
+        if origin:
+            return self.lists(origin) or origin.lower().partition(b"://")[2] == host.lower()
+        return "*" in self.allowed
+
+    def lists(self, origin: bytes) -> bool:
+        """Whether the operator named that origin."""
+        return "*" in self.allowed or origin.decode("latin-1").lower() in self.allowed

@@ -1,0 +1,36 @@
+"""How many files, and so connections, this process may have open."""
+
+import resource
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+RESERVED = 256  # for the broker, logs, libraries, and connections that are just being closed
+
+
+def raise_limit(connections: int) -> int:
+    """Raises the limit of open files as far as needed and allowed.
+
+    Args:
+        connections: that are wanted.
+
+    Returns:
+        The connections that fit under the limit, at most those wanted and at least one.
+    """
+    wanted = connections + RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        soft = max(soft, reachable)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    fitting = connections if soft == resource.RLIM_INFINITY else min(connections, soft - RESERVED)
+    fitting = max(1, fitting)
+    if fitting < connections:
+        log.warning(
+            "fewer connections than configured: raise the limit of open files (ulimit -n)",
+            open_files=soft,
+            connections=fitting,
+            configured=connections,
+        )
+    return fitting

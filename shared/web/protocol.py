@@ -1,0 +1,331 @@
+"""uvicorn's HTTP/1.1 protocol within the limits of a `Gate`.
+
+uvicorn bounds the body's buffer and the time between requests. Here are the bounds of what comes before:
+whether a connection is admitted, a TLS handshake's time, what headers may hold and how long they may take,
+requests sent ahead, and what a body may carry besides itself. What is refused gets an answer in OpenAI's
+error shape and loses its connection.
+"""
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_remote_addr
+
+from shared.web import faults
+from shared.web.faults import Fault
+from shared.web.gate import Gate, Waiting
+
+_PIECE = 16 * 1024  # bytes that are parsed between two looks at the limits
+_LINGER_BYTES = 1024 * 1024  # read away after a refusal, so that the client sees the answer
+
+
+class _RefusedError(Exception):
+    """Leaves the parser; the protocol has the reason."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Args:
+        gate: the limits, and all connections of the server.
+        tls: for HTTPS. The handshake begins here, after the connection was admitted.
+        options: uvicorn's own.
+    """
+
+    def __init__(self, *, gate: Gate, tls: ssl.SSLContext | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._gate = gate
+        self._limits = gate.limits
+        self._tls = tls
+        self._raw: asyncio.Transport | None = None  # while TLS is not there yet
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""
+        self._waits: Waiting | None = None
+        self._fault: Fault | None = None
+        self._begun = False  # admitted, and TLS is there
+        self._over = False  # nothing that comes now is a request
+        self._in_message = False
+        self._in_headers = False
+        self._held = 0  # bytes of the headers that have come in part
+        self._field_bytes = 0
+        self._num_fields = 0
+        self._num_messages = 0
+        self._body_bytes = 0
+        self._framing_bytes = 0  # of the body's transfer, without the body
+        self._framing_run = 0  # the same since the last byte of the body
+        self._lingered = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Admits the connection, or answers why not."""
+        peer = get_remote_addr(transport)
+        fault = self._gate.admit(self, peer[0] if peer else "")
+        if fault is not None:
+            self._over = True
+            if self._tls is None:
+                transport.write(faults.answer(fault))
+            transport.close()
+            return
+        if self._tls is None:
+            self._begin(transport)
+            return
+        self._raw = transport
+        self._wait_for(self._gate.first_byte)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives everything back."""
+        self._gate.release(self)
+        self._wait_for(None)
+        self._hold(0)
+        self._over = True
+        if self._begun:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the parser, and looks at the limits after each piece."""
+        if self._over:
+            self._lingered += len(data)
+            if self._lingered > _LINGER_BYTES and self._begun:
+                self.transport.abort()
+            return
+        if not self._begun:
+            self._receive_tls(data)
+            return
+        if len(data) <= _PIECE:
+            self._feed(data)
+        else:
+            all(self._feed(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE))
+        self._settle()
+
+    def expire(self, waited_for: str) -> None:
+        """See `Connection`."""
+        if waited_for == "headers":
+            self._refuse(faults.SLOW_HEADERS)
+            return
+        if waited_for != "lingering":
+            self._gate.stats.closed_connections[waited_for] += 1
+        self.drop()
+
+    def drop(self) -> None:
+        """See `Connection`."""
+        self._gate.release(self)
+        self._wait_for(None)
+        self._over = True
+        transport = self.transport if self._begun else self._raw
+        if transport is not None:
+            transport.abort()
+
+    def shutdown(self) -> None:
+        """Called when the server ends."""
+        if self._waits is self._gate.lingering:
+            self.drop()
+        else:
+            super().shutdown()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        cycle = self._last_cycle()
+        if cycle and not cycle.response_complete and len(self.pipeline) >= self._limits.http_max_pipelined:
+            self._fail(faults.too_many_pipelined(self._limits))
+        self._num_messages += 1
+        self._unset_keepalive_if_required()
+        self._in_message = self._in_headers = True
+        self._field_bytes = self._num_fields = 0
+        self._body_bytes = self._framing_bytes = self._framing_run = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser, with parts."""
+        super().on_url(url)
+        if len(self.url) > self._limits.http_max_target_bytes:
+            self._fail(faults.target_too_long(self._limits))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser, for trailers too; those are dropped."""
+        limits = self._limits
+        self._num_fields += 1
+        self._field_bytes += len(name) + len(value) + 4
+        if self._num_fields > limits.http_max_headers:
+            self._fail(faults.too_many_headers(limits))
+        if self._field_bytes + len(self.url) > limits.http_max_header_bytes:
+            self._fail(faults.headers_too_large(limits))
+        if self._in_headers:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser; the application begins."""
+        fault = faults.ambiguity(
+            self.headers, self.url, self.parser.get_http_version(), self._gate.single_headers
+        )
+        if fault is not None:
+            self._fail(fault)
+        self._unset_keepalive_if_required()
+        self._in_headers = False
+        self._field_bytes = self._num_fields = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._body_bytes += len(body)
+        self._framing_run = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self._in_message = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Called when the application's answer is sent."""
+        super().on_response_complete()
+        if not self._over:
+            self._settle()
+
+    def _receive_tls(self, data: bytes) -> None:
+        """The first bytes begin the handshake; what comes again before its end was sent with that."""
+        if self._handshake is not None:
+            self._early += data
+            return
+        raw, context = self._raw, self._tls
+        assert raw is not None
+        assert context is not None
+        self._wait_for(None)
+        raw.pause_reading()
+        self._handshake = self.loop.create_task(self._shake_hands(raw, context))
+        # `start_tls` tells its protocol of the transport by `call_soon`, and resumes reading by another one.
+        # What is added after its first step runs after both, and before anything is read.
+        self.loop.call_soon(self.loop.call_soon, _hand_over, raw, data)
+
+    async def _shake_hands(self, raw: asyncio.Transport, context: ssl.SSLContext) -> None:
+        limit_s = self._limits.http_tls_handshake_s
+        try:
+            secured = await self.loop.start_tls(
+                raw,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=limit_s,
+                ssl_shutdown_timeout=limit_s,
+            )
+        except OSError:
+            self._gate.stats.closed_connections["tls_handshake"] += 1
+            self.drop()
+            return
+        assert secured is not None
+        if self._over:
+            secured.abort()
+            return
+        self._begin(secured)
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._begun = True
+        self._settle()
+
+    def _feed(self, piece: bytes) -> bool:
+        """Parses; says whether more may follow."""
+        was_body = self._in_message and not self._in_headers
+        body_before, message = self._body_bytes, self._num_messages
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._over = True  # no other protocol is spoken here: the request is answered, then it ends
+            self._wait_for(None)
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(self._fault or faults.MALFORMED)
+        if self._over:
+            return False
+        if self._in_headers:
+            self._hold(self._held + len(piece))
+            if self._held > self._limits.http_max_header_bytes:
+                self._refuse(faults.headers_too_large(self._limits))
+            elif self._gate.partial_bytes > self._limits.http_max_partial_bytes:
+                self._refuse(faults.PARTIAL_FULL)
+            return not self._over
+        self._hold(0)
+        if was_body and message == self._num_messages:
+            self._check_framing(len(piece) - (self._body_bytes - body_before))
+        return not self._over
+
+    def _check_framing(self, framing: int) -> None:
+        self._framing_bytes += framing
+        self._framing_run += framing
+        limit = self._limits.http_max_header_bytes
+        if self._framing_run > limit or self._framing_bytes > limit + self._body_bytes:
+            self._refuse(faults.FRAMING)
+
+    def _fail(self, fault: Fault) -> None:
+        self._fault = fault
+        raise _RefusedError
+
+    def _refuse(self, fault: Fault) -> None:
+        """Answers, where an answer would be read as that of this request, and ends the connection."""
+        self._over = True
+        self._hold(0)
+        self._gate.stats.refused_requests[fault.code] += 1
+        cycle = self._last_cycle()
+        if cycle and self._in_message and not self._in_headers:
+            answerable = not self.pipeline and not cycle.response_started
+            cycle.disconnected = True
+            cycle.message_event.set()
+        else:
+            answerable = cycle is None or cycle.response_complete
+        if not answerable or self.transport.is_closing():
+            self.drop()
+            return
+        self._unset_keepalive_if_required()
+        self.transport.write(faults.answer(fault))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._wait_for(self._gate.lingering)
+
+    def _hold(self, count: int) -> None:
+        if count != self._held:
+            self._gate.partial_bytes += count - self._held
+            self._held = count
+
+    def _last_cycle(self) -> RequestResponseCycle | None:
+        return self.cycle  # None before the first request, whatever its annotation says
+
+    def _settle(self) -> None:
+        """Puts the connection where what it waits for has its deadline."""
+        if self._over:
+            return
+        gate, cycle = self._gate, self._last_cycle()
+        if self.flow.read_paused:
+            self._wait_for(None)  # we are late, not the client
+        elif self._in_headers:
+            self._wait_for(gate.headers)
+        elif cycle is None:
+            self._wait_for(gate.first_byte)
+        elif not cycle.response_complete:
+            self._wait_for(None)
+        else:
+            self._wait_for(gate.unread if self._in_message else gate.idle)
+
+    def _wait_for(self, waiting: Waiting | None) -> None:
+        if waiting is self._waits:
+            return
+        if self._waits is not None:
+            self._waits.discard(self)
+        self._waits = waiting
+        if waiting is not None:
+            waiting.add(self, self.loop.time())
+
+
+def _hand_over(raw: asyncio.Transport, data: bytes) -> None:
+    """Gives bytes that were read already to the protocol that the transport has now."""
+    protocol = cast(asyncio.BufferedProtocol, raw.get_protocol())  # uvloop's is not derived from it
+    while data and not raw.is_closing():
+        buffer = memoryview(protocol.get_buffer(len(data)))
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
