@@ -37,7 +37,7 @@ class Request(NamedTuple):
         names = {name.lower() for name, _ in self.headers}
         given = list(self.headers)
         if b"host" not in names:
-            given.append((b"Host", b"fuzz"))
+            given.append((b"Host", b"localhost"))
         body = self.body
         if self.chunked:
             given.append((b"Transfer-Encoding", b"chunked"))

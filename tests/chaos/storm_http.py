@@ -45,7 +45,7 @@ class Exchange:
         self._narrow = narrow
         data = json.dumps(body).encode() if body is not None else b""
         lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", f"Host: {self._where.netloc}"]
-        lines += [f"Content-Length: {len(data)}", "Connection: close"]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(data)}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         self._request = "\r\n".join([*lines, "", ""]).encode() + data
 

@@ -11,7 +11,7 @@ from tests.raw_http import RawAnswer, ask
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 BODY = json.dumps(CHAT).encode()
-KEYS = {"api_keys": "sk-test-12345:a"}
+KEYS: dict[str, Any] = {"api_keys": "sk-test-12345:a"}
 CROSS = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
 
 

@@ -53,7 +53,7 @@ def refused(gateway: Gateway, reason: str) -> float:
         ),
         (HEAD + b"".join(b"X-%d: a\r\n" % n for n in range(100)) + b"\r\n", 431, "too_many_headers"),
         (HEAD + b"A:\r\n" * 30_000 + b"\r\n", 431, "too_many_headers"),
-        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414, "uri_too_long"),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414, "uri_too_long"),
         (b"GET /?" + b"a" * 200_000, 414, "uri_too_long"),
         (HEAD + b"X-A" + b"a" * 200_000, 431, "headers_too_large"),
         (HEAD + b"X-A: " + b" " * 200_000, 431, "headers_too_large"),
@@ -130,7 +130,7 @@ async def test_empty_lines_do_not_keep_an_idle_connection_open(gateway: Gateway)
 
 async def test_a_body_that_goes_on_after_the_answer_ends_the_connection(gateway: Gateway) -> None:
     async with raw_connection(gateway.port) as connection:
-        await connection.send(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        await connection.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert (await connection.answer()).status == 404
         dripping = asyncio.create_task(_drip(connection, b"x"))
         assert await connection.closed(3)
@@ -149,25 +149,31 @@ async def test_a_half_closed_connection_is_closed(gateway: Gateway) -> None:
     [
         (b"Host: 127.0.0.1\r\nHost: evil\r\n", "ambiguous_request"),
         (b"", "ambiguous_request"),
-        (b"Host: x\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n", "ambiguous_request"),
-        (b"Host: x\r\nContent-Type: application/json\r\nContent-Type: text/plain\r\n", "ambiguous_request"),
-        (b"Host: x\r\nX-Session-Id: a\r\nX-Session-Id: b\r\n", "ambiguous_request"),
-        (b"Host: x\r\nTransfer-Encoding: gzip, chunked\r\n", "ambiguous_request"),
-        (b"Host: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n", "malformed_http"),
-        (b"Host: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n", "malformed_http"),
-        (b"Host: x\r\nContent-Length: 1, 1\r\n", "malformed_http"),
-        (b"Host: x\r\nContent-Length: +1\r\n", "malformed_http"),
-        (b"Host: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n", "malformed_http"),
-        (b"Host: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", "malformed_http"),
-        (b"Host: x\r\nTransfer-Encoding: xchunked\r\n", "ambiguous_request"),
-        (b"Host: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", "malformed_http"),
-        (b"Host: x\r\nTransfer-Encoding : chunked\r\n", "malformed_http"),
-        (b"Host: x\r\nX-A: a\r\n b\r\n", "malformed_http"),
-        (b"Host: x\r\nX-A: a\x00b\r\n", "malformed_http"),
-        (b"Host: x\r\nX-A: a\rb\r\n", "malformed_http"),
-        (b"Host: x\r\nX-A: a\nX-B: b\r\n", "malformed_http"),
-        (b"Host: x\r\nX\x00A: a\r\n", "malformed_http"),
-        (b"Host: x\r\n: a\r\n", "malformed_http"),
+        (b"Host: localhost\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n", "ambiguous_request"),
+        (
+            b"Host: localhost\r\nContent-Type: application/json\r\nContent-Type: text/plain\r\n",
+            "ambiguous_request",
+        ),
+        (b"Host: localhost\r\nX-Session-Id: a\r\nX-Session-Id: b\r\n", "ambiguous_request"),
+        (b"Host: localhost\r\nTransfer-Encoding: gzip, chunked\r\n", "ambiguous_request"),
+        (b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 1\r\n", "malformed_http"),
+        (b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n", "malformed_http"),
+        (b"Host: localhost\r\nContent-Length: 1, 1\r\n", "malformed_http"),
+        (b"Host: localhost\r\nContent-Length: +1\r\n", "malformed_http"),
+        (b"Host: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n", "malformed_http"),
+        (b"Host: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n", "malformed_http"),
+        (b"Host: localhost\r\nTransfer-Encoding: xchunked\r\n", "ambiguous_request"),
+        (
+            b"Host: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+            "malformed_http",
+        ),
+        (b"Host: localhost\r\nTransfer-Encoding : chunked\r\n", "malformed_http"),
+        (b"Host: localhost\r\nX-A: a\r\n b\r\n", "malformed_http"),
+        (b"Host: localhost\r\nX-A: a\x00b\r\n", "malformed_http"),
+        (b"Host: localhost\r\nX-A: a\rb\r\n", "malformed_http"),
+        (b"Host: localhost\r\nX-A: a\nX-B: b\r\n", "malformed_http"),
+        (b"Host: localhost\r\nX\x00A: a\r\n", "malformed_http"),
+        (b"Host: localhost\r\n: a\r\n", "malformed_http"),
     ],
 )
 async def test_what_can_be_read_in_two_ways_is_refused(gateway: Gateway, headers: bytes, code: str) -> None:
@@ -190,7 +196,7 @@ async def test_what_can_be_read_in_two_ways_is_refused(gateway: Gateway, headers
     ],
 )
 async def test_a_strange_first_line_is_refused(gateway: Gateway, line: bytes) -> None:
-    answer = await ask(gateway.port, line + b"\r\nHost: x\r\n\r\n")
+    answer = await ask(gateway.port, line + b"\r\nHost: localhost\r\n\r\n")
     assert answer.status == (505 if b" /live HTTP/2" in line else 400)
     await serves(gateway.port)
 
@@ -218,7 +224,9 @@ async def test_chunks_carry_little_besides_the_body(gateway: Gateway) -> None:
 async def test_a_trailer_is_not_taken_for_a_header(gateway: Gateway) -> None:
     """It comes after the checks of headers, so it must not stand in for one."""
     async with raw_connection(gateway.port) as connection:
-        await connection.send(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await connection.send(
+            b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         await connection.send(b"2\r\n{}\r\n0\r\nContent-Type: application/json\r\n\r\n")
         assert (await connection.answer()).status == 415
 

@@ -16,7 +16,7 @@ CHAT = "/v1/chat/completions"
 def request_bytes(model: str, *, stream: bool, **fields: Any) -> bytes:
     messages = [{"role": "user", "content": "Hello"}]
     body = json.dumps({"model": model, "messages": messages, "stream": stream, **fields}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

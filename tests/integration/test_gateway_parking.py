@@ -13,7 +13,10 @@ async def begin_and_leave(gateway: Gateway, grace: str = "") -> None:
     """Starts a stream, reads some of it and hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     header = f"X-Stream-Grace: {grace}\r\n" if grace else ""
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{header}Content-Length: {len(BODY)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"{header}Content-Length: {len(BODY)}\r\n\r\n"
+    )
     writer.write(head.encode() + BODY)
     await reader.readuntil(b"word")
     writer.close()
@@ -76,8 +79,8 @@ async def test_a_grace_that_is_none_is_refused(grace: str) -> None:
     async with running_gateway() as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Stream-Grace: {grace}\r\n"
-            f"Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n"
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Stream-Grace: {grace}\r\n"
+            f"Content-Type: application/json\r\nConnection: close\r\nContent-Length: {len(BODY)}\r\n\r\n"
         )
         writer.write(head.encode() + BODY)
         answer = await reader.read()

@@ -13,6 +13,7 @@ from tests.gateway_kit import Gateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
+TYPED = "Content-Type: application/json\r\n"
 HELLO = [{"role": "user", "content": "Hello"}]
 GOOD: dict[str, Any] = {"model": "demo", "messages": HELLO}
 
@@ -142,7 +143,9 @@ async def test_what_is_no_http_ends_only_its_own_connection(
 
 async def test_a_huge_body_is_refused_before_it_is_sent(gateway: Gateway) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\n\r\n".encode())
+    writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{TYPED}Content-Length: 20000000\r\n\r\n".encode()
+    )
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413")
     assert b"connection: close" in head
@@ -176,7 +179,7 @@ async def test_a_body_that_fits_http_but_not_the_broker(http: httpx.AsyncClient)
 async def test_a_body_that_never_comes() -> None:
     async with running_gateway(body_timeout_s=0.05) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n".encode())
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{TYPED}Content-Length: 20\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400")
         assert b"x-ryz-reason: body_timeout" in head

@@ -23,6 +23,7 @@ ODD_IDS = ["a/b", "a/pin", "..", "a%2Fb", "Ã¼ber?x=1#y", "import", "a+b&c", "ðŸ˜
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+TYPED = {"content-type": "application/json"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -49,7 +50,7 @@ async def services(gateway: Gateway) -> SessionServices:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as client:
         yield client
 
 
@@ -380,7 +381,7 @@ async def test_who_is_away_is_said_with_a_time_to_come_back(
 async def test_a_silent_service_is_waited_for_within_the_bound() -> None:
     async with (
         running_gateway(sessions_timeout_s=0.05) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
     ):
         await gateway.fleet.sessions.leave(subjects.SESSION_LIST)
 
@@ -396,7 +397,7 @@ async def test_a_silent_service_is_waited_for_within_the_bound() -> None:
 async def test_tenants_do_not_see_each_other() -> None:
     async with (
         running_gateway(api_keys="key-of-ada:ada,key-of-bob:bob") as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
     ):
         ada, bob = ({"Authorization": f"Bearer key-of-{name}"} for name in ("ada", "bob"))
         assert (await http.get("/v1/sessions")).status_code == 401
@@ -423,7 +424,7 @@ async def test_tenants_do_not_see_each_other() -> None:
 async def test_limits_hold_here_too() -> None:
     async with (
         running_gateway(max_body_bytes=2000, rate_limit_rps=0.01, rate_limit_burst=2) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
     ):
         big = await http.post("/v1/sessions/import", content=b"x" * 300_000)
         assert error_of(big)[:2] == (413, "request_too_large")
@@ -438,7 +439,7 @@ async def test_limits_hold_here_too() -> None:
 async def test_requests_are_named_and_take_a_place() -> None:
     async with (
         running_gateway(max_concurrent=1) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
     ):
         answer = await http.get("/v1/sessions", headers={"x-request-id": "mine"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
@@ -482,7 +483,7 @@ async def test_an_id_that_was_deleted_at_this_moment(
 async def test_a_session_that_fits_http_but_not_the_broker() -> None:
     async with (
         running_gateway(max_payload=4096) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
     ):
         long = [{"role": "user", "content": "x" * 5000}]
         answer = await http.post("/v1/sessions", json={"model": "demo", "messages": long})

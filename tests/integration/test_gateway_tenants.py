@@ -25,7 +25,7 @@ async def slow_body(stack: AsyncExitStack, gateway: Gateway, size: int, sent: by
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     stack.callback(writer.close)
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{authorization}Content-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {size}\r\n\r\n".encode() + sent)
 
 
