@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from shared import redis_acl
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
@@ -113,12 +112,6 @@ def test_every_container_is_hardened(name: str) -> None:
     assert service["mem_limit"]
     assert "privileged" not in service
     assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
-
-
-def test_generated_files_are_fresh() -> None:
-    assert redis_acl.TEMPLATE.read_text() == redis_acl.render(), "run `python -m shared.redis_acl`"
-    page = redis_acl.PAGE.read_text()
-    assert redis_acl.page(page) == page, "run `python -m shared.redis_acl`"
 
 
 def test_the_env_file_is_never_committed_nor_sent_to_a_build() -> None:
