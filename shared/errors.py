@@ -88,6 +88,12 @@ class GroupLost(RyzError):
     code = "group_lost"
 
 
+class Poison(RyzError):
+    """The request kills the engines that compute it; it is not offered to a third group."""
+
+    code = "poison"
+
+
 class DeadlineExceeded(RyzError):
     """The request's deadline passed, waiting or running."""
 
@@ -127,6 +133,7 @@ FAMILY: dict[str, type[RyzError]] = {
         Overloaded,
         Unavailable,
         GroupLost,
+        Poison,
         DeadlineExceeded,
         Cancelled,
         Internal,
@@ -140,6 +147,8 @@ TABLE: dict[str, Mapping] = {
     "session_not_found": Mapping(404, "invalid_request_error"),
     "conflict": Mapping(409, "invalid_request_error"),
     "request_too_large": Mapping(413, "invalid_request_error"),
+    # a 5xx would be sent again by clients and proxies, and kill two more
+    "poison": Mapping(422, "server_error"),
     "rate_limited": Mapping(429, "rate_limit_error"),
     "cancelled": Mapping(499, "request_cancelled"),
     "internal": Mapping(500, "server_error"),

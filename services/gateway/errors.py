@@ -22,7 +22,7 @@ _LONGEST_PATH = 128
 RETRY_AFTER_S = 1.0  # of errors that do not say: a router, group or broker that is missing is back in seconds
 # OpenAI's clients send a 409 and a 504 again by themselves unless told not to: the first would meet the same
 # conflict, and the second would compute for as long once more
-_NOT_AGAIN = frozenset({"conflict", "deadline_exceeded"})
+_NOT_AGAIN = frozenset({"conflict", "deadline_exceeded", "poison"})
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 

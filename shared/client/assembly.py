@@ -56,6 +56,7 @@ class Assembly:
         stats: AssemblyStats,
         num_choices: int = 1,
         resume: ResumePoint | None = None,
+        crashes: int = 0,
         budget: RetryBudget | None = None,
     ) -> None:
         self.request_id = request_id
@@ -67,7 +68,7 @@ class Assembly:
         self.error: RyzError | None = None
         self.usage = Usage()
         self.session: SessionOutcome | None = None
-        self._attempts = Attempts(attempt, num_choices, settings, resume)
+        self._attempts = Attempts(attempt, num_choices, settings, resume, crashes)
         self._budget = budget or RetryBudget(settings.retries_per_s)
         self._settings = settings
         self._stats = stats
@@ -311,6 +312,7 @@ class Assembly:
         """The group says that it is over: for the request, or only there."""
         attempts = self._attempts
         if frame.resumable and self.group:
+            attempts.crashes += frame.data.get("suspect") is True
             return self._lose(frame.message, str(frame.data.get("reason", frame.code)), now, told=True)
         error = from_code(frame.code, frame.message, frame.data)
         passing = attempts.accepted and frame.code in PASSING and (attempts.losses or not self.group)
@@ -345,7 +347,8 @@ class Assembly:
         return (SendCancel(group, attempt, instance_id),)
 
     def _publish(self) -> Publish:
-        return Publish(self._attempts.number, self._attempts.point(self.next_seq))
+        attempts = self._attempts
+        return Publish(attempts.number, attempts.point(self.next_seq), attempts.crashes)
 
     def _ask(self) -> Commands:
         self._order.asking = True

@@ -56,20 +56,26 @@ class RetryBudget:
 
 class Attempts:
     """number: of the attempt that counts. accepted: some group has had the request. refusals: in a row.
-    refusal: what the last of them said.
+    refusal: what the last of them said. crashes: engines that died while they computed the request.
 
     resume: where the first attempt here begins, if it goes on from an earlier one. fingerprint: of the
     weights that compute the answer. session_version: that the session had before this turn; -1: not known.
     """
 
     __slots__ = (
-        "_max_losses", "_tokens", "_tokens_at", "accepted", "fingerprint", "interruptions", "losses",
-        "number", "refusal", "refusals", "session_version",
+        "_max_losses", "_tokens", "_tokens_at", "accepted", "crashes", "fingerprint", "interruptions",
+        "losses", "number", "refusal", "refusals", "session_version",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, num_choices: int, settings: ClientSettings, resume: ResumePoint | None = None
+        self,
+        number: int,
+        num_choices: int,
+        settings: ClientSettings,
+        resume: ResumePoint | None = None,
+        crashes: int = 0,
     ) -> None:
+        self.crashes = crashes
         self.number = number
         self.accepted = False
         self.fingerprint = resume.fingerprint if resume is not None else ""

@@ -167,6 +167,7 @@ class InferenceClient:
             stats=self.stats,
             num_choices=request.sampling.n,
             resume=request.resume,
+            crashes=request.crashes,
             budget=self._budget,
         )
         return GenerationStream(

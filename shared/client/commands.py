@@ -9,10 +9,11 @@ from shared.messages.base import MAX_ATTEMPT
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish the request (again), as that attempt."""
+    """Publish the request (again), as that attempt. crashes: as in `GenerateRequest`."""
 
     attempt: int = 0
     resume: ResumePoint | None = None
+    crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,9 @@ class Errands:
         """The request as that attempt."""
         if command.attempt == stream.request.attempt:
             return stream.data
-        later = msgspec.structs.replace(stream.request, attempt=command.attempt, resume=command.resume)
+        later = msgspec.structs.replace(
+            stream.request, attempt=command.attempt, resume=command.resume, crashes=command.crashes
+        )
         return encode(later)
 
     async def tell_cancel(

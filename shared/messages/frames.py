@@ -134,7 +134,9 @@ class Done(Frame, frozen=True, kw_only=True, tag="done"):
 class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
     """The end of a generation that did not. `code` is one of the error codes; `data` has its details.
 
-    resumable: it is the group that cannot go on; another one can, with `resume` and the next attempt.
+    resumable: it is the group that cannot go on; another one can, with `resume` and the next attempt. With
+    `suspect` in `data` the engine died while it computed this request: the next attempt counts one more in
+    `crashes`.
     """
 
     code: str

@@ -11,6 +11,7 @@ import msgspec
 
 from shared.messages.base import (
     DEFAULT_TENANT,
+    MAX_ATTEMPT,
     Attempt,
     GroupName,
     ModelName,
@@ -121,6 +122,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     reply_to: the subject for the frames; empty: the reply subject of the NATS message.
     delivery: `stream` sends a frame after each step, `whole` lets the leader gather tokens into few frames.
     resume: where to go on, when `attempt` is not the first; see `ResumePoint`.
+    crashes: how many groups died while they computed this request, by their own fault; see `Failed`.
     note: the caller's own, for whoever attaches to the request later (`Attach`); without one nobody can.
     kv: what to do with KV that is in the store and not in the group's memory: `auto` takes the faster way,
         `fetch` and `recompute` are for measuring.
@@ -145,6 +147,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     note: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     call_key: CallKey = ""
     call_digest: CallKey = ""
+    crashes: Annotated[int, msgspec.Meta(ge=0, le=MAX_ATTEMPT)] = 0
 
 
 class Route(Wire, frozen=True, kw_only=True):

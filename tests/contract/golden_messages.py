@@ -52,7 +52,7 @@ RESUME = m.ResumePoint(
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
-    note=b"a note", call_key="k", call_digest="d",
+    note=b"a note", call_key="k", call_digest="d", crashes=1,
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(

@@ -9,7 +9,7 @@ from shared.client.attempts import RetryBudget
 from shared.client.commands import AskResend, AssemblyStats, Publish, SendCancel
 from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens, unpack_tokens
-from shared.errors import Cancelled, DeadlineExceeded, GroupLost, Overloaded, Unavailable
+from shared.errors import Cancelled, DeadlineExceeded, GroupLost, Overloaded, Poison, Unavailable
 from shared.messages import (
     Accepted,
     AnyFrame,
@@ -290,3 +290,27 @@ def test_any_number_of_losses_anywhere_gives_the_same_tokens(data: st.DataObject
         one for frame in assembly.ready for delta in frame.deltas for one in unpack_tokens(delta.token_ids)
     ]
     assert got == list(range(total))
+
+
+def test_a_suspect_says_so_at_the_next_group_and_poison_is_the_end() -> None:
+    assembly = running()
+    lost = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
+    lost.data["suspect"] = True
+    (again,) = assembly.on_frame(lost, "g0", 2.0)
+    assert isinstance(again, Publish)
+    assert (again.attempt, again.crashes) == (1, 1)
+    assembly.on_frame(accepted(1, 3, "g1"), "g1", 2.0)
+    assert assembly.on_group_down("g1", "i0", "silent", 3.0)[1].crashes == 1  # type: ignore[union-attr]
+    assembly.on_frame(accepted(2, 3, "g2"), "g2", 3.0)
+    assert assembly.on_frame(failed("poison", 2, 4, reason="engine_failed"), "g2", 4.0) == ()
+    assembly.on_frame(tokens(3, 9, attempt=2), "g2", 4.0)
+    assert assembly.finished
+    assert isinstance(assembly.error, Poison)
+
+
+def test_a_request_beside_a_suspect_is_none() -> None:
+    assembly = running()
+    lost = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
+    (again,) = assembly.on_frame(lost, "g0", 2.0)
+    assert isinstance(again, Publish)
+    assert again.crashes == 0

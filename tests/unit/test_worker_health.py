@@ -19,6 +19,7 @@ class FakeRank:
     state: str = "S"
     memory: int = 100
     host: str = ""
+    end: str = "still running"
     pid: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -30,8 +31,8 @@ class FakeRank:
     def memory_bytes(self) -> int:
         return self.memory
 
-    def describe_end(self, wait_s: float) -> str:
-        return "killed by SIGKILL"
+    def describe_end(self, wait_s: float = 0.0) -> str:
+        return self.end
 
 
 class World:
@@ -150,6 +151,7 @@ def test_a_rank_beyond_its_memory_is_named() -> None:
 def test_ends_and_reports() -> None:
     world = World()
     rank = world.ranks[1]
+    rank.end = "killed by SIGKILL"
     ended = world.monitor.ended(rank, "", 5)  # type: ignore[arg-type]
     assert ended == Failure("rank_died", "rank 1 (pid 5) is gone: killed by SIGKILL", 1)
     rank.host = "10.0.0.2"
@@ -158,11 +160,39 @@ def test_ends_and_reports() -> None:
 
 
 @pytest.mark.parametrize(
+    ("end", "fault"),
+    [
+        ("killed by SIGSEGV", True),
+        ("killed by SIGABRT", True),
+        ("exit code 1", True),
+        ("exit code 0", False),
+        ("killed by SIGKILL", False),
+        ("killed by SIGTERM", False),
+        ("still running", False),
+    ],
+)
+def test_a_crash_is_the_engines_own_fault_and_a_signal_from_outside_is_not(end: str, fault: bool) -> None:
+    world = World()
+    world.ranks[1].end = end
+    assert world.monitor.ended(world.ranks[1], "", 5).fault is fault  # type: ignore[arg-type]
+
+
+def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() -> None:
+    world = World()
+    world.ranks[1].end = "killed by SIGKILL"
+    told = RankFailed(message="connection closed by peer", bug=True)
+    assert not world.monitor.reported(world.ranks[0], told, serving=True).fault  # type: ignore[arg-type]
+    world.ranks[0].end = "exit code 1"
+    assert not world.monitor.ended(world.ranks[0], "", 5).fault  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("told", "serving", "expected"),
     [
         (RankFailed(message="m"), True, Failure("rank_failed", "rank 0: m", 0)),
         (RankFailed(message="m"), False, Failure("start_failed", "m", 0)),
-        (RankFailed(message="m", memory=True), True, Failure("memory", "rank 0: m", 0)),
+        (RankFailed(message="m", bug=True), True, Failure("rank_failed", "rank 0: m", 0, fault=True)),
+        (RankFailed(message="m", memory=True), True, Failure("memory", "rank 0: m", 0, fault=True)),
         (RankFailed(message="m", memory=True), False, Failure("memory", "m", 0)),
         (RankFailed(message="m", refused=True), False, Failure("refused", "m", 0)),
     ],

@@ -273,6 +273,7 @@ class RankEngine:
         """The first reason counts; the ranks end at once, since no step can follow."""
         if self._failure:
             return
+        failure = failure._replace(step_ids=tuple(plan.step_id for plan, _ in self._outstanding))
         self._failure = failure
         if self._links and tell:
             self._processes.kill()
@@ -295,4 +296,6 @@ class RankEngine:
 def _error(failure: Failure) -> EngineFailed:
     if failure.kind == "refused":
         return EngineRefused(failure.reason, failure.rank)
-    return EngineFailed(failure.reason, failure.kind, failure.rank)
+    return EngineFailed(
+        failure.reason, failure.kind, failure.rank, fault=failure.fault, step_ids=failure.step_ids
+    )

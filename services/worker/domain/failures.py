@@ -19,8 +19,15 @@ FailureKind = Literal[
 
 
 class Failure(NamedTuple):
-    """One failure. rank: whose it is; -1: the group's."""
+    """One failure.
+
+    rank: whose it is; -1: the group's. fault: what was computed may have caused it (a crash, an exception,
+    memory that ran out), and nothing from outside (a signal, a machine that stood still). step_ids: the steps
+    that were under way.
+    """
 
     kind: FailureKind
     reason: str
     rank: int = -1
+    fault: bool = False
+    step_ids: tuple[int, ...] = ()

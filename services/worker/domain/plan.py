@@ -162,9 +162,17 @@ class EngineFailed(Exception):
     failure: the same as data.
     """
 
-    def __init__(self, reason: str, kind: FailureKind = "rank_failed", rank: int = -1) -> None:
+    def __init__(
+        self,
+        reason: str,
+        kind: FailureKind = "rank_failed",
+        rank: int = -1,
+        *,
+        fault: bool = False,
+        step_ids: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(reason)
-        self.failure = Failure(kind, reason, rank)
+        self.failure = Failure(kind, reason, rank, fault, step_ids)
 
 
 class EngineRefused(EngineFailed):

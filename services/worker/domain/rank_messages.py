@@ -116,12 +116,14 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a rank ends; one sentence for a person.
 
-    refused: the same model and settings would fail again. memory: there was not enough of it.
+    refused: the same model and settings would fail again. memory: there was not enough of it. bug: an error
+    that is not foreseen, and that what was computed may have caused.
     """
 
     message: str
     refused: bool = False
     memory: bool = False
+    bug: bool = False
 
 
 def shared_bytes(world: int) -> int:

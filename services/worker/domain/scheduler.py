@@ -8,7 +8,7 @@ what happens to the tokens is decided by the caller.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Sampled, Slice,
 from services.worker.domain.prefill import share_budget
 from services.worker.domain.queues import Limits, Queues
 from services.worker.domain.sequence import Phase, Sequence
+from services.worker.domain.trials import Trials
 from services.worker.domain.write_behind import WriteBehind
 from shared.messages import FinishReason
 
@@ -88,6 +89,7 @@ class Scheduler:
             lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.under_way),
         )
         self._names = names
+        self.trials = Trials()
         self._pace = Pace(limits.step_target_s)
         self._in_flight: deque[tuple[int, list[_Part]]] = deque()  # step_id and slices, oldest first
         self._step_id = 0
@@ -125,6 +127,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; whether it fits at all was checked before (`has_room`, context length)."""
         self.queues.add(sequence)
+        self.trials.add(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """Takes a sequence out, finished or cancelled, wherever it is; its blocks are free at once.
@@ -143,12 +146,10 @@ class Scheduler:
         draft = _Draft()
         store = self.write_behind.take(self.blocks)  # before any block may go to somebody else
         self.admission.make_way()
-        prefilling = self._plan_decodes(draft)
-        num_decodes = len(draft.slices)
-        rest = self._pace.chunk(self.limits.token_budget - num_decodes, num_decodes)
-        self.admission.admit(prefilling, rest)
-        for sequence, count in share_budget(prefilling, rest):
-            self._plan_slice(draft, sequence, count)
+        if not self.trials:
+            self._plan_mixed(draft)
+        else:
+            self._plan_in_turns(draft)
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.slices or release or store)
         if self._planned:
@@ -157,6 +158,47 @@ class Scheduler:
         return StepPlan(
             step_id=self._step_id, release=release, admit=draft.admit, slices=draft.slices, store=store
         )
+
+    def requests_in(self, step_ids: Iterable[int]) -> set[str]:
+        """The requests that these steps compute, if they are in flight."""
+        wanted = set(step_ids)
+        return {
+            sequence.request_id for step, parts in self._in_flight if step in wanted for sequence, *_ in parts
+        }
+
+    def _plan_mixed(self, draft: _Draft) -> None:
+        """All that may be computed together; those on trial may not."""
+        prefilling = self._plan_decodes(draft)
+        num_decodes = len(draft.slices)
+        rest = self._pace.chunk(self.limits.token_budget - num_decodes, num_decodes)
+        self.admission.admit(prefilling, rest)
+        if self.trials:
+            prefilling = [sequence for sequence in prefilling if not self.trials.is_on(sequence)]
+        for sequence, count in share_budget(prefilling, rest):
+            self._plan_slice(draft, sequence, count)
+
+    def _plan_in_turns(self, draft: _Draft) -> None:
+        """By turns a step of one request that is on trial, and one of all others."""
+        if not self.trials.others_first():
+            self._plan_trial(draft)
+        if not draft.slices:
+            self._plan_mixed(draft)
+        if not draft.slices:  # the others have nothing to compute, or one on trial was admitted just now
+            self._plan_trial(draft)
+
+    def _plan_trial(self, draft: _Draft) -> None:
+        """The next tokens of one request that is on trial, and nothing else."""
+        prefilling = []
+        for sequence in self.trials.choose(self.running):
+            if sequence.phase is not Phase.RUNNING:
+                continue  # it gave its blocks to the one before
+            if sequence.remaining > 1:
+                prefilling.append(sequence)
+            elif sequence.planned < sequence.capacity or self._grow(sequence):
+                self._plan_slice(draft, sequence, 1)
+        rest = self.limits.token_budget - len(draft.slices)
+        for sequence, count in share_budget([s for s in prefilling if s.phase is Phase.RUNNING], rest):
+            self._plan_slice(draft, sequence, count)
 
     @property
     def under_way(self) -> tuple[int, int]:
@@ -219,6 +261,8 @@ class Scheduler:
                 self.queues.end(sequence, forget=True)
             else:
                 reason = sequence.take(one.token_id)
+                if sequence.trial_tokens:
+                    sequence.trial_tokens -= 1
                 if reason is not None:
                     self.queues.end(sequence)
             advances.append(Advance(sequence, one, reason))
@@ -256,10 +300,11 @@ class Scheduler:
         """One token of each sequence that has no more to compute; returns the others."""
         prefilling, index, running = [], 0, self.running
         slices, parts = draft.slices, draft.parts
+        trials = self.trials if self.trials else None
         while index < len(running):
             sequence = running[index]
             index += 1
-            if sequence.fetching:
+            if sequence.fetching or (trials is not None and trials.is_on(sequence)):
                 continue
             start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
             if known + pending - start != 1:

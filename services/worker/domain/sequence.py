@@ -35,6 +35,8 @@ class Sequence:
     `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
     -1: there was none yet.
 
+    `trial_tokens`: how many tokens it has to bring in steps of its own (`trials.py`); 0: it is not on trial.
+
     `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. With
     `always_fetch` they are fetched whatever it costs. While blocks are on their way from there `fetching` is
     the fetch's number, else 0; `fetched_tokens` came so.
@@ -67,6 +69,7 @@ class Sequence:
     fetching: int = 0
     fetched_tokens: int = 0
     num_preemptions: int = 0
+    trial_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)

@@ -90,7 +90,7 @@ def serve(
             memory = ran_out(error)
             what = "out of memory" if memory else "internal error"
             return _report(
-                sock, RankFailed(message=f"{what}: {type(error).__name__}: {error}", memory=memory)
+                sock, RankFailed(message=f"{what}: {type(error).__name__}: {error}", memory=memory, bug=True)
             )
     return 0
 

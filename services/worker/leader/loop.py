@@ -19,6 +19,7 @@ from services.worker.domain.names import BlockNames, PrefixSharing
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo, StepResult
 from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Advance, Limits, Scheduler
+from services.worker.leader.blame import blame
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.prepare import Room
@@ -126,7 +127,7 @@ class EngineLoop:
             except Exception as error:  # a bug must not leave requests hanging
                 log.exception("the engine loop failed")
                 why = f"{type(error).__name__} in the leader; the log has the trace"
-                self._lose(EngineFailed(why, "leader_bug"))
+                self._lose(EngineFailed(why, "leader_bug", fault=True))
             await self._announce()
             await self._group.restart_due()
 
@@ -153,7 +154,9 @@ class EngineLoop:
     @property
     def _has_place(self) -> bool:
         """Whether a step may be submitted before those that were are done."""
-        steps = self._steps
+        steps, scheduler = self._steps, self._generations.scheduler
+        if steps and scheduler is not None and scheduler.trials:
+            return False  # which step an engine died in has to be known
         return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)
 
     def _submit(self, scheduler: Scheduler) -> bool:
@@ -305,6 +308,10 @@ class EngineLoop:
             gives_up=recovery.gives_up,
         )
         self._metrics.engine_failures.inc()
-        self._generations.scheduler = None
+        scheduler, self._generations.scheduler = self._generations.scheduler, None
+        failure, suspects = error.failure, set[str]()
+        if failure.fault and scheduler is not None:
+            suspects = scheduler.requests_in(failure.step_ids)
         self._kv_tier.close()
+        blame(self._generations, suspects, why)
         self._generations.fail_all(GroupLost(f"the group's engine failed: {why}", reason="engine_failed"))

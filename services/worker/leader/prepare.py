@@ -12,6 +12,7 @@ from services.worker.domain.sequence import Sequence
 from services.worker.domain.session_context import Turn, appends, check_conditions, turn_of
 from services.worker.domain.stops import StopMatcher
 from services.worker.domain.too_long import too_long
+from services.worker.domain.trials import TRIAL_TOKENS
 from services.worker.leader.sessions import Sessions
 from services.worker.leader.tokenizing import Tokenizing
 from shared.codec import unpack_tokens
@@ -157,6 +158,7 @@ class Preparer:
                 deadline=generation.deadline,
                 stored=-1 if request.kv == "recompute" else 0,
                 always_fetch=request.kv == "fetch",
+                trial_tokens=TRIAL_TOKENS if request.crashes else 0,
             )
             tokenizer = self._model.tokenizer
             choice = Choice(

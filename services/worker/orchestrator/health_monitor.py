@@ -21,6 +21,8 @@ _EXIT_WAIT_S = 0.05
 # What a check may add to the time that is counted, in intervals: when the leader itself stood still, or the
 # whole machine, the time in between says nothing about the ranks.
 _MOST_INTERVALS = 2.0
+KILLED = "killed by "
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
 _RUN_STATES = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
@@ -87,7 +89,9 @@ class HealthMonitor:
         """A rank's socket has ended. reason: why; empty: its process tells."""
         reason = reason or rank.describe_end(_EXIT_WAIT_S)
         where = f" on {rank.host}" if rank.host else ""
-        return Failure("rank_died", f"rank {rank.rank} (pid {pid}{where}) is gone: {reason}", rank.rank)
+        fault = is_own_fault(reason) and not self._ended_from_outside()
+        text = f"rank {rank.rank} (pid {pid}{where}) is gone: {reason}"
+        return Failure("rank_died", text, rank.rank, fault)
 
     def reported(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
         """A rank said why it ends. serving: it was ready before."""
@@ -95,7 +99,14 @@ class HealthMonitor:
         kind: FailureKind = "rank_failed" if serving else "start_failed"
         if told.refused or told.memory:
             kind = "refused" if told.refused else "memory"
-        return Failure(kind, message, rank.rank)
+        # a rank whose neighbour was killed may complain first
+        fault = serving and (told.bug or told.memory) and not self._ended_from_outside()
+        return Failure(kind, message, rank.rank, fault)
+
+    def _ended_from_outside(self) -> bool:
+        """Whether any rank has ended by a signal that it did not cause itself."""
+        ends = (rank.describe_end() for rank in self._ranks)
+        return any(end.startswith(KILLED) and not is_own_fault(end) for end in ends)
 
     def _stalled(self, passed: float, plan: StepPlan, sent: int) -> Failure | None:
         if self._progress is None:
@@ -134,5 +145,11 @@ class HealthMonitor:
                     f"rank {rank.rank} (pid {rank.pid}) takes {taken / 2**20:.0f} MiB of memory, and "
                     f"{limit / 2**20:.0f} are its limit (RYZ_RANK_MEMORY_GROWTH_MB)",
                     rank.rank,
+                    fault=True,
                 )
         return None
+
+
+def is_own_fault(end: str) -> bool:
+    """Whether a process that ended like that, as `describe_end` has it, was ended by what it computed."""
+    return end.removeprefix(KILLED) in _CRASHES or (end.startswith("exit code") and end != "exit code 0")
