@@ -24,6 +24,7 @@ from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
 
 LOOKUPS_AT_ONCE = 256
+READ_OF_REFUSED = 16 * 1024  # bytes of a request that comes too often, to find out whom to tell
 log = structlog.get_logger(__name__)
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
@@ -87,7 +88,7 @@ class Handlers:
         try:
             incoming = read(message, now, self._max_priority(subjects.caller_of(message.subject), now))
         except Overloaded as error:
-            await self._dispatcher.fail(sender(message), error, "user_rate")
+            await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "user_rate")
             return
         except RyzError as error:
             await self._dispatcher.fail(sender(message), error, "invalid")

@@ -1,5 +1,6 @@
 """Reads a request off a bus message: checks it, and finds out whom to tell when it cannot be used."""
 
+import sys
 from collections.abc import Mapping
 from re import compile as regex
 
@@ -133,9 +134,13 @@ def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
     return left_ms
 
 
-def sender(message: Message) -> Sender:
-    """Whom to tell that a message is no use: by what can be read of it, else by its reply subject."""
-    fields = fields_of(message.data)  # broken bytes tell nothing, the reply subject may
+def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
+    """Whom to tell that a message is no use: by what can be read of it, else by its reply subject.
+
+    max_bytes: a longer one is not read: what it would cost is more than its sender is owed.
+    """
+    # broken bytes tell nothing, the reply subject may
+    fields = fields_of(message.data) if len(message.data) <= max_bytes else {}
     request_id, attempt, reply_to = (fields.get(name) for name in ("request_id", "attempt", "reply_to"))
     last = message.reply.rpartition(".")[2]
     candidates = (

@@ -58,6 +58,9 @@ class Metrics:
         self.misdirected = counter(
             "misdirected_messages", "Messages for another leader that has this group's name.", ["subject"]
         )
+        self.refused_resends = counter(
+            "refused_resends", "Questions for lost frames of users outside that asked for too much."
+        )
         self.preemptions = counter("num_preemptions", "Sequences put back because blocks ran short.")
         self.prefix_cache_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self.prefix_cache_hits = counter("prefix_cache_hits", "Tokens of them that need not be computed.")

@@ -221,6 +221,12 @@ class Settings(CommonSettings, RedisTlsSettings):
     retention_bytes: int = Field(
         default=64 * 2**20, ge=2**20, le=2**40, description="At most so many bytes of frames are kept."
     )
+    outside_resend_bytes_s: int = Field(
+        default=2**20,
+        ge=0,
+        le=2**40,
+        description="Bytes of frames a second that are sent again to each bus user outside; 0: no limit.",
+    )
     overload_retry_s: float = Field(
         default=1.0, gt=0, le=3600, description="When a refused caller is told to try again."
     )

@@ -22,6 +22,7 @@ from shared.messages import (
     Attach,
     Cancel,
     Done,
+    ErrorReply,
     Failed,
     FrameBatch,
     GenerateRequest,
@@ -117,7 +118,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, **settings: object) -> AsyncIterator[World]:
+async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         broker = GuardedNats(folder, callers=(A, B, COLLEAGUE))
         broker.start()
@@ -130,7 +131,7 @@ async def world(folder: Path, **settings: object) -> AsyncIterator[World]:
 
         services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
         await stack.enter_async_context(router(broker.url("router"), **settings))
-        kit = Kit(await bus("worker"), null_engine(delay_s=0.005))
+        kit = Kit(await bus("worker"), null_engine(delay_s=0.005), outside_resend_bytes_s=resend_bytes_s)
         await stack.enter_async_context(kit)
         await until(lambda: kit.leader.state == "ready")
         await asyncio.sleep(0.2)  # a heartbeat
@@ -360,6 +361,26 @@ async def test_a_user_that_asks_too_often_is_slowed_down_alone(tmp_path: Path) -
         assert all(end.data["retry_after_s"] <= 0.2 for end in failed)
         assert 5 <= len(ends) - len(failed) <= 20, "a burst, and what the seconds since have brought"
         assert isinstance(await both.b.run(both.b.ask("mine")), Done)
+
+
+async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
+    """An answer is a thousand times the question; B, and services, are answered all the same."""
+    async with world(tmp_path, resend_bytes_s=4096) as both:
+        sampling = {"max_tokens": 120, "n": 8, "logprobs": 20}
+        assert isinstance(await both.a.run(both.a.ask("long", sampling=sampling, delivery="whole")), Done)
+        question = codec.encode(Resend(request_id="long", from_seq=0))
+        first = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+        assert len(first.data) > 50_000
+        for _ in range(3):
+            answer = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+            error = codec.decode(answer.data, ErrorReply)
+            assert (error.error, len(answer.data) < 500) == ("overloaded", True)
+            assert 0 < error.data["retry_after_s"] < 30
+        assert both.kit.metric("refused_resends_total") == 3
+        for bus, caller in ((both.b.bus, B), (both.gateway, None)):
+            reply = await resent(bus, subjects.resend("g0", caller), Resend(request_id="long", from_seq=0))
+            assert reply is not None
+            assert reply.known == (caller is None)
 
 
 async def test_services_still_cancel_and_ask_without_a_tenant(both: World) -> None:

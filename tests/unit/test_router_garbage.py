@@ -4,7 +4,7 @@ import time
 
 import msgpack
 
-from services.router.incoming import sender
+from services.router.incoming import Sender, sender
 from shared.bus import Message
 
 PAYLOAD = 2**20
@@ -27,3 +27,12 @@ def test_lengths_that_are_not_there_cost_nothing() -> None:
     began = time.process_time()
     assert sender(Message("ryz.v1.generate.demo", data, reply="_INBOX.a.r-1")).request_id == "r-1"
     assert time.process_time() - began < MOST_S
+
+
+def test_a_long_message_of_one_who_asks_too_often_is_not_read() -> None:
+    data = msgpack.packb({"request_id": "r", "attempt": 3, "prompt": "x" * 5000})
+    message = Message("ryz.v1.tenant.t.u.generate.demo", data, reply="_INBOX.u.r-1")
+    assert sender(message, 4096) == Sender("r-1", 0, "_INBOX.u.r-1")
+    assert sender(message, 8192) == Sender("r", 3, "_INBOX.u.r-1")
+    elsewhere = Message("ryz.v1.tenant.t.u.generate.demo", data, reply="_INBOX.other.r-1")
+    assert sender(elsewhere).reply_to == ""

@@ -8,14 +8,15 @@ from typing import TypeVar
 
 import structlog
 
+from services.worker.domain.resend_budget import ResendBudget
 from services.worker.leader.generations import Generations
 from services.worker.leader.replies import Replies
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.accounts import in_inbox
 from shared.bus.api import Message
-from shared.errors import InvalidRequest
-from shared.messages import Cancel, Resend, ResendReply
+from shared.errors import InvalidRequest, Overloaded
+from shared.messages import Cancel, ErrorReply, Resend, ResendReply
 from shared.subjects import caller_of
 
 M = TypeVar("M", Cancel, Resend)
@@ -37,12 +38,14 @@ class Control:
         *,
         instance_id: str,
         metrics: Metrics,
+        budget: ResendBudget,
     ) -> None:
         self._generations = generations
         self._replies = replies
         self._reply_bytes = reply_bytes
         self._instance_id = instance_id
         self._metrics = metrics
+        self._budget = budget
 
     async def on_cancel(self, message: Message) -> None:
         """Ends the request; one that is unknown may still be on its way."""
@@ -58,10 +61,20 @@ class Control:
             return
         resend, tenant = found
         generations, reply = self._generations, ResendReply(known=False)
+        caller, now = caller_of(message.subject), generations.clock()
+        if caller is not None and (wait_s := self._budget.wait_s(caller.user, now)):
+            self._metrics.refused_resends.inc()
+            why = f"user {caller.user} has more frames sent again than RYZ_OUTSIDE_RESEND_BYTES_S allows"
+            await self._replies.send(
+                message, ErrorReply(error=Overloaded.code, message=why, data={"retry_after_s": wait_s})
+            )
+            return
         for key in generations.keys_of(tenant, resend.request_id):
             reply = generations.outbox.resend(key, resend.attempt, resend.from_seq, self._reply_bytes)
             if reply.known:
                 break
+        if caller is not None:
+            self._budget.spend(caller.user, len(codec.encode(reply)), now)
         await self._replies.send(message, reply)
 
     async def _read(self, message: Message, kind: type[M], what: str) -> tuple[M, str] | None:

@@ -16,6 +16,7 @@ from services.worker.adapters.model_dir import Model
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.plan import Engine
 from services.worker.domain.request import Generation
+from services.worker.domain.resend_budget import ResendBudget
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
 from services.worker.leader.description import Description
@@ -175,6 +176,7 @@ class Leader:
             bus.max_payload // 2,
             instance_id=options.instance_id,
             metrics=metrics,
+            budget=ResendBudget(options.outside_resend_bytes_s),
         )
         self._fence = Fence(options.group, options.instance_id, self._generations)
         self._attaching = Attaching(
