@@ -5,6 +5,7 @@ are the serving path; everything else is ordinary FastAPI.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import structlog
@@ -111,7 +112,7 @@ def create_app(
     """
     app = FastAPI(
         title="Ryzanstein",
-        version=version,
+        version="1",  # of the API, as in its paths; strangers need not know that of the software
         summary="An OpenAI-compatible gateway.",
         docs_url=None,  # the framework's pages load their scripts from the internet
         redoc_url=None,
@@ -122,7 +123,7 @@ def create_app(
     _add_models(app, context, list_models)
     app.include_router(SessionRoutes(context, sessions, list_models).router(_SESSION_ERRORS))
     _add_probes(app, readiness, registry, BearerKey(context.settings.metrics_key))
-    _add_index(app, version)
+    _add_index(app, context, version)
     _add_errors(app, context)
     _add_schemas(app)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
@@ -231,10 +232,10 @@ def _add_probes(
         return metrics_answer(registry, key, request)
 
 
-def _add_index(app: FastAPI, version: str) -> None:
+def _add_index(app: FastAPI, context: Context, version: str) -> None:
     @app.get("/")
-    async def index() -> Response:
-        """What this is, and where to go on."""
+    async def index(request: Request) -> Response:
+        """What this is, and where to go on; which version, for those who may use it."""
         links = {
             "models": "/v1/models",
             "sessions": "/v1/sessions",
@@ -242,7 +243,11 @@ def _add_index(app: FastAPI, version: str) -> None:
             "ready": "/ready",
             "metrics": "/metrics",
         }
-        return JSONResponse({"name": "ryzanstein", "version": version, "links": links})
+        body: dict[str, Any] = {"name": "ryzanstein", "links": links}
+        with suppress(HttpRefusal):
+            context.keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
+            body["version"] = version
+        return JSONResponse(body)
 
 
 def _add_errors(app: FastAPI, context: Context) -> None:

@@ -1,11 +1,9 @@
-"""The gateway's limits before a request's body, as its HTTP server and its metrics need them."""
-
-from collections.abc import Iterator
+"""The gateway's limits before a request's body, as its HTTP server needs them."""
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from services.gateway.edge_metrics import EdgeCollector
+from services.gateway.sessions import SESSION_HEADERS
 from services.gateway.settings import GatewaySettings
 from shared.web.faults import SINGLE_HEADERS
 from shared.web.gate import Gate
@@ -20,7 +18,7 @@ _OWN_HEADERS = frozenset(
         b"traceparent",
         b"x-request-id",
         b"x-request-timeout",
-        b"x-session-id",
+        *SESSION_HEADERS,
         b"x-session-mode",
         b"x-stream-grace",
     }
@@ -33,36 +31,3 @@ def gateway_gate(settings: GatewaySettings, registry: CollectorRegistry) -> Gate
     gate = Gate(settings.model_copy(update={"max_connections": fitting}), SINGLE_HEADERS | _OWN_HEADERS)
     registry.register(EdgeCollector(gate))
     return gate
-
-
-class EdgeCollector(Collector):
-    """Exports what a gate counts as `ryz_gateway_...`."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Called at each scrape."""
-        gate, stats = self._gate, self._gate.stats
-        yield GaugeMetricFamily("ryz_gateway_connections", "Open HTTP connections.", value=gate.open)
-        yield GaugeMetricFamily(
-            "ryz_gateway_connections_limit",
-            "Open HTTP connections that are allowed.",
-            value=gate.limits.max_connections,
-        )
-        yield GaugeMetricFamily(
-            "ryz_gateway_partial_header_bytes", "Headers that have come in part.", value=gate.partial_bytes
-        )
-        for name, text, counts in (
-            ("refused_connections", "Connections that were not admitted.", stats.refused_connections),
-            (
-                "closed_connections",
-                "Connections that lost their place or their time.",
-                stats.closed_connections,
-            ),
-            ("refused_http_requests", "Requests refused before their body.", stats.refused_requests),
-        ):
-            family = CounterMetricFamily(f"ryz_gateway_{name}", text, labels=["reason"])
-            for reason, count in sorted(counts.items()):
-                family.add_metric([reason], count)
-            yield family

@@ -173,5 +173,8 @@ async def test_metrics_ask_for_their_key() -> None:
         assert "checks" in json.loads((await send(gateway, "GET", "/ready", key)).body)
         assert (await send(gateway, "GET", "/live", {})).status == 200
         assert (await send(gateway, "GET", "/v1/models", key)).status == 401
+        assert "version" not in json.loads((await send(gateway, "GET", "/", {})).body)
+        known = {"Authorization": "Bearer sk-test-12345"}
+        assert "version" in json.loads((await send(gateway, "GET", "/", known)).body)
     async with running_gateway() as gateway:
         assert (await send(gateway, "GET", "/metrics", {})).status == 200
