@@ -20,19 +20,22 @@ def new_request_id() -> str:
     return f"r-{os.urandom(12).hex()}"
 
 
-def root_hash(tenant: str, system: str, first: str) -> str:
-    """16 hex digits that name a conversation's root."""
+def root_hash(tenant: str, system: str, first: str, key: bytes = b"") -> str:
+    """16 hex digits that name a conversation's root.
+
+    key: for a hash that callers see, so that only its holders can test what a root is; up to 64 bytes.
+    """
     data = f"{len(tenant)}:{tenant}{len(system)}:{system}{first}"
-    return blake2b(data.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return blake2b(data.encode("utf-8", "surrogatepass"), digest_size=8, key=key).hexdigest()
 
 
-def request_root(request: GenerateRequest) -> str:
-    """The root hash of a request."""
+def request_root(request: GenerateRequest, key: bytes = b"") -> str:
+    """The root hash of a request; key: as in `root_hash`."""
     if request.messages is None:
         if request.prompt is not None:
-            return root_hash(request.tenant, "", request.prompt[:ROOT_CHARS])
+            return root_hash(request.tenant, "", request.prompt[:ROOT_CHARS], key)
         tokens = (request.prompt_token_ids or b"")[:ROOT_TOKEN_BYTES]
-        return root_hash(request.tenant, "tokens", tokens.hex())
+        return root_hash(request.tenant, "tokens", tokens.hex(), key)
     system = first = ""
     for message in request.messages:
         if message.role == "system":
@@ -40,7 +43,7 @@ def request_root(request: GenerateRequest) -> str:
         elif message.role == "user":
             first = message.content
             break
-    return root_hash(request.tenant, system, first)
+    return root_hash(request.tenant, system, first, key)
 
 
 def new_session_id(root: str) -> str:
@@ -54,7 +57,10 @@ def is_made_session_id(session_id: str) -> bool:
 
 
 def routing_key(request: GenerateRequest) -> str:
-    """What the preferred group is computed from: the root of a made session id, a given id, else the root."""
+    """What the preferred group is computed from: the root of a made session id, a given id, else the root.
+
+    That last one never leaves the routers, so it needs no key.
+    """
     return request_root(request) if request.session is None else session_key(request.session.session_id)
 
 

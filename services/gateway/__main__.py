@@ -17,6 +17,7 @@ from services.gateway.limits import RateLimiter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking
 from services.gateway.quota import Quota
+from services.gateway.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
 from shared.bus import Bus
@@ -68,7 +69,13 @@ async def start(
         metrics=metrics,
         accepting=lambda: service.is_ready,
         parking=parking,
+        root_key=root_key(settings.session_key.get_secret_value(), settings.nats_url),
     )
+    if not context.root_key:
+        log.warning(
+            "session ids are made without a secret: an id lets its holder test guesses of the first message",
+            remedy="set RYZ_SESSION_KEY, the same for all gateways",
+        )
 
     async def models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=settings.models_timeout_s)
@@ -134,6 +141,12 @@ def main() -> None:
     except ValueError as error:
         print(f"wrong setting: RYZ_API_KEYS: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
+        print(
+            f"wrong setting: RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
     variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
     reached_at = settings.http_published or settings.http_host
     if not settings.open_to_network and open_network(reached_at, bool(keys)):

@@ -44,17 +44,18 @@ def chat_call(
     request_id: str,
     tenant: str,
     once: Once | None = None,
+    root_key: bytes = b"",
 ) -> Call:
     """A chat completion; without a session of the caller's it gets a new one, named after its root.
 
-    Raises `InvalidRequest` that names the field or header.
+    root_key: see `root_key.py`. Raises `InvalidRequest` that names the field or header.
     """
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
     request = chat_request(body, Origin(request_id, tenant, _seed(once), session))
     session = with_conditions(session, headers, body.session_must_exist, request.messages or [])
     if session is None:
-        root, mode = request_root(request), session_mode(headers)
+        root, mode = request_root(request, root_key), session_mode(headers)
         if once is None:
             session = SessionRef(session_id=new_session_id(root), given=False, mode=mode)
         else:  # its record is looked up: the call may have been made before

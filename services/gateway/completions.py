@@ -88,7 +88,12 @@ class CompletionRoute(Route):
         if self._kind == "chat":
             body = parse(raw, ChatCompletionRequest, values)
             return chat_call(
-                body, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
+                body,
+                exchange.headers,
+                request_id=exchange.request_id,
+                tenant=exchange.tenant,
+                once=once,
+                root_key=self.context.root_key,
             )
         prompts = parse(raw, CompletionRequest, values)
         if len(prompts.prompt) > self.context.settings.max_prompts:

@@ -36,6 +36,7 @@ class Context:
     """What all requests of a gateway share.
 
     places: of requests under way. held: bytes of bodies and answers. accepting: whether requests are welcome.
+    root_key: see `root_key.py`.
     """
 
     settings: GatewaySettings
@@ -48,6 +49,7 @@ class Context:
     metrics: GatewayMetrics
     accepting: Callable[[], bool]
     parking: Parking
+    root_key: bytes = b""
     running: set[Running] = field(default_factory=set)
 
 

@@ -108,7 +108,8 @@ class SessionRoutes:
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
         record = SessionRecord(
-            session_id=body.session_id or new_session_id(root_hash(tenant, system, first)),
+            session_id=body.session_id
+            or new_session_id(root_hash(tenant, system, first, self._context.root_key)),
             tenant=tenant,
             model=model,
             version=1,

@@ -39,6 +39,11 @@ class GatewaySettings(CommonSettings, HttpLimits):
         description="The address at which others reach the API where `RYZ_HTTP_HOST` does not tell, such as "
         "that of a container's published port; it is what counts for serving without API keys.",
     )
+    session_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="A secret of 16 characters or more, the same for all gateways: with it the id of "
+        "a session does not tell what it begins with. Empty: made of the password in `RYZ_NATS_URL`.",
+    )
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, le=2**30, description="The largest body of a request."
     )

@@ -13,6 +13,7 @@ import pytest_asyncio
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.errors import Unavailable
+from shared.identity import root_hash, session_key
 from shared.messages import ChatMessage, ModelCard, SessionCommitted, SessionDeleted, SessionRecord
 from tests.gateway_kit import Gateway, running_gateway
 from tests.session_services import SessionServices, with_turn
@@ -516,3 +517,19 @@ async def test_a_completion_says_why_it_went_where_it_went(gateway: Gateway, htt
         assert answer.headers.keys() & {"x-ryz-route", "x-ryz-kv"} == set()
     usage = (await http.post("/v1/chat/completions", json=body | {"stream": False})).json()["usage"]
     assert usage["prompt_tokens_details"] == {"cached_tokens": 1, "fetched_tokens": 0}
+
+
+async def test_gateways_with_one_key_make_ids_of_one_root() -> None:
+    body = {"model": "demo", "messages": HELLO}
+    roots: dict[str, set[str]] = {"one key for both, 1": set(), "another key, alone": set(), "": set()}
+    for key in (*roots, *roots):
+        async with (
+            running_gateway(session_key=key) as gateway,
+            httpx.AsyncClient(base_url=gateway.url) as http,
+        ):
+            created = (await http.post("/v1/sessions", json=body)).json()["session_id"]
+            answered = (await http.post("/v1/chat/completions", json=body)).headers["x-session-id"]
+            roots[key] |= {session_key(created), session_key(answered)}
+    assert [len(found) for found in roots.values()] == [1, 1, 1]
+    assert len(set.union(*roots.values())) == 3
+    assert roots[""] == {root_hash(TENANT, "", "Hello")}
