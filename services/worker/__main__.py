@@ -14,6 +14,7 @@ from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
 from services.worker.domain.kv_messages import KVStoreConfig
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.domain.scheduler import Limits
+from services.worker.engine.config import ModelError, read_config
 from services.worker.leader.claim import NameClaim
 from services.worker.leader.drain import HAND_OVER_S
 from services.worker.leader.heartbeat import OnThread
@@ -104,6 +105,14 @@ def make_rank_engine(settings: Settings) -> RankEngine:
     )
 
 
+def check_config(settings: Settings) -> None:
+    """Refuses a model's shape before any rank is started; the ranks check it again with its weights."""
+    try:
+        read_config(Path(settings.model)).check_split(settings.tensor_parallel)
+    except ModelError as error:
+        raise InvalidRequest(f"the engine refuses: {error}", param="model") from error
+
+
 def leader_options(settings: Settings) -> LeaderOptions:
     """What the leader wants to know of the settings."""
     return LeaderOptions(
@@ -154,6 +163,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     settings = cast(Settings, service.settings)
     ranks: RankEngine | None = None
     if settings.engine == "torch":
+        check_config(settings)
         ranks = make_rank_engine(settings)
         stack.push_async_callback(ranks.stop)
         ranks.prepare()  # torch is loaded while this process loads the tokenizer and connects

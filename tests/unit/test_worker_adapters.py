@@ -242,7 +242,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
             ("config.json", None, "config.json is missing"),
             ("tokenizer.json", None, "tokenizer.json is missing"),
             ("tokenizer.json", "{}", "not a tokenizer"),
-            ("config.json", "{", "config.json is not valid JSON"),
+            ("config.json", "{", "config.json cannot be read as JSON"),
             ("config.json", "[]", "must hold a JSON object"),
             ("config.json", "{}", "max_position_embeddings"),
             ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id"),

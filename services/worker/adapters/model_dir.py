@@ -3,15 +3,24 @@
 Checks at start that the files are there and make sense; the weights are the ranks' business.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.worker.adapters.chat_template import ChatTemplate
 from services.worker.adapters.tokenizer import FileTokenizer, Tokenizer
+from services.worker.json_files import (
+    MAX_TEMPLATE_BYTES,
+    MAX_TOKENIZER_BYTES,
+    BadFile,
+    read_object,
+    require_size,
+    shown,
+)
 from shared.errors import InvalidRequest
 
+MAX_POSITIONS = 2**30
+MAX_EOS_IDS = 1024
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -38,6 +47,13 @@ def load_model_dir(path: Path, name: str = "") -> Model:
     config = _read_json(path / "config.json", required=True)
     tokenizer_config = _read_json(path / "tokenizer_config.json")
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
+    if context_length is not None and not 0 < context_length <= MAX_POSITIONS:
+        key = next(key for key in _CONTEXT_KEYS if isinstance(config.get(key), int))
+        raise InvalidRequest(
+            f"{path / 'config.json'}: `{key}` must be a positive integer, at most {MAX_POSITIONS}, got "
+            f"{shown(config[key])}",
+            param="model",
+        )
     if context_length is None:
         raise InvalidRequest(
             f"{path / 'config.json'} has none of {', '.join(_CONTEXT_KEYS)}, which give the context length",
@@ -47,6 +63,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         raise InvalidRequest(
             f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
         )
+    _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
     eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
     return Model(
         name=name or path.resolve().name,
@@ -58,30 +75,38 @@ def load_model_dir(path: Path, name: str = "") -> Model:
 
 
 def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    if not path.is_file():
+    if not path.exists():
         if required:
             raise InvalidRequest(f"{path} is missing", param="model")
         return {}
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InvalidRequest(f"{path} is not valid JSON: {error}", param="model") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{path} must hold a JSON object", param="model")
-    return value
+        return read_object(path)
+    except BadFile as error:
+        raise InvalidRequest(f"{path} {error}", param="model") from error
+
+
+def _require_size(path: Path, most: int) -> None:
+    try:
+        require_size(path, most)
+    except (BadFile, OSError) as error:
+        raise InvalidRequest(f"{path} {error}", param="model") from error
 
 
 def _eos_ids(value: object, path: Path) -> frozenset[int]:
     if value is None:
         return frozenset()
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, int) for item in values):
-        raise InvalidRequest(f"eos_token_id of {path} must be an integer or a list of them", param="model")
+    if len(values) > MAX_EOS_IDS or not all(isinstance(item, int) for item in values):
+        raise InvalidRequest(
+            f"eos_token_id of {path} must be an integer or a list of at most {MAX_EOS_IDS}", param="model"
+        )
     return frozenset(values)
 
 
 def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:
     file = path / "chat_template.jinja"
+    if file.is_file():
+        _require_size(file, MAX_TEMPLATE_BYTES)
     source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
     if isinstance(source, list):  # several named ones
         named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}

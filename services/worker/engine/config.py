@@ -11,9 +11,16 @@ from typing import Any
 
 from services.worker.engine.fields import Fields, ModelError, read_json
 from services.worker.engine.rope_config import RopeConfig, read_rope
+from services.worker.json_files import shown
 
-# of any model so far, several times over: a damaged number is refused before lists are made of it
+# of any model so far, several times over: a damaged number is refused before lists and tensors are made of it
 MAX_LAYERS = 1024
+MAX_HEADS = 4096
+MAX_HEAD_DIM = 4096
+MAX_HIDDEN = 2**20
+MAX_INTERMEDIATE = 2**24
+MAX_VOCABULARY = 2**24
+MAX_POSITIONS = 2**30
 
 __all__ = ["FAMILIES", "ModelConfig", "ModelError", "RopeConfig", "read_config", "read_json"]
 
@@ -139,31 +146,32 @@ def _qwen_full_layers(fields: Fields) -> int:
 
 def _decoder(fields: Fields, *, window: int = 0, full_layers: int = 0, **variant: bool) -> ModelConfig:
     _refuse_unsupported(fields)
-    num_heads = fields.integer("num_attention_heads")
-    hidden_size = fields.integer("hidden_size")
-    num_kv_heads = fields.integer("num_key_value_heads", num_heads)
+    num_heads = fields.integer("num_attention_heads", most=MAX_HEADS)
+    hidden_size = fields.integer("hidden_size", most=MAX_HIDDEN)
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads, most=MAX_HEADS)
     if num_heads % num_kv_heads:
         raise fields.error("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
     if fields.missing("head_dim") and hidden_size % num_heads:
         raise fields.error("hidden_size", f"a multiple of num_attention_heads ({num_heads})")
-    head_dim = fields.integer("head_dim", hidden_size // num_heads)
+    head_dim = fields.integer("head_dim", hidden_size // num_heads, most=MAX_HEAD_DIM)
     if head_dim % 2:
         raise fields.error("head_dim", "even")
-    max_positions = fields.integer("max_position_embeddings")
-    num_layers = fields.integer("num_hidden_layers")
-    if num_layers > MAX_LAYERS:
-        raise fields.error("num_hidden_layers", f"at most {MAX_LAYERS}")
+    max_positions = fields.integer("max_position_embeddings", most=MAX_POSITIONS)
+    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     rope = read_rope(fields, head_dim, max_positions)
+    context_length = rope.context_length(max_positions)
+    if context_length > MAX_POSITIONS:
+        raise fields.error("max_position_embeddings", f"at most {MAX_POSITIONS} with its rope scaling")
     return ModelConfig(
         architecture=fields.raw["architectures"][0],
-        vocab_size=fields.integer("vocab_size"),
+        vocab_size=fields.integer("vocab_size", most=MAX_VOCABULARY),
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=fields.integer("intermediate_size", most=MAX_INTERMEDIATE),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        context_length=rope.context_length(max_positions),
+        context_length=context_length,
         rope=rope,
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         tied_embeddings=fields.flag("tie_word_embeddings"),
@@ -230,8 +238,8 @@ def read_config(directory: Path) -> ModelConfig:
     architectures = raw.get("architectures")
     known = ", ".join(FAMILIES)
     if not isinstance(architectures, list) or len(architectures) != 1:
-        raise ModelError(f"{path}: `architectures` must name one of {known}, got {architectures!r}")
+        raise ModelError(f"{path}: `architectures` must name one of {known}, got {shown(architectures)}")
     family = FAMILIES.get(architectures[0]) if isinstance(architectures[0], str) else None
     if family is None:
-        raise ModelError(f"{path}: architecture {architectures[0]!r} is not supported; known: {known}")
+        raise ModelError(f"{path}: architecture {shown(architectures[0])} is not supported; known: {known}")
     return family(Fields(path, raw))

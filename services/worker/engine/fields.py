@@ -3,10 +3,13 @@
 It knows files, names and types of fields; what a field means is decided in `config.py` and `rope_config.py`.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from services.worker.json_files import MAX_CONFIG_BYTES, BadFile, read_object, shown
+
+LARGEST = 10**12  # of any number in a config, far beyond what a model has
 
 
 class ModelError(Exception):
@@ -28,18 +31,22 @@ class Fields:
         """The same, where these stand for what is missing; null in the file stays null."""
         return Fields(self.path, defaults | self.raw, self.prefix)
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer."""
+    def integer(self, name: str, default: int | None = None, most: int = LARGEST) -> int:
+        """A positive integer, at most `most`."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(name, "a positive integer")
+        if value > most:
+            raise self.error(name, f"at most {most}")
         return value
 
     def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
-        """A finite number above 0 that is `least` or more."""
+        """A number above 0 that is `least` or more, and at most `LARGEST`."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise self.error(name, "a positive number")
+        if value > LARGEST:
+            raise self.error(name, f"at most {LARGEST:g}")
         if value < least:
             raise self.error(name, f"{least:g} or more")
         return float(value)
@@ -65,7 +72,7 @@ class Fields:
     def error(self, name: str, expected: str) -> ModelError:
         """The refusal of one field."""
         return ModelError(
-            f"{self.path}: `{self.prefix}{name}` must be {expected}, got {self.raw.get(name)!r}"
+            f"{self.path}: `{self.prefix}{name}` must be {expected}, got {shown(self.raw.get(name))}"
         )
 
     def _get(self, name: str, default: Any) -> Any:
@@ -73,14 +80,11 @@ class Fields:
         return default if value is None else value
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of the model; raises `ModelError` naming the file."""
+def read_json(path: Path, most: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """A JSON object from a file of at most so many bytes; raises `ModelError` naming the file."""
     try:
-        raw = json.loads(path.read_bytes())
+        return read_object(path, most)
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist; a model is a directory in Hugging Face format") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ModelError(f"{path} must hold a JSON object, it holds a {type(raw).__name__}")
-    return raw
+    except BadFile as error:
+        raise ModelError(f"{path} {error}") from error

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.worker.engine.fields import Fields, ModelError
+from services.worker.json_files import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def read_rope(config: Fields, head_dim: int, max_positions: int) -> RopeConfig:
     read = _KINDS.get(kind) if isinstance(kind, str) else None
     if read is None:
         known = ", ".join(_KINDS)
-        raise ModelError(f"{config.path}: `{name}` of type {kind!r} is not supported; known: {known}")
+        raise ModelError(f"{config.path}: `{name}` of type {shown(kind)} is not supported; known: {known}")
     if kind == "dynamic" and head_dim == 2:
         raise config.error("head_dim", "more than 2 with dynamic rope scaling")
     return read(fields, theta, max_positions)

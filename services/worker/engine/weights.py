@@ -17,6 +17,7 @@ from torch import Tensor
 
 from services.worker.engine.fields import ModelError, read_json
 from services.worker.engine.safetensors_file import TYPES, Stored, read_header
+from services.worker.json_files import MAX_INDEX_BYTES, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -31,13 +32,13 @@ def weight_files(directory: Path) -> list[Path]:
         if not (directory / SINGLE).is_file():
             raise ModelError(f"{directory} holds neither {SINGLE} nor {INDEX}")
         return [directory / SINGLE]
-    weight_map = read_json(index).get("weight_map")
+    weight_map = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index}: `weight_map` must map tensor names to file names")
     names = sorted({str(name) for name in weight_map.values()})
     for name in names:
         if Path(name).name != name or not (directory / name).is_file():
-            raise ModelError(f"{index} names {name!r}, which is no file beside it")
+            raise ModelError(f"{index} names {shown(name)}, which is no file beside it")
     return [directory / name for name in names]
 
 
