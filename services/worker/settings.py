@@ -302,6 +302,13 @@ class Settings(CommonSettings, RedisTlsSettings):
     session_cache_bytes: int = Field(
         default=64 * 2**20, ge=2**16, le=2**40, description="Records kept in the leader."
     )
+    session_copy_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        le=31_536_000,
+        description="How long a session goes on from what a leader knows of it when the store does not have "
+        "it or is away; at most a quarter of `RYZ_SESSION_TOMBSTONE_S`, so that no deleted one comes back.",
+    )
     session_max_pending: int = Field(
         default=4096,
         ge=1,

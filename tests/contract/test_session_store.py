@@ -189,14 +189,14 @@ async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str)
 
 
 async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
-    short, long = make_store(ttl_s=0.2), make_store()
+    short, long = make_store(ttl_s=1.0), make_store()
     await short.put([entry(tenant, "s"), entry(tenant, "t")])
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.5)
     await short.put([entry(tenant, "t", 2)])  # a commit renews the time
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.6)
     assert await short.get(tenant, "s") is None
     assert [s.session_id for s in (await short.page(tenant, 10, None)).sessions] == ["t"]
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert (await short.page(tenant, 10, None)).sessions == []
     assert await put(short, [entry(tenant, "s", 1)]) == [True]  # no version is left to compare with
     await long.put([])

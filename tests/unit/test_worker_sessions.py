@@ -299,3 +299,47 @@ def test_record_sizes_are_not_underestimated() -> None:
         updated_ms=2**45,
     )
     assert record_bytes(big) >= len(codec.encode(SessionCommit(records=[big])))
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
+    store = DictStore()
+    sessions = Sessions(store, SessionLimits(copy_s=0.2), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions.commit(record("s", 3, "deleted long ago"))
+    assert await sessions.flush(1.0)
+    (kept,) = store.records.values()
+    store.records.clear()  # the news was lost, and the store has forgotten the deletion by now
+    assert sessions.vouched("t", "s") == await sessions.lookup("t", "s") == kept
+    await asyncio.sleep(0.25)
+    store.away = away
+    assert sessions.vouched("t", "s") is None  # what other leaders are told
+    if away:
+        with pytest.raises(Unavailable, match="is not known"):
+            await sessions.lookup("t", "s")
+    else:
+        assert await sessions.lookup("t", "s") is None
+        assert sessions.newest("t", "s") is None
+
+
+async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
+    store = DictStore()
+    sessions = Sessions(store, SessionLimits(copy_s=0.3), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions.commit(record("s", 3))
+    assert await sessions.flush(1.0)
+    for _ in range(3):
+        await asyncio.sleep(0.15)
+        assert await sessions.lookup("t", "s") is not None
+    store.away = True
+    assert await sessions.lookup("t", "s") is not None
+
+
+async def test_an_old_turn_that_waits_to_be_stored_is_waited_for() -> None:
+    store = DictStore()
+    sessions = Sessions(store, SessionLimits(copy_s=0.1), Metrics(CollectorRegistry()), lambda: 2**20)
+    waiting = sessions.commit(record("s", 3))
+    await asyncio.sleep(0.15)
+    with pytest.raises(Unavailable):
+        await sessions.lookup("t", "s")
+    assert await sessions.flush(1.0)
+    assert waiting.result().outcome == "stored"
+    assert await sessions.lookup("t", "s") == store.records["t", "s"]

@@ -100,7 +100,7 @@ class KVCalls:
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
-        record = self._sessions.newest(asked.tenant, asked.session_id)
+        record = self._sessions.vouched(asked.tenant, asked.session_id)
         answer: Wire
         if record is not None:
             answer = SessionFound(record=record)

@@ -41,12 +41,16 @@ class SessionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds; times in seconds, sizes in bytes of text and tokens."""
+    """Bounds; times in seconds, sizes in bytes of text and tokens.
+
+    copy_s: how long a session goes on from what is known here, when the store does not have it or is away.
+    """
 
     lookup_timeout_s: float = 0.1
     commit_timeout_s: float = 2.0
     cache_bytes: int = 64 * 2**20
     max_pending: int = 4096
+    copy_s: float = 21_600.0
 
 
 Key = tuple[str, str]  # tenant, session id
@@ -76,6 +80,7 @@ class Sessions:
         self._max_payload = max_payload
         self._cache: OrderedDict[Key, SessionRecord] = OrderedDict()
         self._cache_bytes = 0
+        self._seen_at: dict[Key, float] = {}  # when a cached session was known to be there
         self._pending: OrderedDict[Key, Pending] = OrderedDict()
         self._in_flight: dict[Key, Pending] = {}
         self._trouble = ""
@@ -112,6 +117,16 @@ class Sessions:
         """What this leader knows of a session; what waits to be stored is never forgotten."""
         return self._newest((tenant, session_id))
 
+    def vouched(self, tenant: str, session_id: str) -> SessionRecord | None:
+        """What this leader knows of a session, unless it is so old that the session may have been deleted.
+
+        News of a deletion can be lost, and the store remembers deletions for a limited time.
+        """
+        key = (tenant, session_id)
+        waiting = self._pending.get(key) or self._in_flight.get(key)
+        since = waiting.since if waiting is not None else self._seen_at.get(key, float("-inf"))
+        return self._newest(key) if time.monotonic() - since <= self._limits.copy_s else None
+
     def forget(self, tenant: str, session_id: str) -> None:
         """The session was deleted; a turn that is being stored is refused by the store."""
         key = (tenant, session_id)
@@ -139,10 +154,13 @@ class Sessions:
             cached = self._cache.get(key)
             if cached is not None and cached.created_ms != stored.created_ms:
                 self._evict(key)  # deleted and begun anew elsewhere: what was said before is gone
+            elif cached is not None:
+                self._seen_at[key] = time.monotonic()
         elsewhere = _newer(stored, told)
-        newest = _newer(elsewhere, self._newest(key))
+        newest = _newer(elsewhere, self._newest(key) if stored is not None else self.vouched(*key))
         away = problem is not None and not isinstance(problem, SessionNotFound)
         unsure = away and (newest is None or (last_group != "" and told is None))
+        unsure = unsure or (newest is None and (key in self._pending or key in self._in_flight))
         outcome = "unavailable" if unsure else "cached" if away else "unknown" if problem else "found"
         self._metrics.session_lookups.labels(outcome).inc()
         if unsure:
@@ -152,7 +170,9 @@ class Sessions:
                 reason="session_store",
                 retry_after_s=1,
             ) from problem
-        if newest is not None and newest is elsewhere:
+        if newest is None:
+            self._evict(key)
+        elif newest is elsewhere:
             self._remember(key, newest)  # who comes here for it gets at least this
         return newest
 
@@ -356,12 +376,14 @@ class Sessions:
     def _remember(self, key: Key, record: SessionRecord) -> None:
         self._evict(key)
         self._cache[key] = record
+        self._seen_at[key] = time.monotonic()
         self._cache_bytes += record_bytes(record)
         while self._cache_bytes > self._limits.cache_bytes and len(self._cache) > 1:
             self._evict(next(iter(self._cache)))
 
     def _evict(self, key: Key) -> None:
         record = self._cache.pop(key, None)
+        self._seen_at.pop(key, None)
         if record is not None:
             self._cache_bytes -= record_bytes(record)
 
