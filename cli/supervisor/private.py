@@ -1,7 +1,9 @@
 """Files and directories that no other user of this machine may look into."""
 
+import errno
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,16 +15,25 @@ def make_state_dir(path: Path) -> None:
     """Makes it for this user only; one that holds nothing but a stack's state is closed to others, too.
 
     A directory with other content keeps its mode: what the stack puts there is private by itself.
+
+    Raises:
+        OSError: it cannot be made, or another user could put something else in the place of what is in it.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_uid not in {0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, "it belongs to another user")
     if all(entry.name.startswith(_STATE_FILES) for entry in path.iterdir()):
-        with suppress(PermissionError):  # another user's, and writable
+        with suppress(PermissionError):  # root's, and writable
             path.chmod(0o700)
+    if path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "every user may replace what is in it")
 
 
 def make_private_dir(path: Path) -> None:
-    """Makes the directory, or takes away from others what they may do in it."""
+    """Makes the directory, or takes away from others what they may do in it; `OSError` if it is another's."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.lstat().st_uid != os.geteuid():  # a link of another user, too
+        raise PermissionError(errno.EPERM, f"{path.name} in it belongs to another user")
     path.chmod(0o700)
 
 

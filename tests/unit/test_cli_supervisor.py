@@ -305,6 +305,45 @@ def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) 
         StateDir(tmp_path / "file" / "state").acquire()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's directories")
+@pytest.mark.parametrize("whose", ["all of it", "the logs", "a link for the logs"])
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> None:
+    place, theirs, victim = tmp_path / "state", 48_213, tmp_path / "victim"
+    place.mkdir()
+    victim.mkdir(mode=0o755)
+    if whose == "all of it":
+        os.chown(place, theirs, theirs)
+    elif whose == "the logs":
+        (place / "logs").mkdir()
+        os.chown(place / "logs", theirs, theirs)
+    else:
+        (place / "logs").symlink_to(victim)
+        os.chown(place / "logs", theirs, theirs, follow_symlinks=False)
+    with pytest.raises(CommandError, match=r"belongs to another user.*--state-dir"):
+        StateDir(place).acquire()
+    assert victim.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_its_mode(
+    tmp_path: Path,
+) -> None:
+    old, shared = tmp_path / "old", tmp_path / "shared"
+    for place in (old, shared):
+        (place / "logs").mkdir(parents=True)
+        place.chmod(0o755)
+        (place / "logs").chmod(0o755)
+    (shared / "notes.txt").touch()
+    for place, mode in ((old, 0o700), (shared, 0o755)):
+        StateDir(place).make()
+        assert place.stat().st_mode & 0o777 == mode
+        assert (place / "logs").stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o777)
+    with pytest.raises(CommandError, match="every user may replace what is in it"):
+        StateDir(shared).make()
+    shared.chmod(0o1777)
+    StateDir(shared).make()
+
+
 def test_the_logs_of_the_stack_before_are_put_aside(tmp_path: Path) -> None:
     place = StateDir(tmp_path)
     place.put_logs_aside()  # there was none before

@@ -122,6 +122,21 @@ def test_a_compiler_by_name_that_is_not_there(place: Path, monkeypatch: pytest.M
 
 
 @compiles
+@pytest.mark.parametrize(("source", "library", "folder"), [(0o644, 0o644, 0o755), (0o600, 0o600, 0o700)])
+def test_it_is_for_those_who_may_read_the_sources(
+    place: Path, source: int, library: int, folder: int
+) -> None:
+    (build.SOURCES / "program.cpp").chmod(source)
+    before = os.umask(0o077)  # that of `ryz up`
+    try:
+        made = ensure()
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == library
+    assert made.parent.stat().st_mode & 0o777 == folder
+
+
+@compiles
 def test_the_compiler_may_have_arguments(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper = script(place / "wrapper", f'echo "$1" > {place}/called', "shift", 'exec "$@"')
     monkeypatch.setenv("CXX", f"{wrapper} 'an argument' g++")

@@ -124,11 +124,21 @@ def _compile(target: str) -> Path:
         # on the disk before it has its name: half a library would end whoever calls into it
         with draft.open("rb") as file:
             os.fsync(file.fileno())
+        _share(draft)
         draft.rename(path)
         for old in path.parent.glob(f"kernels-{target}-*.so"):
             if old != path:
                 old.unlink(missing_ok=True)
     return path
+
+
+def _share(library: Path) -> None:
+    """Lets users who may read the sources use what lies beside them, whatever the umask of `ryz up` is."""
+    if library.parent.parent != SOURCES.parent:
+        return
+    readers = _MAIN.stat().st_mode & 0o044
+    library.chmod(0o600 | readers)
+    library.parent.chmod(0o700 | readers | readers >> 2)
 
 
 def _writable(directory: Path) -> bool:
