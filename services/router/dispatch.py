@@ -98,7 +98,7 @@ class Dispatcher:
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
         # a group that gave it back may not have told yet that it drains, or beat once more before it went
         avoid = duplicates.group_of(tenant, request_id, attempt - 1, now) if attempt else None
-        view = self._fleet.view(facts.model, now, avoid or "")
+        view = self._fleet.view(facts.model, now, avoid or "", facts.weights)
         pinned = self._memory.pins.group_of(tenant, incoming.session_id)
         return view, choose(facts, view, now, policy=self._policy, pinned=pinned)
 

@@ -84,6 +84,8 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         len(message.data) // _BYTES_PER_TOKEN,
         priority=request.priority,
         resumed=request.attempt > 0 and caller is None,
+        # without the KV format, which heartbeats do not name
+        weights=request.resume.fingerprint.partition("/")[0] if request.resume is not None else "",
     )
     return Incoming(
         data=data,

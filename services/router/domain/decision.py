@@ -20,7 +20,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: to be computed wherever it goes; an estimate, from the size of the request.
     last_group: where the session was last served, as far as anybody told; empty: unknown.
     session_tokens: whose KV the session has so far, where it was last served; 0: none, or unknown.
-    resumed: a group had it before and was lost, or gave it back.
+    resumed: a group had it before and was lost, or gave it back. weights: the fingerprint of those that its
+    answer was begun with; empty: it was not, or that is not known.
     """
 
     model: str
@@ -30,6 +31,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     session_tokens: int = 0
     priority: int = 0
     resumed: bool = False
+    weights: str = ""
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):

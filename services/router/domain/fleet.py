@@ -190,11 +190,12 @@ class Fleet:
         self._losses.clear()
         return losses
 
-    def view(self, model: str, now: float, avoid: str = "") -> FleetView:
+    def view(self, model: str, now: float, avoid: str = "", weights: str = "") -> FleetView:
         """The groups of that model as of now; to be used before the fleet changes.
 
         avoid: a group that is to be left out if another one is ready. A group that could not be reached
-        lately and can be now is better than none.
+        lately and can be now is better than none. weights: the fingerprint of those that an answer was begun
+        with; groups with others are left out if one has them.
         """
         ready: dict[str, Group] = {}
         doubtful: dict[str, Group] = {}
@@ -213,6 +214,11 @@ class Fleet:
             ready = doubtful
             for name in doubtful:
                 del away[name]
+        if weights and any(group.heartbeat.model.fingerprint == weights for group in ready.values()):
+            others = [name for name, one in ready.items() if one.heartbeat.model.fingerprint != weights]
+            for name in others:
+                del ready[name]
+                away[name] = "other_weights"
         if len(ready) > 1 and avoid in ready:
             del ready[avoid]
             away[avoid] = "avoided"
