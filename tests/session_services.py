@@ -50,6 +50,7 @@ class SessionServices:
     pins: dict[Key, str] = field(default_factory=dict)
     last: dict[Key, str] = field(default_factory=dict)
     warmed: list[tuple[str, WarmSession]] = field(default_factory=list)
+    max_sessions: int = 1000
     failing: dict[str, RyzError] = field(default_factory=dict)
     max_record_bytes: int = 100_000
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class SessionServices:
         return SessionFound(record=self._known(query.tenant, query.session_id))
 
     def _commit(self, message: Message) -> Wire:
-        stale, too_large = [], []
+        stale, too_large, over_quota = [], [], []
         for place, record in enumerate(decode(message.data, SessionCommit).records):
             key = (record.tenant, record.session_id)
             stored = self.records.get(key)
@@ -132,9 +133,11 @@ class SessionServices:
                 too_large.append(place)
             elif stored is not None and record.version <= stored.version:
                 stale.append(place)
+            elif stored is None and len(self.records) >= self.max_sessions:
+                over_quota.append(place)
             else:
                 self.records[key] = record
-        return SessionCommitted(stale=stale, too_large=too_large)
+        return SessionCommitted(stale=stale, too_large=too_large, over_quota=over_quota)
 
     def _list(self, message: Message) -> Wire:
         query = decode(message.data, SessionList)

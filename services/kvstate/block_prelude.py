@@ -33,9 +33,9 @@ end
 
 local function account(who)
   local raw = redis.call('HGET', ACCOUNTS, who)
-  if not raw then return 0, 0, 0 end
+  if not raw then return 0, 0, 0, now end
   local bytes, blocks, seconds, at = string.match(raw, '^(.-):(.-):(.-):(.-)$')
-  return tonumber(bytes), tonumber(blocks), seconds + bytes * math.max(0, now - at) / 1000
+  return tonumber(bytes), tonumber(blocks), seconds + bytes * math.max(0, now - at) / 1000, at
 end
 
 local function settle()

@@ -50,7 +50,10 @@ class Freed(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What somebody has stored now, and bytes times the seconds they were kept so far, which never falls."""
+    """What somebody has stored now, and bytes times the seconds they were kept so far, which never falls.
+
+    The account of a tenant that has had no blocks for a day begins anew.
+    """
 
     num_bytes: int = 0
     blocks: int = 0

@@ -12,6 +12,7 @@ from shared.kv_store import PREFIX_PATTERN, data_key, name_of
 
 _KEYS = (keys.META, keys.ORDER, keys.LEASES, keys.REFS, keys.HOLDERS, keys.ACCOUNTS)
 _VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
+ACCOUNT_KEEP_MS = 86_400_000  # of a tenant that has no blocks any more
 NAMES_PER_SCRIPT = 1024  # Redis answers nobody else while a script runs
 EVICTED_PER_SCRIPT = 128
 LOOKS_PER_SCRIPT = 4096  # at blocks that are leased
@@ -97,7 +98,7 @@ class RedisBlockStore:
 
     async def totals(self) -> Totals:
         """See `BlockStore.totals`."""
-        holders, leases, *rows = await self._one(scripts.TOTALS, [])
+        holders, leases, *rows = await self._one(scripts.TOTALS, [ACCOUNT_KEEP_MS])
         memory, session_bytes = await self._link.pipeline(
             [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")]
         )

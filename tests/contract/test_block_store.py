@@ -377,3 +377,26 @@ async def test_after_a_storm_of_calls_the_accounts_agree_with_the_blocks(kit: Ki
     if kit.redis is not None:
         left = {bytes(key) async for key in kit.redis.scan_iter("ryz:kv:*")}
         assert left <= {keys.ACCOUNTS.encode()}  # no references, orders, leases or bytes
+
+
+async def test_names_of_tenants_do_not_stay_for_ever(guarded_redis: GuardedRedis) -> None:
+    redis = aioredis.Redis.from_url(own_database(guarded_redis.url("admin")))
+    link = RedisLink(
+        own_database(guarded_redis.url("kvstate")), timeout_s=2.0, max_connections=2, name="KV", reason="r"
+    )
+    store, now_ms = RedisBlockStore(link, data_ttl_s=60.0), time.time_ns() // 1_000_000
+    long_ago = now_ms - 2 * 86_400_000
+    accounts: dict[Any, Any] = {
+        "idle": f"0:0:7.5:{long_ago}",
+        "lately": f"0:0:7.5:{now_ms}",
+        "busy": f"10:1:7.5:{long_ago}",
+    }
+    try:
+        await redis.delete(keys.ACCOUNTS)
+        await redis.hset(keys.ACCOUNTS, mapping=accounts)
+        assert set((await store.totals()).accounts) == {"lately", "busy"}
+        assert await redis.hkeys(keys.ACCOUNTS) == [b"lately", b"busy"]
+    finally:
+        await redis.delete(keys.ACCOUNTS)
+        await redis.aclose()
+        await store.close()

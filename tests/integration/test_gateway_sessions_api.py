@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from shared import subjects
 from shared.codec import pack_tokens
-from shared.errors import Unavailable
+from shared.errors import RateLimited, Unavailable
 from shared.identity import root_hash, session_key
 from shared.messages import ChatMessage, ModelCard, SessionCommitted, SessionDeleted, SessionRecord
 from tests.gateway_kit import Gateway, running_gateway
@@ -479,6 +479,22 @@ async def test_an_id_that_was_deleted_at_this_moment(
     status, code, message = error_of(answer)
     assert (status, code) == (409, "conflict")
     assert "try again in a second" in message
+
+
+async def test_a_tenant_at_its_quota_is_told(http: httpx.AsyncClient, services: SessionServices) -> None:
+    body = {"model": "demo", "messages": HELLO}
+    assert (await http.post("/v1/sessions", json={**body, "session_id": "a"})).status_code == 201
+    file = (await http.get(at("a", "/export"))).content
+    services.max_sessions = 1
+    services.failing[subjects.SESSION_PIN] = RateLimited("too many pins", reason="pin_quota")
+    for answer, reason in (
+        (await http.post("/v1/sessions", json={**body, "session_id": "b"}), "session_quota"),
+        (await http.post("/v1/sessions/import?session_id=c", content=file), "session_quota"),
+        (await http.post(at("a", "/pin"), json={"group": "g0"}), "pin_quota"),
+    ):
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (429, reason)
+    assert set(services.records) == {(TENANT, "a")}
+    assert services.pins == {}
 
 
 async def test_a_session_that_fits_http_but_not_the_broker() -> None:

@@ -30,7 +30,7 @@ class Pins:
 
     def tell(self, tenant: str, session_id: str, group: str) -> bool:
         """A pin changed; an empty group frees the session. False: there are too many to keep it."""
-        if len(self._told) < self._max_entries:
+        if len(self._told) < self._max_entries or (tenant, session_id) in self._told:
             self._told[tenant, session_id] = group
         if not group:
             self._groups.pop((tenant, session_id), None)
