@@ -58,6 +58,6 @@ def _address(url: str, option: str) -> tuple[str, int] | None:
         return None
     try:
         port = parts.port or PORTS[parts.scheme]
-    except ValueError as error:
-        fail(f"`{option}` is no address of a server: {error}.")
+    except ValueError:  # whose text may have a part of the password
+        fail(f"`{option}` is no address of a server: its port is no number.")
     return parts.hostname or "127.0.0.1", port

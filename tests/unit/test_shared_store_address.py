@@ -1,0 +1,33 @@
+"""The address of a store: files for TLS in it, and no part of a password in what is said of a wrong one."""
+
+import pytest
+
+from shared.errors import InvalidRequest
+from shared.settings import RedisTlsSettings
+
+
+@pytest.mark.parametrize("word", ["hush#word", "hush/word", "hush?word"])
+def test_a_password_that_is_not_escaped_is_not_told(word: str) -> None:
+    with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL is no address") as caught:
+        RedisTlsSettings().redis_address(f"redis://worker:{word}@127.0.0.1:6379/0", "RYZ_KV_REDIS_URL")
+    assert "hush" not in caught.value.message
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://worker:hush%23word@127.0.0.1:6379/0",
+        "unix://worker:hush@/run/ryz/redis.sock?db=0",
+        "redis://[::1]/0",
+        "redis://far",
+    ],
+)
+def test_a_good_one_stays_as_it_is(url: str) -> None:
+    assert RedisTlsSettings().redis_address(url) == url
+
+
+def test_files_for_tls_name_the_address_that_has_none() -> None:
+    with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL has to begin with rediss://"):
+        RedisTlsSettings(redis_ca="x.pem").redis_address("redis://far", "RYZ_KV_REDIS_URL")
