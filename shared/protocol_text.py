@@ -34,6 +34,7 @@ SUBJECTS = [
     SubjectRow(REPLY_TO, "FrameBatch", "the leader; a router that refuses", "the caller"),
     SubjectRow(_each(subjects.resend("_"), "group"), "Resend, answered by ResendReply", "callers", LEADER),
     SubjectRow(_each(subjects.cancel("_"), "group"), "Cancel", "callers", LEADER),
+    SubjectRow(_each(subjects.delivered("_"), "group"), "Delivered", "gateways", LEADER),
     SubjectRow(f"`{subjects.CANCEL_ALL}`", "Cancel, while no group is known", "callers", "all leaders"),
     SubjectRow(f"`{subjects.ATTACH}`", "Attach, answered by Attached", "callers", "all leaders"),
     SubjectRow(

@@ -99,6 +99,11 @@ def resend(group: str, caller: Caller | None = None) -> str:
     return f"{_callers(caller)}.resend.{token(group)}"
 
 
+def delivered(group: str) -> str:
+    """Where a gateway tells a group's leader that a caller gets the end of its answer."""
+    return f"{PREFIX}.delivered.{token(group)}"
+
+
 def peer(group: str) -> str:
     """Where a leader is asked for what it knows of a session, while the store cannot tell."""
     return f"{PREFIX}.session.peer.{token(group)}"

@@ -62,6 +62,8 @@ def chat_call(
             session = SessionRef(session_id=once.session_id(root), mode=mode)
     if session is not request.session:
         request = msgspec.structs.replace(request, session=session)
+    if session.given and once is None:
+        request = msgspec.structs.replace(request, confirms=True)
     return _call(body, request_id, [_to_count_once(request, once)], session.session_id, unknown)
 
 

@@ -5,6 +5,7 @@ written. A streamed answer of one generation can be resumed: it is left with a n
 connection for a while.
 """
 
+import asyncio
 import time
 from contextlib import AsyncExitStack
 from typing import Literal
@@ -16,7 +17,7 @@ from services.gateway.call import Call, chat_call, completion_call
 from services.gateway.chunks import CompletionWriter
 from services.gateway.exchange import Running
 from services.gateway.idempotency import once_of
-from services.gateway.note import VERSION, Note, answer_id, writer_of
+from services.gateway.note import VERSION, Note, answer_id, read_note, writer_of
 from services.gateway.repeats import Repeats
 from services.gateway.respond import Envelope, chat_body, completion_body
 from services.gateway.route import Context, Exchange, Route, body_party
@@ -105,8 +106,8 @@ class CompletionRoute(Route):
             prompts, exchange.headers, request_id=exchange.request_id, tenant=exchange.tenant, once=once
         )
 
-    def _envelope(self, call: Call) -> Envelope:
-        created_s = int(time.time())
+    def _envelope(self, call: Call, note: Note | None = None) -> Envelope:
+        created_s = note.created_s if note is not None else int(time.time())
         return Envelope(answer_id(self._kind, call.request_id), created_s, call.model, call.session_id)
 
     async def _run(self, exchange: Exchange, call: Call, timeout_s: float) -> None:
@@ -160,7 +161,11 @@ class CompletionRoute(Route):
         exchange.outcome.usages = [part.usage for part in parts]
         exchange.outcome.session = parts[0].session
         shape = chat_body if self._kind == "chat" else completion_body
-        body = shape(self._envelope(call), parts, logprobs=call.logprobs)
+        noted = streams[0].request.note
+        note = read_note(noted) if noted else None  # a repeated call is told the same time
+        body = shape(self._envelope(call, note), parts, logprobs=call.logprobs)
+        await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
+        await streams[0].confirm()
         await exchange.reply.whole(200, body, exchange.outcome.headers())
 
     async def _stream_several(self, exchange: Exchange, call: Call, streams: list[GenerationStream]) -> None:

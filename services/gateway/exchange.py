@@ -54,7 +54,9 @@ class Outcome:
         ended = self.session
         if ended is not None:
             reason = f"; reason={ended.reason}" if ended.reason else ""
-            return f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}{reason}"
+            replaced = "; replaced" if ended.replaced else ""
+            told = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
+            return f"{told}{reason}{replaced}"
         accepted = self.accepted
         if accepted is None or accepted.session_version < 0:
             return ""

@@ -49,13 +49,17 @@ def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
 
 def session_of(outcome: SessionOutcome) -> dict[str, Any]:
     """What became of a turn, as answers carry it in `session`."""
-    told = {
+    told: dict[str, Any] = {
         "state": outcome.state,
         "turns": outcome.turns,
         "version": outcome.version,
         "stored": outcome.stored,
     }
-    return told | {"reason": outcome.reason} if outcome.reason else told
+    if outcome.reason:
+        told["reason"] = outcome.reason
+    if outcome.replaced:
+        told["replaced"] = True
+    return told
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:

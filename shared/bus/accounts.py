@@ -52,7 +52,7 @@ def _member(subject: str, queue: str) -> str:
 
 WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
-CLAIM = _all(subjects.claim("_"))
+CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 ANY_INBOX = f"{INBOX}.>"
 
 _GATEWAY = Account(
@@ -62,6 +62,7 @@ _GATEWAY = Account(
         subjects.GENERATE_ALL, RESEND, CANCEL, subjects.CANCEL_ALL, subjects.ATTACH, subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
+        DELIVERED,
     ),
     read=(subjects.GROUP_DOWN, subjects.STATUS),
     answers=True,
@@ -89,7 +90,7 @@ _WORKER = Account(
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
         *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
-        subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM,
+        subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
     ),

@@ -23,8 +23,8 @@ from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
 from shared.client.wheel import Wheel
 from shared.codec import decode, encode
-from shared.errors import Cancelled, InvalidRequest, Overloaded, Unavailable
-from shared.messages import Accepted, FrameBatch, GenerateRequest, GroupDown
+from shared.errors import Cancelled, InvalidRequest, Overloaded, RyzError, Unavailable
+from shared.messages import Accepted, Delivered, FrameBatch, GenerateRequest, GroupDown
 from shared.telemetry.traces import inject
 
 log = structlog.get_logger(__name__)
@@ -205,6 +205,19 @@ class InferenceClient:
             del self._open[stream.request_id]
             raise
         self._schedule(stream)
+
+    async def confirm(self, stream: GenerationStream) -> None:
+        """Tells the group's leader that the caller of a turn gets the end of its answer."""
+        session = stream.request.session
+        if session is None or not stream.group:
+            return
+        told = Delivered(
+            request_id=stream.request_id, tenant=stream.request.tenant, session_id=session.session_id
+        )
+        try:
+            await self._bus.publish(subjects.delivered(stream.group), encode(told))
+        except RyzError as error:
+            log.debug("not told that an answer arrived", request_id=stream.request_id, error=error.message)
 
     def forget(self, stream: GenerationStream) -> None:
         """The caller has let go of it."""

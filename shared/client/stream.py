@@ -153,6 +153,11 @@ class GenerationStream:
             self.request_id, self.session_id, self.group, choices, assembly.usage, assembly.session
         )
 
+    async def confirm(self) -> None:
+        """Says that the caller of the turn is there and gets the end of its answer; see `confirms`."""
+        if self.request.confirms:
+            await self._client.confirm(self)
+
     async def cancel(self, reason: str = "") -> None:
         """Ends the generation, unless it has ended; idempotent."""
         if not self.assembly.finished:

@@ -36,6 +36,7 @@ from shared.messages.frames import (
     Attach,
     Attached,
     Cancel,
+    Delivered,
     Delta,
     Done,
     Failed,
@@ -87,10 +88,10 @@ from shared.messages.sessions import (
 
 __all__ = [
     "Accepted", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted", "BlocksFind",
-    "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delta", "Done", "DownReason", "DrainGroup",
-    "Draining", "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest", "GroupClaimed",
-    "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource", "ListModels",
-    "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
+    "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta", "Done", "DownReason",
+    "DrainGroup", "Draining", "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest",
+    "GroupClaimed", "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource",
+    "ListModels", "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
     "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
     "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",
     "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionOutcome", "SessionPage", "SessionPin",

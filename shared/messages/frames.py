@@ -15,6 +15,7 @@ from shared.messages.base import (
     Attempt,
     GroupName,
     RequestId,
+    SessionId,
     Tenant,
     TokenIds,
     Wire,
@@ -79,7 +80,7 @@ class SessionOutcome(Wire, frozen=True, kw_only=True):
 
     turns, version: of the session with this turn. stored: `pending` when the leader has the record and the
     store had not confirmed it in time, `conflict` when the session had changed meanwhile. reason: why it is
-    not stored.
+    not stored. replaced: the turn took the place of an equal one before it, whose answer had not arrived.
     """
 
     state: Literal["new", "continued"]
@@ -87,6 +88,7 @@ class SessionOutcome(Wire, frozen=True, kw_only=True):
     version: int = 0
     stored: Literal["stored", "pending", "conflict", "not_stored"] = "stored"
     reason: str = ""
+    replaced: bool = False
 
 
 class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
@@ -176,6 +178,15 @@ class Cancel(Wire, frozen=True, kw_only=True):
     attempt: Attempt = MAX_ATTEMPT
     instance_id: str = ""
     tenant: Owner = ""
+
+
+class Delivered(Wire, frozen=True, kw_only=True):
+    """The caller of a turn is there and gets the end of its answer. Sent for requests with `confirms`."""
+
+    max_bytes: ClassVar[int] = SMALL
+    request_id: RequestId
+    tenant: Tenant
+    session_id: SessionId
 
 
 class Resend(Wire, frozen=True, kw_only=True):

@@ -128,6 +128,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         `fetch` and `recompute` are for measuring.
     call_key: names a call that may be made again, with another request id, and counts once; empty: none does.
     call_digest: of what such a call asks for; with another one the key was used for another call.
+    confirms: the caller sends `Delivered` at the end; an equal turn after one without it takes its place.
     """
 
     request_id: RequestId
@@ -148,6 +149,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     call_key: CallKey = ""
     call_digest: CallKey = ""
     crashes: Annotated[int, msgspec.Meta(ge=0, le=MAX_ATTEMPT)] = 0
+    confirms: bool = False
 
 
 class Route(Wire, frozen=True, kw_only=True):

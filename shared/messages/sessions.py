@@ -20,7 +20,7 @@ class TurnMark(Wire, frozen=True, kw_only=True):
     brought, its answer included.
 
     version: of the session after it. whole: it brought the whole conversation in place of what was there.
-    call_key, call_digest: of its request.
+    call_key, call_digest: of its request. replaces: the request of the turn whose place it took.
     """
 
     request_id: str
@@ -29,6 +29,7 @@ class TurnMark(Wire, frozen=True, kw_only=True):
     whole: bool = False
     call_key: str = ""
     call_digest: str = ""
+    replaces: str = ""
 
 
 class SessionRecord(Wire, frozen=True, kw_only=True):

@@ -33,7 +33,9 @@ ACCEPTED = m.Accepted(
     session_version=3,
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA])
-OUTCOME = m.SessionOutcome(state="continued", turns=3, version=4, stored="not_stored", reason="too_large")
+OUTCOME = m.SessionOutcome(
+    state="continued", turns=3, version=4, stored="not_stored", reason="too_large", replaced=True
+)
 DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE, session=OUTCOME)
 FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
@@ -52,7 +54,7 @@ RESUME = m.ResumePoint(
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
-    note=b"a note", call_key="k", call_digest="d", crashes=1,
+    note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -60,7 +62,9 @@ LOAD = m.Load(
     queued_tokens=500, tokens_per_s=1234.5,
 )  # fmt: skip
 CARD = m.ModelCard(name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False)
-MARK = m.TurnMark(request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d")
+MARK = m.TurnMark(
+    request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d", replaces="r-0"
+)
 RECORD = m.SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
     token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
@@ -90,6 +94,7 @@ EXAMPLES: list[m.Wire] = [
     FAILED,
     m.FrameBatch(frames=[ACCEPTED, TOKENS, DONE, FAILED], group="g0", instance_id="leader-1"),
     m.Cancel(request_id="r-1", reason="the caller left", attempt=1, instance_id="leader-1", tenant="acme"),
+    m.Delivered(request_id="r-1", tenant="acme", session_id="s1"),
     m.Resend(request_id="r-1", attempt=1, from_seq=4, instance_id="leader-1", tenant="acme"),
     m.ResendReply(known=True, next_seq=3, frames=[TOKENS, DONE], attempt=2),
     m.Attach(

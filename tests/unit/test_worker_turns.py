@@ -219,6 +219,8 @@ async def test_a_line_is_bounded_in_number_and_in_time(kit: Kit) -> None:
     assert isinstance(late, Failed)
     assert "waited 0.5 s" in late.message
     assert isinstance((await kit.run(chat("other", session={"session_id": "o"})))[-1], Done)
+    for generation in list(kit.leader._generations.by_id.values()):
+        kit.leader._generations.cancel(generation.request.request_id, "the test is over")
 
 
 async def test_a_turn_that_leaves_the_line_does_not_hold_it_up(kit: Kit) -> None:

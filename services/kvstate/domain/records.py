@@ -37,7 +37,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record on its way into a store.
 
     score_ms: orders the tenant's list. created_ms, updated_ms: the record's. spare: see `quota.py`.
-    last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists.
+    last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists and
+    of turns that these have replaced.
     """
 
     tenant: str
@@ -126,7 +127,7 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
         score_ms=score_ms,
         created_ms=record.created_ms,
         last_request=record.last_request,
-        lineage=tuple(mark.request_id for mark in record.recent),
+        lineage=tuple(name for mark in record.recent for name in (mark.request_id, mark.replaces) if name),
         updated_ms=record.updated_ms,
         spare=record.turns == 1 and record.last_request != "" and is_made_session_id(record.session_id),
     )

@@ -21,6 +21,7 @@ class Turn:
         record has this turn already, made when its request came for the first time: as the last one (1), or
         the one before that (2), and so on.
     added: how many messages the turn adds to the history; 0: it brings the whole conversation.
+    replaces: the record whose last turn this one takes the place of; `record` is the one before that.
     """
 
     session: SessionRef
@@ -29,6 +30,7 @@ class Turn:
     commits: bool = True
     stored: int = 0
     added: int = 0
+    replaces: SessionRecord | None = None
 
     @property
     def number(self) -> int:
@@ -135,6 +137,31 @@ def turn_of(
     return Turn(session, conversation(messages, session, record), record, added=added_by(messages, session))
 
 
+def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> bool:
+    """Whether a request says the same as the session's last turn."""
+    mark = record.recent[-1] if record.recent else None
+    if mark is None or mark.whole or mark.call_key or mark.request_id != record.last_request:
+        return False
+    if not appends(messages, session):
+        return False
+    system, said = (messages[:1], messages[1:]) if messages[0].role == "system" else ([], messages)
+    return record.messages[-mark.size : -1] == said and record.messages[: len(system)] == system
+
+
+def in_place_of_last(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> Turn | None:
+    """The turn that takes the place of the record's last one, which says the same; None: it cannot."""
+    before = rewind(record, record.recent[-1].version - 1)
+    if before is None and record.turns > 1:
+        return None
+    return Turn(
+        session,
+        conversation(messages, session, before),
+        before,
+        added=added_by(messages, session),
+        replaces=record,
+    )
+
+
 def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
     """Which of the record's turns has that id or key: 1 is the last one; 0: none."""
     if record.last_request == request_id and record.messages:
@@ -162,7 +189,9 @@ def next_record(
 
     token_ids: prompt and answer, packed.
     """
-    record, version = turn.record, turn.version + 1
+    record, replaced = turn.record, turn.replaces
+    began = replaced or record
+    version = 1 + (replaced.version if replaced is not None else turn.version)
     whole = turn.added == 0
     size = (len(turn.messages) if whole else turn.added) + 1
     mark = TurnMark(
@@ -172,6 +201,7 @@ def next_record(
         whole=whole,
         call_key=call_key,
         call_digest=call_digest,
+        replaces=replaced.last_request if replaced is not None else "",
     )
     return SessionRecord(
         session_id=turn.session.session_id,
@@ -182,7 +212,7 @@ def next_record(
         token_ids=token_ids,
         turns=1 + (record.turns if record else 0),
         last_group=group,
-        created_ms=record.created_ms if record else now_ms,
+        created_ms=began.created_ms if began else now_ms,
         updated_ms=now_ms,
         last_request=request_id,
         recent=[*(record.recent if record else []), mark][-MAX_MARKS:],

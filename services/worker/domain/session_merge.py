@@ -19,7 +19,7 @@ def follows(record: SessionRecord, stored: SessionRecord) -> bool:
         return False
     if not record.recent or not stored.last_request:
         return True
-    return any(mark.request_id == stored.last_request for mark in record.recent)
+    return any(stored.last_request in {mark.request_id, mark.replaces} for mark in record.recent)
 
 
 def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:

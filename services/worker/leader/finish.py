@@ -11,6 +11,7 @@ from typing import Literal
 
 from services.worker.domain.request import Generation
 from services.worker.domain.session_context import Turn, next_record
+from services.worker.leader.deliveries import Deliveries
 from services.worker.leader.generations import Generations
 from services.worker.leader.session_commits import Commit
 from services.worker.leader.sessions import Sessions
@@ -22,12 +23,20 @@ class Finisher:
     """Called when a generation has all its tokens."""
 
     def __init__(
-        self, group: str, model: str, generations: Generations, sessions: Sessions, commit_wait_s: float
+        self,
+        group: str,
+        model: str,
+        *,
+        generations: Generations,
+        sessions: Sessions,
+        deliveries: Deliveries,
+        commit_wait_s: float,
     ) -> None:
         self._group = group
         self._model = model
         self._generations = generations
         self._sessions = sessions
+        self._deliveries = deliveries
         self._commit_wait_s = commit_wait_s
 
     def finish(self, generation: Generation) -> None:
@@ -42,6 +51,7 @@ class Finisher:
         if record is None:
             self._generations.complete(generation)
             return
+        self._deliveries.expect(generation.request)
         stored = self._sessions.commit(record, joins=turn.session.if_version < 0)
         if not turn.session.given:
             self._generations.complete(generation)
@@ -94,9 +104,10 @@ def outcome_of(turn: Turn, commit: Commit | None, trouble: str) -> SessionOutcom
     elif commit.outcome != "stored":
         stored, reason = "not_stored", commit.outcome
     return SessionOutcome(
-        state="continued" if turn.version else "new",
+        state="continued" if turn.version or turn.replaces else "new",
+        replaced=turn.replaces is not None,
         turns=turn.number + 1 + (commit.turns if commit is not None else 0),
-        version=turn.version + 1 + (commit.versions if commit is not None else 0),
+        version=(turn.replaces or turn).version + 1 + (commit.versions if commit is not None else 0),
         stored=stored,
         reason=reason,
     )

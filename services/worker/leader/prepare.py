@@ -9,10 +9,18 @@ from dataclasses import dataclass
 from services.worker.adapters.model_dir import Model
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
-from services.worker.domain.session_context import Turn, appends, check_conditions, turn_of
+from services.worker.domain.session_context import (
+    Turn,
+    appends,
+    check_conditions,
+    in_place_of_last,
+    repeats,
+    turn_of,
+)
 from services.worker.domain.stops import StopMatcher
 from services.worker.domain.too_long import too_long
 from services.worker.domain.trials import TRIAL_TOKENS
+from services.worker.leader.deliveries import Deliveries
 from services.worker.leader.sessions import Sessions
 from services.worker.leader.tokenizing import Tokenizing
 from shared.codec import unpack_tokens
@@ -38,11 +46,17 @@ class Preparer:
     """
 
     def __init__(
-        self, model: Model, sessions: Sessions, tokenizing: Tokenizing, room: Callable[[], Room]
+        self,
+        model: Model,
+        sessions: Sessions,
+        deliveries: Deliveries,
+        tokenizing: Tokenizing,
+        room: Callable[[], Room],
     ) -> None:
         self._model = model
         self._tokenizing = tokenizing
         self._sessions = sessions
+        self._deliveries = deliveries
         self._room = room
 
     @property
@@ -115,9 +129,13 @@ class Preparer:
             call_key=request.call_key,
             call_digest=request.call_digest,
         )
-        if resumed_at < 0 and not turn.stored:
-            check_conditions(session, record)
-        return turn
+        if resumed_at >= 0 or turn.stored:
+            return turn
+        check_conditions(session, record)
+        if record is None or request.call_key or not repeats(messages, session, record):
+            return turn
+        lost = await self._deliveries.was_lost(request.tenant, session.session_id, record.last_request)
+        return (in_place_of_last(messages, session, record) or turn) if lost else turn
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Whether `tokenize` may be called without a thread."""

@@ -19,6 +19,7 @@ from services.worker.domain.request import Generation
 from services.worker.domain.resend_budget import ResendBudget
 from services.worker.leader.attach import Attaching
 from services.worker.leader.control import Control
+from services.worker.leader.deliveries import Deliveries
 from services.worker.leader.description import Description
 from services.worker.leader.drain import Drain
 from services.worker.leader.fence import Fence
@@ -151,8 +152,14 @@ class Leader:
             timeout_s=options.drain_timeout_s,
         )
         self._sessions.on_turns = self._kv_calls.tell_turns
+        self._deliveries = Deliveries(replies)
         finisher = Finisher(
-            options.group, model.name, self._generations, self._sessions, options.commit_wait_s
+            options.group,
+            model.name,
+            generations=self._generations,
+            sessions=self._sessions,
+            deliveries=self._deliveries,
+            commit_wait_s=options.commit_wait_s,
         )
         self._generations.on_all_tokens = finisher.finish
         self._tokenizing = Tokenizing(
@@ -161,7 +168,9 @@ class Leader:
         self._intake = Intake(
             options.group,
             generations=self._generations,
-            preparer=Preparer(model, self._sessions, self._tokenizing, lambda: self._loop.room),
+            preparer=Preparer(
+                model, self._sessions, self._deliveries, self._tokenizing, lambda: self._loop.room
+            ),
             replies=replies,
             kv_tier=self._kv_tier,
             turns=self._turns,
@@ -219,6 +228,7 @@ class Leader:
             (subjects.cancel_all(subjects.ANY_CALLER), self._control.on_cancel),
             (subjects.resend(group, subjects.ANY_CALLER), self._control.on_resend),
             (subjects.ATTACH, self._attaching.on_attach),
+            (subjects.delivered(group), self._deliveries.on_delivered),
             (subjects.peer(group), self._kv_calls.on_peer),
             (subjects.KV_HOLDERS, self._kv_calls.on_holders),
             (subjects.SESSION_GONE, self._kv_calls.on_gone),
