@@ -35,25 +35,18 @@ class BrowserGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await self._refuse(refusal, send)
-                return
-        await self._app(scope, receive, send)
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._refuse(refusal, send)
 
     def _refusal(self, scope: Scope) -> HttpRefusal | None:
-        host = origin = site = b""
-        brings_key = False
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"sec-fetch-site":
-                site = value
-            elif name == b"authorization":
-                brings_key = True
+        if scope["type"] != "http":
+            return None
+        headers = dict(scope["headers"])  # each of these came once, the server has seen to that
+        host = headers.get(b"host", b"")
+        origin, site = headers.get(b"origin", b""), headers.get(b"sec-fetch-site", b"")
         if host and not self._hosts.allows(host):
             return HttpRefusal(
                 421,
@@ -61,7 +54,9 @@ class BrowserGuard:
                 f"this gateway is not called {host.decode('latin-1')[:100]!r}; "
                 "name it in RYZ_HTTP_ALLOWED_HOSTS if it is",
             )
-        if (origin or site) and not self._origins.allows(origin, site, host, brings_key=brings_key):
+        if (origin or site) and not self._origins.allows(
+            origin, site, host, brings_key=b"authorization" in headers
+        ):
             return HttpRefusal(
                 403,
                 "origin_not_allowed",

@@ -50,8 +50,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_message = False
         self._in_headers = False
         self._held = 0  # bytes of the headers that have come in part
-        self._field_bytes = 0
-        self._num_fields = 0
         self._num_messages = 0
         self._body_bytes = 0
         self._framing_bytes = 0  # of the body's transfer, without the body
@@ -132,39 +130,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._num_messages += 1
         self._unset_keepalive_if_required()
         self._in_message = self._in_headers = True
-        self._field_bytes = self._num_fields = 0
         self._body_bytes = self._framing_bytes = self._framing_run = 0
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """Called by the parser, with parts."""
-        super().on_url(url)
-        if len(self.url) > self._limits.http_max_target_bytes:
-            self._fail(faults.target_too_long(self._limits))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser, for trailers too; those are dropped."""
-        limits = self._limits
-        self._num_fields += 1
-        self._field_bytes += len(name) + len(value) + 4
-        if self._num_fields > limits.http_max_headers:
-            self._fail(faults.too_many_headers(limits))
-        if self._field_bytes + len(self.url) > limits.http_max_header_bytes:
-            self._fail(faults.headers_too_large(limits))
-        if self._in_headers:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Called by the parser; the application begins."""
-        fault = faults.ambiguity(
+        fault = self._too_much() or faults.ambiguity(
             self.headers, self.url, self.parser.get_http_version(), self._gate.single_headers
         )
         if fault is not None:
             self._fail(fault)
         self._unset_keepalive_if_required()
         self._in_headers = False
-        self._field_bytes = self._num_fields = 0
         super().on_headers_complete()
+        self.headers = []  # trailers come here; the application has the list before
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
@@ -243,21 +222,30 @@ class LimitedProtocol(HttpToolsProtocol):
             return False
         if self._in_headers:
             self._hold(self._held + len(piece))
-            if self._held > self._limits.http_max_header_bytes:
-                self._refuse(faults.headers_too_large(self._limits))
-            elif self._gate.partial_bytes > self._limits.http_max_partial_bytes:
-                self._refuse(faults.PARTIAL_FULL)
+            self._check_headers()
             return not self._over
-        self._hold(0)
+        if self._held:
+            self._hold(0)
         if was_body and message == self._num_messages:
             self._check_framing(len(piece) - (self._body_bytes - body_before))
         return not self._over
+
+    def _check_headers(self) -> None:
+        fault = self._too_much()
+        if fault is None and self._held > self._limits.http_max_header_bytes:
+            fault = faults.headers_too_large(self._limits)
+        if fault is None and self._gate.partial_bytes > self._limits.http_max_partial_bytes:
+            fault = faults.PARTIAL_FULL
+        if fault is not None:
+            self._refuse(fault)
 
     def _check_framing(self, framing: int) -> None:
         self._framing_bytes += framing
         self._framing_run += framing
         limit = self._limits.http_max_header_bytes
-        if self._framing_run > limit or self._framing_bytes > limit + self._body_bytes:
+        if len(self.headers) > self._limits.http_max_headers:
+            self._refuse(faults.too_many_headers(self._limits))
+        elif self._framing_run > limit or self._framing_bytes > limit + self._body_bytes:
             self._refuse(faults.FRAMING)
 
     def _fail(self, fault: Fault) -> None:
@@ -286,6 +274,19 @@ class LimitedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self._wait_for(self._gate.lingering)
 
+    def _too_much(self) -> Fault | None:
+        """Whether what the parser has of the headers, or of trailers, is over a limit."""
+        limits = self._limits
+        if len(self.url) > limits.http_max_target_bytes:
+            return faults.target_too_long(limits)
+        if len(self.headers) > limits.http_max_headers:
+            return faults.too_many_headers(limits)
+        if self._held + _PIECE > limits.http_max_header_bytes:  # else it cannot be
+            whole = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if whole > limits.http_max_header_bytes:
+                return faults.headers_too_large(limits)
+        return None
+
     def _hold(self, count: int) -> None:
         if count != self._held:
             self._gate.partial_bytes += count - self._held
@@ -299,16 +300,19 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._over:
             return
         gate, cycle = self._gate, self._last_cycle()
+        waiting: Waiting | None
         if self.flow.read_paused:
-            self._wait_for(None)  # we are late, not the client
+            waiting = None  # we are late, not the client
         elif self._in_headers:
-            self._wait_for(gate.headers)
+            waiting = gate.headers
         elif cycle is None:
-            self._wait_for(gate.first_byte)
+            waiting = gate.first_byte
         elif not cycle.response_complete:
-            self._wait_for(None)
+            waiting = None
         else:
-            self._wait_for(gate.unread if self._in_message else gate.idle)
+            waiting = gate.unread if self._in_message else gate.idle
+        if waiting is not self._waits:
+            self._wait_for(waiting)
 
     def _wait_for(self, waiting: Waiting | None) -> None:
         if waiting is self._waits:

@@ -211,13 +211,11 @@ async def test_chunks_carry_little_besides_the_body(gateway: Gateway) -> None:
         b"1;" + b"a" * 300_000,  # an extension that does not end
         b"0" * 300_000,
         pieces + b"0\r\nX-Late: " + b"a" * 300_000,
+        pieces + b"0\r\n" + b"A:\r\n" * 60_000,
         tiny,
     ):
         answer = await ask(gateway.port, chunked + body)
-        assert (answer.status, answer.error["code"]) in {(400, "chunk_overhead"), (431, "headers_too_large")}
-    many = b"".join(b"X-%d: a\r\n" % n for n in range(200))
-    answer = await ask(gateway.port, chunked + pieces + b"0\r\n" + many + b"\r\n")
-    assert (answer.status, answer.error["code"]) == (431, "too_many_headers")
+        assert (answer.status, answer.error["code"]) in {(400, "chunk_overhead"), (431, "too_many_headers")}
     await serves(gateway.port)
 
 
