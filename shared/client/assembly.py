@@ -135,7 +135,9 @@ class Assembly:
         accepted = isinstance(frame, Accepted)
         if isinstance(frame, Accepted):
             group, instance_id = frame.group, frame.instance_id or instance_id
-        foreign = self._is_foreign(group, instance_id)
+        # whether another leader than the one that has the request sent it
+        foreign = group != self.group or (instance_id != self._instance and instance_id and self._instance)
+        foreign = foreign and self.group and group
         if self.finished or foreign:
             # the first group that answers has it; another one, or one that comes too late, is to stop
             self._stats.ignored += 1
@@ -331,13 +333,6 @@ class Assembly:
             return self._wait(error, now)
         self._fail(error)
         return NOTHING
-
-    def _is_foreign(self, group: str, instance_id: str) -> bool:
-        """Whether that is another leader than the one that has the request; none has it: no."""
-        if not self.group or not group:
-            return False
-        known = bool(instance_id and self._instance)
-        return group != self.group or (known and instance_id != self._instance)
 
     def _fence(self, attempt: int, group: str, instance_id: str) -> Commands:
         """A group still works on an attempt that was given up: it is told to stop, once."""

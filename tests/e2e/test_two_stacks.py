@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.kit import ROOT, RYZ, Stack, ryz, wait_for
 from tests.servers import NatsServer
 
+pytestmark = pytest.mark.timeout(240)
 STREAMS = 48
 PROMPTS = [f"Number {number} says:" for number in range(8)]
 NULL = ("--engine", "null", "--groups", "1", "--model-name", "twin")

@@ -240,7 +240,7 @@ class Scheduler:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
         sampled = iter(result.sampled)
         advances: list[Advance] = []
-        num_tokens = 0
+        num_tokens, on_trial = 0, bool(self.trials)
         for sequence, seq_id, count, samples in parts:
             num_tokens += count
             if sequence.seq_id == seq_id:
@@ -261,7 +261,7 @@ class Scheduler:
                 self.queues.end(sequence, forget=True)
             else:
                 reason = sequence.take(one.token_id)
-                if sequence.trial_tokens:
+                if on_trial and sequence.trial_tokens:
                     sequence.trial_tokens -= 1
                 if reason is not None:
                     self.queues.end(sequence)
