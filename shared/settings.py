@@ -9,13 +9,12 @@ import secrets
 import socket
 import sys
 from typing import Literal, NoReturn, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.address import check_address
 from shared.bus.accounts import caller_by
-from shared.errors import InvalidRequest
 from shared.redact import redact
 from shared.subjects import Caller
 from shared.tls import with_files
@@ -81,14 +80,7 @@ class RedisTlsSettings(BaseSettings):
 
     def redis_address(self, url: str, variable: str = "RYZ_REDIS_URL") -> str:
         """The URL with these files in it; raises `InvalidRequest`, with the variable, for one of no use."""
-        try:
-            _ = urlsplit(url).port
-        except ValueError:  # whose text has a part of the password
-            raise InvalidRequest(
-                f"{variable} is no address: its port is no number; in a password / # ? @ and % are written "
-                "as %2F %23 %3F %40 and %25",
-                param=variable,
-            ) from None
+        check_address(url, variable)
         return with_files(url, self.redis_ca, self.redis_cert, self.redis_key, variable)
 
 

@@ -16,6 +16,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
+from shared.address import check_address
 from shared.bus.accounts import inbox_prefix, user_of
 from shared.bus.api import Message
 from shared.bus.delivery import BusStats
@@ -71,6 +72,10 @@ class Address:
     url: str
     inbox: str = ""
     tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        for url in self.url.split(","):
+            check_address(url.strip() if "://" in url else f"nats://{url.strip()}", "RYZ_NATS_URL")
 
     @property
     def inbox_prefix(self) -> str:

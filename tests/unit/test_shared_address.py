@@ -1,7 +1,8 @@
-"""The address of a store: files for TLS in it, and no part of a password in what is said of a wrong one."""
+"""Addresses of servers: files for TLS in them, and no part of a password in what is said of a wrong one."""
 
 import pytest
 
+from shared.bus.connection import Address
 from shared.errors import InvalidRequest
 from shared.settings import RedisTlsSettings
 
@@ -26,6 +27,14 @@ def test_a_password_that_is_not_escaped_is_not_told(word: str) -> None:
 )
 def test_a_good_one_stays_as_it_is(url: str) -> None:
     assert RedisTlsSettings().redis_address(url) == url
+
+
+@pytest.mark.parametrize("url", ["nats://router:hush#word@b:4222", "nats://a:1,router:hush/word@b:4222"])
+def test_a_brokers_address_tells_no_part_of_its_password_either(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="RYZ_NATS_URL is no address") as caught:
+        Address(url)
+    assert "hush" not in caught.value.message
+    assert Address("nats://router:hush%23word@b:4222, far").url
 
 
 def test_files_for_tls_name_the_address_that_has_none() -> None:
