@@ -175,7 +175,17 @@ async def test_a_row_has_the_same_through_a_stack(
     assert abs(figures["share_of_engine"] - http / own) <= rounding * 1.01
     assert figures["ttft_p50_ms"] > 0 < figures["itl_p50_ms"] <= figures["itl_p99_ms"]
     used = figures["cpu_ms_per_token"]
-    assert set(used) == {"nats", "redis", "kvstate", "router", "gateway", "leader", "ranks", "client"}
+    assert set(used) == {
+        "nats",
+        "redis",
+        "redis-kv",
+        "kvstate",
+        "router",
+        "gateway",
+        "leader",
+        "ranks",
+        "client",
+    }
     assert used["ranks"] >= 0 < used["client"]
     facts = {
         "machine": {"cpu": "c", "usable_cores": 2, "memory_gib": 4, "load_average_1m": 0.1},

@@ -234,10 +234,10 @@ async def test_a_turn_that_leaves_the_line_does_not_hold_it_up(kit: Kit) -> None
 
 
 async def test_a_turn_with_the_beginning_of_its_answer_goes_before_one_without(kit: Kit) -> None:
+    whole = await kit.run(chat("probe", "1", session={"session_id": "probe"}))
     resume = {"token_ids": [b""], "next_seq": 1}
     await kit.ask(chat("second", "2", attempt=1, resume=resume, **given()))
     first = chat("first", "1", **given())
-    whole = await kit.run(chat("probe", "1", session={"session_id": "probe"}))
     begun = {"token_ids": [pack_tokens(tokens_of(whole)[:3])], "next_seq": 4, "session_version": 0}
     await kit.ask(replace(first, attempt=1, resume=chat("x", resume=begun).resume))
     assert outcome(await kit.end_of("first")).turns == 1
