@@ -18,19 +18,31 @@ PUT = (
     + """
 local ttl, max_sessions, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local late, answer = now - ARGV[4], {0}
+local floors, kept = {}, {}  -- by tenant: what is the same for all its records in this call
+
+local function floor(tenant)
+  floors[tenant] = floors[tenant] or tonumber(redis.call('GET', FLOOR .. tenant) or -1)
+  return floors[tenant]
+end
+
+local function keep(tenant)
+  if kept[tenant] then return end
+  kept[tenant] = true
+  redis.call('SADD', TENANTS, tenant)
+  -- scores lie at most one ttl before their commit (`make_entry`), so what is two old has expired
+  redis.call('ZREMRANGEBYSCORE', INDEX .. tenant, '-inf', now - 2 * ttl)
+  redis.call('PEXPIRE', INDEX .. tenant, ttl)
+end
 
 local function store(tenant, id, at, gone)
   local size = #ARGV[at + 4] + #ARGV[at + 5] + OVERHEAD
-  local fits, dropped = make_room(tenant, id, size, max_sessions, max_bytes)
+  local fits, dropped, before = make_room(tenant, id, size, max_sessions, max_bytes)
   answer[1] = answer[1] + dropped
   if not fits then return 3 end
   local key = SESSION .. tenant .. ':' .. id
   redis.call('HSET', key, 'v', ARGV[at + 3], 'r', ARGV[at + 4], 's', ARGV[at + 5], 'q', ARGV[at + 10])
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZADD', INDEX .. tenant, ARGV[at + 6], id)
-  -- scores lie at most one ttl before their commit (`make_entry`), so what is two old has expired
-  redis.call('ZREMRANGEBYSCORE', INDEX .. tenant, '-inf', now - 2 * ttl)
-  redis.call('PEXPIRE', INDEX .. tenant, ttl)
   redis.call('ZADD', ENDS .. tenant, now + ttl, id)
   if ARGV[at + 9] == '1' then
     redis.call('ZADD', SPARE .. tenant, now, id)
@@ -42,8 +54,8 @@ local function store(tenant, id, at, gone)
     redis.call('DEL', GONE .. tenant .. ':' .. id)
     redis.call('ZREM', DELETED .. tenant, id)
   end
-  resize(tenant, id, size)
-  redis.call('SADD', TENANTS, tenant)
+  resize(tenant, id, size, before)
+  keep(tenant)
   return 1
 end
 
@@ -54,7 +66,7 @@ for at = 4, #ARGV - 1, 11 do
   local stored, last, lineage = tonumber(found[1] or 0), found[3] or '', ARGV[at + 11]
   local gone, verdict = tonumber(redis.call('GET', GONE .. tenant .. ':' .. id) or -1), 0
   local deleted = math.max(gone, tonumber(found[2] or -1))
-  if stored == 0 then deleted = math.max(deleted, tonumber(redis.call('GET', FLOOR .. tenant) or -1)) end
+  if stored == 0 then deleted = math.max(deleted, floor(tenant)) end
   if tonumber(ARGV[at + 7]) <= deleted then
     verdict = 2
   elseif stored == 0 then

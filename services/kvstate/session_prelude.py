@@ -24,8 +24,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function size_of(tenant, id) return tonumber(redis.call('HGET', SIZES .. tenant, id) or 0) end
 
-local function resize(tenant, id, size)
-  local delta = size - size_of(tenant, id)
+local function resize(tenant, id, size, before)
+  local delta = size - before
   if size > 0 then
     redis.call('HSET', SIZES .. tenant, id, size)
   else
@@ -43,7 +43,7 @@ local function drop(tenant, id)
   redis.call('ZREM', ENDS .. tenant, id)
   redis.call('ZREM', SPARE .. tenant, id)
   redis.call('ZREM', PINS, tenant .. ' ' .. id)
-  resize(tenant, id, 0)
+  resize(tenant, id, 0, size_of(tenant, id))
 end
 
 local function purge(tenant)
@@ -62,10 +62,11 @@ end
 local function make_room(tenant, id, size, max_sessions, max_bytes)
   local before = size_of(tenant, id)
   local sessions, bytes = missing(tenant, before, size, max_sessions, max_bytes)
-  if sessions + bytes == 0 then return true, 0 end
+  if sessions + bytes == 0 then return true, 0, before end
   redis.call('HSET', SIZES .. tenant, id, before)  -- a full Redis refuses this, before anything has changed
   if before == 0 then redis.call('HDEL', SIZES .. tenant, id) end
   purge(tenant)
+  before = size_of(tenant, id)  -- it may have expired, too
   sessions, bytes = missing(tenant, before, size, max_sessions, max_bytes)
   local going = {}
   if sessions + bytes > 0 then
@@ -79,7 +80,7 @@ local function make_room(tenant, id, size, max_sessions, max_bytes)
   end
   if sessions > 0 or bytes > 0 then return false, 0 end
   for _, spare in ipairs(going) do drop(tenant, spare) end
-  return true, #going
+  return true, #going, before
 end
 """
 )

@@ -62,6 +62,19 @@ async def test_what_expired_leaves_the_account(make_store: MakeStore, tenant: st
     assert await listed(store, tenant) == set()
 
 
+async def test_an_expired_session_that_begins_anew_at_the_quota_counts_once(
+    make_store: MakeStore, tenant: str
+) -> None:
+    one = entry(tenant, "s0", text="x" * 1000)
+    store = make_store(ttl_s=1.0, quotas=SessionQuotas(num_bytes=size(one) + 300))
+    assert await put(store, [one]) == [True]
+    await asyncio.sleep(1.1)
+    larger = entry(tenant, "s0", text="x" * 1600)
+    assert (await store.put([larger])).verdicts == [OVER]
+    assert await put(store, [entry(tenant, "s0", text="x" * 1200)]) == [True]
+    assert (await store.put([entry(tenant, "s1")])).verdicts == [OVER]
+
+
 async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, tenant: str) -> None:
     store = make_store(quotas=SessionQuotas(sessions=4))
     began = now_ms()
