@@ -30,6 +30,7 @@ from shared.web.protocol import LimitedProtocol
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5
 BACKLOG = 2048
+SEND_BUFFER = 256 * 1024  # bytes; by itself the kernel keeps up to 4 MiB for one that does not read
 _DEFAULTS: dict[str, Any] = {
     "log_config": None,
     "access_log": False,
@@ -93,6 +94,7 @@ async def http_server(app: ASGIApp, host: str, port: int, gate: Gate, **options:
     except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}", reason="address_in_use") from error
     close_dead_peers(sock, gate.limits.http_dead_peer_s)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of accepted connections, too
     config = uvicorn.Config(app, **{**_DEFAULTS, **options})
     config.load()
     # TLS begins in our protocol, so that a connection is admitted before it costs a handshake

@@ -52,7 +52,8 @@ class Fleet:
     """Router and leader in one.
 
     Models: `demo` answers `WORDS` in every choice, `slow` sends a word every 10 ms for ever, `flood` many
-    words, `stuck` accepts and says nothing, `late-refusal` accepts and fails, `breaks` fails after one word.
+    words, `long` twenty million characters and ends, `stuck` accepts and says nothing, `late-refusal` accepts
+    and fails, `breaks` fails after one word.
     """
 
     bus: MemoryBus
@@ -122,7 +123,7 @@ class Fleet:
             reason, kv = self.decided
             return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, **ids)
 
-        if request.model not in {"demo", "slow", "stuck", "late-refusal", "breaks", "flood"}:
+        if request.model not in {"demo", "slow", "stuck", "late-refusal", "breaks", "flood", "long"}:
             yield [failed("model_not_found", f"no group serves {request.model!r}", param="model")]
             return
         yield [accepted]
@@ -138,6 +139,10 @@ class Fleet:
             while True:
                 yield [tokens(text)]
                 await asyncio.sleep(0.01)
+        elif request.model == "long":
+            for _ in range(100):
+                yield [tokens("word " * 40_000)]
+            yield [tokens("", "stop"), lambda **ids: Done(usage=Usage(completion_tokens=9), **ids)]
         elif request.model == "demo":
             for word in WORDS:
                 yield [tokens(word)]

@@ -17,6 +17,7 @@ from services.gateway.limits import RateLimiter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking
 from services.gateway.quota import Quota
+from services.gateway.readers import ReaderLimits, watch_readers
 from services.gateway.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
 from shared.admin import http_server
@@ -53,9 +54,7 @@ async def start(
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
     share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
     places = Quota(settings.max_concurrent, share=share)
-    held = Quota(
-        settings.max_held_bytes, share=share, what="bytes of bodies and answers", reason="gateway_memory"
-    )
+    held = Quota(settings.max_held_bytes, share=share, what="bytes of bodies", reason="gateway_memory")
     parking = Parking(client, places, metrics, Quota(settings.stream_max_parked, share=share))
     stack.push_async_callback(parking.close)
     context = Context(
@@ -105,6 +104,11 @@ async def start(
                 Unavailable("the gateway stops; send the request again", reason="draining", retry_after_s=1.0)
             )
 
+    limits = ReaderLimits(
+        settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * share)
+    )
+    watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
+    stack.callback(watching.cancel)
     service.on_drain(drain)
 
     def detail() -> dict[str, Any]:

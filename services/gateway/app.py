@@ -23,6 +23,7 @@ from services.gateway.browsers import BrowserGuard
 from services.gateway.completions import CompletionRoute, Context
 from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.limits import ClientDisconnected
+from services.gateway.pieces import in_pieces
 from services.gateway.respond import model_object
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.session_paths import SessionPaths, is_session_path
@@ -65,7 +66,10 @@ class Front:
     goes through `sessions` first.
     """
 
-    def __init__(self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp) -> None:
+    def __init__(
+        self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp, write_timeout_s: float
+    ) -> None:
+        self._write_timeout_s = write_timeout_s
         self._app = app
         self._direct = direct
         self._sessions = sessions
@@ -77,6 +81,8 @@ class Front:
             if direct is not None:
                 await direct(scope, receive, send)
                 return
+        if scope["type"] == "http":
+            send = in_pieces(send, self._write_timeout_s)
         if scope["type"] == "http" and is_session_path(scope["path"]):
             await self._sessions(scope, receive, send)
             return
@@ -127,7 +133,8 @@ def create_app(
     _add_errors(app, context)
     _add_schemas(app)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
-    return BrowserGuard(Front(app, direct, sessions_first), context.settings, context.metrics)
+    front = Front(app, direct, sessions_first, context.settings.write_timeout_s)
+    return BrowserGuard(front, context.settings, context.metrics)
 
 
 def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:

@@ -15,15 +15,17 @@ import msgspec
 from services.gateway.body import check_content_type, parse
 from services.gateway.call import Call, chat_call, completion_call
 from services.gateway.chunks import CompletionWriter
+from services.gateway.cost import check_cost
 from services.gateway.exchange import Running
 from services.gateway.idempotency import once_of
 from services.gateway.note import VERSION, Note, answer_id, read_note, writer_of
 from services.gateway.repeats import Repeats
-from services.gateway.respond import Envelope, chat_body, completion_body
+from services.gateway.respond import Envelope
 from services.gateway.route import Context, Exchange, Route, body_party
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.sessions import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.stream import STREAM_HEADER, leaving, send_events
+from services.gateway.whole import encoded
 from shared.client import GenerationStream
 from shared.errors import InvalidRequest
 from shared.telemetry.traces import TRACE_HEADERS
@@ -31,7 +33,6 @@ from shared.telemetry.traces import TRACE_HEADERS
 __all__ = ["CompletionRoute", "Context", "trace_headers"]
 
 _TRACE_HEADERS = [(name, name.encode()) for name in TRACE_HEADERS]
-DEADLINE_MARGIN_S = 2.0  # the generations' own deadline is to come first
 
 
 class CompletionRoute(Route):
@@ -55,6 +56,7 @@ class CompletionRoute(Route):
         self.take_places(exchange, 1)
         call = self._translate(raw, exchange)
         exchange.model = call.model
+        check_cost(call.requests, settings.max_answer_entries)
         timeout_s = time_limit_s(
             exchange.headers,
             call.timeout_s,
@@ -66,14 +68,14 @@ class CompletionRoute(Route):
         self.take_places(exchange, len(call.requests) - 1)
         if call.session_id:
             exchange.reply.headers.append((b"x-session-id", call.session_id.encode()))
-        async with Running(exchange.receive, context.running, timeout_s + DEADLINE_MARGIN_S) as running:
+        async with self.running(exchange, timeout_s) as running:
             once = len(call.requests) == 1 and call.requests[0].call_key
             if once and await self._repeats.answer(exchange, call, timeout_s, running):
                 return
             if call.stream and len(call.requests) == 1:
                 await self._stream_one(exchange, call, timeout_s, running)
             else:
-                await self._run(exchange, call, timeout_s)
+                await self._run(exchange, call, timeout_s, running)
 
     async def _read(self, exchange: Exchange) -> bytes:
         party = body_party(self.context, exchange.tenant, exchange.scope)
@@ -110,11 +112,11 @@ class CompletionRoute(Route):
         created_s = note.created_s if note is not None else int(time.time())
         return Envelope(answer_id(self._kind, call.request_id), created_s, call.model, call.session_id)
 
-    async def _run(self, exchange: Exchange, call: Call, timeout_s: float) -> None:
+    async def _run(self, exchange: Exchange, call: Call, timeout_s: float, running: Running) -> None:
         """Starts the generations and sends the answer; on any way out, what still runs is cancelled."""
         trace = trace_headers(exchange.headers)
         async with AsyncExitStack() as stack:
-            streams = []
+            streams = running.streams
             for asked in call.requests:
                 # one whose answer may be asked for again goes with a note, also when it is not streamed
                 note = self._note(exchange, call).encode() if asked.call_key else b""
@@ -160,10 +162,11 @@ class CompletionRoute(Route):
         exchange.outcome.accepted = streams[0].accepted
         exchange.outcome.usages = [part.usage for part in parts]
         exchange.outcome.session = parts[0].session
-        shape = chat_body if self._kind == "chat" else completion_body
         noted = streams[0].request.note
         note = read_note(noted) if noted else None  # a repeated call is told the same time
-        body = shape(self._envelope(call, note), parts, logprobs=call.logprobs)
+        logprobs = call.requests[0].sampling.logprobs
+        body = await encoded(self._kind, self._envelope(call, note), parts, logprobs)
+        del parts  # while a slow reader takes the body
         await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
         await streams[0].confirm()
         await exchange.reply.whole(200, body, exchange.outcome.headers())

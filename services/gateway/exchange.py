@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from services.gateway.errors import Headers, header_value
 from services.gateway.limits import ClientDisconnected
+from services.gateway.pieces import send_pieces
+from shared.client import GenerationStream
 from shared.errors import DeadlineExceeded
 from shared.messages import Accepted, SessionOutcome, Usage
 
@@ -67,12 +69,17 @@ class Outcome:
 class Reply:
     """The answer to one request, in one piece or in many."""
 
-    __slots__ = ("_send", "bytes_sent", "headers", "status")
+    __slots__ = ("_send", "_time", "bytes_sent", "headers", "status", "streamed", "unsent", "waits_since")
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._time = asyncio.get_running_loop().time
+        self.unsent = 0  # bytes of the part that is being sent
+        # on the loop's clock: when the reader took the last piece of it; 0: none is sent
+        self.waits_since = 0.0
         self.headers: Headers = []  # of every answer, also of a refusal
         self.status = 0
+        self.streamed = False
         self.bytes_sent = 0
 
     @property
@@ -106,13 +113,23 @@ class Reply:
 
     async def start(self, headers: Headers) -> None:
         """The beginning of a 200 that comes in parts."""
-        self.status = 200
+        self.status, self.streamed = 200, True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers]})
 
     async def part(self, data: bytes, *, more: bool = True) -> None:
-        """The next part; waits while the caller does not read."""
+        """The next part, in pieces; waits while the caller does not read, and after the last of several."""
         self.bytes_sent += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        self.waits_since = self._time()
+        try:
+            self.unsent = len(data)
+            await send_pieces(self._send_piece, data, more=more)
+        finally:
+            self.unsent, self.waits_since = 0, 0.0
+
+    async def _send_piece(self, message: Message) -> None:
+        await self._send(message)
+        self.unsent -= len(message["body"])
+        self.waits_since = self._time()
 
     async def end(self) -> None:
         """Nothing more comes."""
@@ -125,11 +142,28 @@ class Running:
     receive: where the caller's leaving is heard; the body has been read.
     all_running: has this object as long as it may be aborted from outside.
     limit_s: ends the block at the latest; the generations' own deadlines come before.
+    tenant, reply, streams: whose it is, what is sent, and what is still to be sent.
     """
 
-    __slots__ = ("_all", "_limit_s", "_reason", "_receive", "_task", "_timer", "_watcher")
+    __slots__ = (
+        "_all",
+        "_limit_s",
+        "_reason",
+        "_receive",
+        "_task",
+        "_timer",
+        "_watcher",
+        "reply",
+        "streams",
+        "tenant",
+    )
 
-    def __init__(self, receive: Receive, all_running: "set[Running]", limit_s: float) -> None:
+    def __init__(
+        self, receive: Receive, all_running: "set[Running]", limit_s: float, tenant: str, reply: Reply
+    ) -> None:
+        self.tenant = tenant
+        self.reply = reply
+        self.streams: list[GenerationStream] = []
         self._receive = receive
         self._all = all_running
         self._limit_s = limit_s

@@ -52,6 +52,11 @@ class GatewayMetrics:
         self.expired_streams = Counter(
             "ryz_gateway_expired_streams", "Parked streams that nobody came back to.", registry=registry
         )
+        self.slow_readers = Counter(
+            "ryz_gateway_slow_readers",
+            "Answers cut off because they were not read or took too much memory.",
+            registry=registry,
+        )
         self.cancelled = Counter(
             "ryz_gateway_cancelled", "Requests whose caller left before the end.", registry=registry
         )

@@ -7,9 +7,10 @@ record, the leader says the same answer again and stores nothing.
 from services.gateway.call import Call
 from services.gateway.exchange import Running
 from services.gateway.note import answer_id, read_note, writer_of
-from services.gateway.respond import Envelope, chat_body, completion_body
+from services.gateway.respond import Envelope
 from services.gateway.route import Context, Exchange
 from services.gateway.stream import STREAM_HEADER, leaving, send_events
+from services.gateway.whole import encoded
 from shared.client.attach import Attachment, attach
 
 REPLAYED = (b"idempotent-replayed", b"true")
@@ -54,8 +55,8 @@ class Repeats:
             envelope = Envelope(
                 answer_id(note.kind, request.request_id), note.created_s, call.model, call.session_id
             )
-            shape = chat_body if note.kind == "chat" else completion_body
-            await reply.whole(200, shape(envelope, [part], logprobs=call.logprobs), outcome.headers())
+            logprobs = request.sampling.logprobs
+            await reply.whole(200, await encoded(note.kind, envelope, [part], logprobs), outcome.headers())
         return True
 
     async def _find(self, call: Call, tenant: str, timeout_s: float) -> Attachment | None:

@@ -62,16 +62,16 @@ def session_of(outcome: SessionOutcome) -> dict[str, Any]:
     return told
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Log probabilities as the chat route writes them."""
-    return {
-        "content": [
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> msgspec.Raw:
+    """Log probabilities as the chat route writes them, encoded: as objects they take ten times as much."""
+    content = b",".join(
+        msgspec.json.encode(
             _chat_token(entry.token, entry.logprob)
             | {"top_logprobs": [_chat_token(top.token, top.logprob) for top in entry.top]}
-            for entry in entries
-        ],
-        "refusal": None,
-    }
+        )
+        for entry in entries
+    )
+    return msgspec.Raw(b'{"content":[' + content + b'],"refusal":null}')
 
 
 def _chat_token(token: str, logprob: float) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.traces import trace_id
 
+DEADLINE_MARGIN_S = 2.0  # the generations' own deadline is to come first
+
 log = structlog.get_logger(__name__)
 
 
@@ -105,7 +107,9 @@ class Route(ABC):
             reply.status = 499
             self.context.metrics.cancelled.inc()
         except StreamLeft:
-            await reply.end()  # without an error and without `[DONE]`: its client goes on with it elsewhere
+            with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
+                async with asyncio.timeout(LINGER_S):
+                    await reply.end()  # no error and no `[DONE]`: its client goes on with it elsewhere
         except Exception as error:
             with suppress(TimeoutError):  # a caller that does not read holds no place for long
                 async with asyncio.timeout(2 * LINGER_S):
@@ -129,6 +133,16 @@ class Route(ABC):
         self.context.places.take(exchange.tenant, count)
         exchange.places += count
 
+    def running(self, exchange: Exchange, timeout_s: float) -> Running:
+        """The part of a request in which it may be ended early; its generations have `timeout_s`."""
+        return Running(
+            exchange.receive,
+            self.context.running,
+            timeout_s + DEADLINE_MARGIN_S,
+            exchange.tenant,
+            exchange.reply,
+        )
+
     async def _fail(self, exchange: Exchange, error: Exception) -> None:
         """Answers with the error: as a status if there is still one to choose, else as an event."""
         if isinstance(error, Cancelled) and error.data.get("reason") == "attached_elsewhere":
@@ -138,6 +152,8 @@ class Route(ABC):
             log.error("request failed", request_id=exchange.request_id, route=self.path, exc_info=error)
         if reply.started:
             self.context.metrics.failed_stream(answer.code)
+            if not reply.streamed:
+                return  # the rest of a whole answer cannot be an error: the connection is closed on it
             with suppress(TimeoutError):  # a caller that does not read: the connection is closed on it
                 async with asyncio.timeout(LINGER_S):
                     await reply.part(error_event(answer), more=False)

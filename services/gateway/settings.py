@@ -69,7 +69,27 @@ class GatewaySettings(CommonSettings, HttpLimits):
         default=512 * 2**20,
         ge=2**20,
         le=2**40,
-        description="Bytes of bodies, and of whole answers that wait for their readers, at the same time.",
+        description="Bytes of bodies that are on their way or whose requests run.",
+    )
+    max_unread_bytes: int = Field(
+        default=512 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Memory of answers that wait for their readers or for their ends; beyond it the largest "
+        "are cut off.",
+    )
+    write_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="How long a reader may take over the next 64 KiB of an answer before it is cut off.",
+    )
+    max_answer_entries: int = Field(
+        default=524_288,
+        ge=1024,
+        le=2**31,
+        description="The most that a request may ask for: choices times tokens of each, times the log "
+        "probabilities at each token and one more.",
     )
     max_concurrent: int = Field(
         default=1024, ge=1, le=1_000_000, description="Generations that may run at the same time."

@@ -15,7 +15,7 @@ from services.gateway.limits import ClientDisconnected
 from services.gateway.parking import Parking, StreamLeft
 from services.gateway.sources import Piece, Source, source_of
 from shared.client import GenerationStream
-from shared.errors import Unavailable
+from shared.errors import Cancelled, Overloaded, Unavailable
 
 STREAM_HEADER = b"x-stream-id"
 _HEADERS: Headers = [
@@ -30,17 +30,22 @@ async def leaving(
 ) -> AsyncIterator[None]:
     """Opens the stream, and on the way out cancels it if it still runs, unless its client may come back.
 
-    Raises `StreamLeft` in place of what ended the request when the gateway stops and leaves the stream.
+    Raises `StreamLeft` in place of what ended the request when the stream goes on and its client is not gone:
+    the gateway stops, or the client did not read.
     """
     async with AsyncExitStack() as owner:
         await owner.enter_async_context(stream)
+        running.streams.append(stream)
         try:
             yield
         except asyncio.CancelledError:
             may_return = grace_s > 0 and reply.started and not stream.finished  # started: it knows the id
-            if may_return and isinstance(running.reason, ClientDisconnected):
+            slow = isinstance(running.reason, Cancelled | Overloaded)  # it does not read, so it is cut off
+            if may_return and (slow or isinstance(running.reason, ClientDisconnected)):
                 if parking.hold(stream, grace_s):
                     owner.pop_all()
+                    if slow:
+                        raise StreamLeft from None
             elif may_return and isinstance(running.reason, Unavailable):
                 parking.leave(stream)
                 owner.pop_all()

@@ -9,10 +9,8 @@ import time
 from urllib.parse import parse_qs
 
 from services.gateway.chunks import Resumed
-from services.gateway.completions import DEADLINE_MARGIN_S
 from services.gateway.errors import HttpRefusal
 from services.gateway.event_ids import NOTHING_YET, EventId, parse_event_id
-from services.gateway.exchange import Running
 from services.gateway.note import Note, read_note, request_id_of, writer_of
 from services.gateway.route import Context, Exchange, Route
 from services.gateway.sessions import stream_grace_s, time_limit_s
@@ -49,7 +47,7 @@ class StreamRoute(Route):
             exchange.headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
         )
         self.take_places(exchange, 1)
-        async with Running(exchange.receive, context.running, timeout_s + DEADLINE_MARGIN_S) as running:
+        async with self.running(exchange, timeout_s) as running:
             found = await self._attach(exchange, last, timeout_s)
             context.metrics.attached.inc()
             note = read_note(found.request.note)

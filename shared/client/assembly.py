@@ -12,7 +12,8 @@ from shared.client.commands import NOTHING, AskResend, AssemblyStats, Command, C
 from shared.client.offers import Offers
 from shared.client.order import FrameOrder
 from shared.client.settings import ClientSettings
-from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RyzError, from_code
+from shared.client.weights import weight_of
+from shared.errors import Cancelled, DeadlineExceeded, GroupLost, RequestTooLarge, RyzError, from_code
 from shared.messages import (
     Accepted,
     AnyFrame,
@@ -32,7 +33,8 @@ PASSING = frozenset({"unavailable", "overloaded", "model_not_found"})
 class Assembly:
     """One request from its first publish to its end.
 
-    ready: the `Tokens` frames in order, for the reader to take away; at most `max_ready`.
+    ready: the `Tokens` frames in order, for the reader to `take_ready`; at most `max_ready`.
+    unread: about how many bytes of memory they take; at most `ClientSettings.max_buffered_bytes`.
     error: why it ended; None with `finished`: it ended well, and `usage` is set, and `session`
         if it was a turn of one.
     group, accepted: of the attempt that counts. interruptions: see `Attempts`.
@@ -41,7 +43,7 @@ class Assembly:
     __slots__ = (
         "_attempts", "_budget", "_deadline", "_fenced", "_instance", "_offers", "_order", "_reach",
         "_settings", "_stats", "accepted", "error", "finished", "group", "max_ready", "ready", "request_id",
-        "session", "usage",
+        "session", "unread", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,7 @@ class Assembly:
         self.group = ""
         self.max_ready = max_ready
         self.ready: deque[Tokens] = deque()
+        self.unread = 0
         self.finished = False
         self.error: RyzError | None = None
         self.usage = Usage()
@@ -110,6 +113,17 @@ class Assembly:
     def has_gap(self) -> bool:
         """Frames are held back because one before them is missing."""
         return self._order.num_held > 0
+
+    @property
+    def behind(self) -> float:
+        """How much of what may wait for the reader waits, from 0 to 1."""
+        return max(len(self.ready) / self.max_ready, self.unread / self._settings.max_buffered_bytes)
+
+    def take_ready(self) -> Tokens:
+        """The first frame that the reader has not taken; there is one."""
+        frame = self.ready.popleft()
+        self.unread = self.unread - weight_of(frame) if self.ready else 0
+        return frame
 
     def adopt(self, group: str, instance_id: str, first_seq: int, reach: int) -> Commands:
         """The request runs already, and was somebody else's: its frames from `first_seq` on are asked for.
@@ -290,8 +304,22 @@ class Assembly:
                 "or raise RYZ_CLIENT_MAX_BUFFERED_FRAMES",
                 reason="slow_reader",
             )
+        if self.unread > self._settings.max_buffered_bytes and not self.finished:
+            return self._burst()
         self._order.whole()
         return NOTHING
+
+    def _burst(self) -> Commands:
+        """The answer takes more memory than one may."""
+        self._fail(
+            RequestTooLarge(
+                f"the unread answer to request {self.request_id} takes more than "
+                f"{self._settings.max_buffered_bytes} bytes (RYZ_CLIENT_MAX_BUFFERED_BYTES); ask for fewer "
+                "tokens, choices or log probabilities, or stream it and read faster",
+                reason="answer_bytes",
+            )
+        )
+        return (SendCancel(self.group, self._attempts.number, self._instance),)
 
     def _take(self, frame: Accepted | Tokens | Done, now: float) -> None:
         self._order.advance(frame.seq)
@@ -300,6 +328,7 @@ class Assembly:
             if pause_s:
                 self._stats.observe_pause(pause_s)
             self.ready.append(frame)
+            self.unread += weight_of(frame)
         elif isinstance(frame, Accepted):
             self.accepted = frame
             self._instance = frame.instance_id or self._instance

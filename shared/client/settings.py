@@ -39,6 +39,12 @@ class ClientSettings(BaseSettings):
     max_buffered_frames: int = Field(
         default=1024, ge=1, description="Frames that wait for a slow reader before its request is cancelled."
     )
+    max_buffered_bytes: int = Field(
+        default=96 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Memory that one request's unread frames may take; beyond it the request is cancelled.",
+    )
     max_open_requests: int = Field(default=16_384, ge=1, description="Requests at the same time.")
     tick_s: float = Field(
         default=0.01, gt=0, le=1, description="How exactly deadlines and timeouts are kept."

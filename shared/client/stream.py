@@ -91,6 +91,16 @@ class GenerationStream:
         return self.assembly.session
 
     @property
+    def unread(self) -> int:
+        """About how many bytes of memory the frames take that were not read."""
+        return self.assembly.unread
+
+    @property
+    def behind(self) -> float:
+        """How far the reader is behind, from 0 to 1, where the request is cancelled."""
+        return self.assembly.behind
+
+    @property
     def finished(self) -> bool:
         """The end has arrived, read or not."""
         return self.assembly.finished
@@ -120,7 +130,7 @@ class GenerationStream:
             if assembly.finished:
                 return None
             await self._wait()
-        return assembly.ready.popleft()
+        return assembly.take_ready()
 
     async def frames(self) -> AsyncIterator[Tokens]:
         """Iterates over whole frames, numbers included; raises like the iteration over deltas."""
@@ -149,6 +159,8 @@ class GenerationStream:
         if assembly.error is not None:
             raise assembly.error
         choices = gather(assembly.ready, self.request.sampling.n)
+        assembly.ready.clear()
+        assembly.unread = 0
         return Completion(
             self.request_id, self.session_id, self.group, choices, assembly.usage, assembly.session
         )
