@@ -27,7 +27,7 @@ async def ask(stack: AsyncExitStack, gateway: Gateway, headers: str = "", **fiel
     stack.callback(writer.close)  # holds the writer, which ends with its last reference
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     body = json.dumps({"messages": MESSAGES, **fields}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{headers}Content-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
 
