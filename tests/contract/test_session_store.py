@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.records import Cursor
+from services.kvstate.domain.records import Cursor, Entry, make_entry
 from services.kvstate.memory_store import MemoryStore
 from services.kvstate.store import Fate, PinOutcome, SessionStore
 from shared.codec import decode
-from shared.messages import SessionRecord
+from shared.messages import SessionRecord, TurnMark
 from tests.servers import GuardedRedis
 from tests.session_store_kit import (
+    TTL_MS,
     MakeStore,
     entry,
     make_store,
@@ -242,3 +243,21 @@ async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> No
     places = [(tenant, name) for name in ("kept", "deleted", "never")]
     assert await store.fates(places) == [Fate(True, False), Fate(False, True), Fate(False, False)]
     assert await store.fates([]) == []
+
+
+async def test_a_later_record_that_was_made_without_the_stored_turn_is_stale(
+    store: SessionStore, tenant: str
+) -> None:
+    def turn(version: int, *requests: str, replaces: str = "") -> Entry:
+        marks = [TurnMark(request_id=name, version=version, size=2, replaces=replaces) for name in requests]
+        made = SessionRecord(
+            session_id="s", tenant=tenant, model="m", version=version, last_request=requests[-1], recent=marks
+        )
+        return make_entry(made, now_ms(), TTL_MS)
+
+    assert await put(store, [turn(1, "a")]) == [True]
+    assert await put(store, [turn(2, "b"), turn(3, "b", "c")]) == [False, False]
+    assert await put(store, [turn(2, "a", "b"), turn(4, "a", "b", "c", "d")]) == [True, True]
+    assert await put(store, [turn(5, "e", replaces="d")]) == [True]
+    assert await put(store, [entry(tenant, "s", 6)]) == [True]  # one without turns, as an import makes it
+    assert await put(store, [turn(7, "x")]) == [True]  # and what follows it
