@@ -68,6 +68,13 @@ def test_nobody_is_displaced_in_turn_by_whom_he_displaced(newcomer: Waiter, wait
         assert newcomer.request_id not in displaced_by(again, left, again.places)
 
 
+def test_a_request_of_several_places_displaces_no_more_than_it_needs() -> None:
+    large, small = Waiter("large", "b", 0, 4, 0.0), Waiter("small", "b", 0, 1, 1.0)
+    newcomer = Waiter("n", "c", 0, 3, 9.0)
+    assert displaced_by(newcomer, [large, small], 3) == ["large"]
+    assert displaced_by(large, [small, newcomer], 4) == []
+
+
 def test_the_lowest_then_the_greediest_then_the_newest_goes() -> None:
     waiting = [
         Waiter("high", "a", 2, 1, 1.0),

@@ -30,16 +30,25 @@ def displaced_by(newcomer: Waiter, waiting: Iterable[Waiter], missing: int) -> l
 
     First those of lower priority: of the lowest, of the tenant that holds most places, the newest. Then,
     while the newcomer's tenant stays within its share, the newest of the tenant that holds most above it.
-    Shares are equal among the tenants that wait. Nobody is displaced by a lower priority, and since a tenant
-    within its share is not displaced by an equal one, two cannot displace each other in turn.
+    Shares are equal among the tenants that wait. No request is displaced by one of lower priority, and none
+    displaces an equal one that could displace it in turn: with several places each, shares move that far.
     """
+    queue = list(waiting)
+    gone = _chosen(newcomer, queue, missing)
+    left = [waiter for waiter in queue if waiter.request_id not in gone] + [newcomer]
+    equals = [w for w in queue if w.request_id in gone and w.priority == newcomer.priority]
+    in_turn = any(newcomer.request_id in _chosen(equal, left, equal.places) for equal in equals)
+    return [] if in_turn else gone
+
+
+def _chosen(newcomer: Waiter, waiting: list[Waiter], missing: int) -> list[str]:
     held: Counter[str] = Counter()
     candidates: list[Waiter] = []
     for waiter in waiting:
         held[waiter.tenant] += waiter.places
         if not waiter.firm and waiter.priority <= newcomer.priority:
             candidates.append(waiter)
-    gone: list[str] = []
+    gone: list[Waiter] = []
     while missing > 0:
         victim = _next(newcomer, candidates, held)
         if victim is None:
@@ -47,8 +56,12 @@ def displaced_by(newcomer: Waiter, waiting: Iterable[Waiter], missing: int) -> l
         candidates.remove(victim)
         held[victim.tenant] -= victim.places
         missing -= victim.places
-        gone.append(victim.request_id)
-    return gone
+        gone.append(victim)
+    for victim in [waiter for waiter in gone if waiter.priority == newcomer.priority]:
+        if missing + victim.places <= 0:  # those that came after it free enough
+            missing += victim.places
+            gone.remove(victim)
+    return [victim.request_id for victim in gone]
 
 
 def _next(newcomer: Waiter, candidates: list[Waiter], held: Counter[str]) -> Waiter | None:
