@@ -5,7 +5,6 @@ written. A streamed answer of one generation can be resumed: it is left with a n
 connection for a while.
 """
 
-import asyncio
 import time
 from contextlib import AsyncExitStack
 from typing import Literal
@@ -24,7 +23,7 @@ from services.gateway.respond import Envelope
 from services.gateway.route import Context, Exchange, Route, body_party
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.sessions import RawHeaders, stream_grace_s, time_limit_s
-from services.gateway.stream import STREAM_HEADER, leaving, send_events
+from services.gateway.stream import STREAM_HEADER, confirm, leaving, send_events
 from services.gateway.whole import encoded
 from shared.client import GenerationStream
 from shared.errors import InvalidRequest
@@ -65,7 +64,8 @@ class CompletionRoute(Route):
         )
         if call.unknown_fields:
             context.metrics.unknown_fields.inc(call.unknown_fields)
-        self.take_places(exchange, len(call.requests) - 1)
+        if len(call.requests) > 1:
+            self.take_places(exchange, len(call.requests) - 1)
         if call.session_id:
             exchange.reply.headers.append((b"x-session-id", call.session_id.encode()))
         async with self.running(exchange, timeout_s) as running:
@@ -167,8 +167,7 @@ class CompletionRoute(Route):
         logprobs = call.requests[0].sampling.logprobs
         body = await encoded(self._kind, self._envelope(call, note), parts, logprobs)
         del parts  # while a slow reader takes the body
-        await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
-        await streams[0].confirm()
+        await confirm(streams[0])
         await exchange.reply.whole(200, body, exchange.outcome.headers())
 
     async def _stream_several(self, exchange: Exchange, call: Call, streams: list[GenerationStream]) -> None:

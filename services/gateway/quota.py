@@ -40,6 +40,8 @@ class Quota:
     def check(self, tenant: str, count: int = 1) -> None:
         """Raises what `take` would raise, and takes none."""
         held = self._by_tenant.get(tenant, 0)
+        if held + count <= self.tenant_limit and self.taken + count <= self.limit:
+            return
         if held + count > self.tenant_limit < self.limit:
             raise RateLimited(
                 f"{tenant!r} has {held} {self._what} at this gateway and may have {self.tenant_limit} of its "
@@ -47,12 +49,11 @@ class Quota:
                 reason=f"tenant_{self._reason}",
                 retry_after_s=RETRY_AFTER_S,
             )
-        if self.taken + count > self.limit:
-            raise Overloaded(
-                f"this gateway has {self.taken} {self._what} and may have {self.limit}; retry in a moment",
-                reason=self._reason,
-                retry_after_s=RETRY_AFTER_S,
-            )
+        raise Overloaded(
+            f"this gateway has {self.taken} {self._what} and may have {self.limit}; retry in a moment",
+            reason=self._reason,
+            retry_after_s=RETRY_AFTER_S,
+        )
 
     def take(self, tenant: str, count: int = 1) -> None:
         """Takes `count` for a tenant, to be given back with `free`.
@@ -61,8 +62,11 @@ class Quota:
             RateLimited: the tenant has its share.
             Overloaded: there are not so many left.
         """
-        self.check(tenant, count)
-        self.take_over(tenant, count)
+        held = self._by_tenant.get(tenant, 0) + count
+        if held > self.tenant_limit or self.taken + count > self.limit:
+            self.check(tenant, count)
+        self.taken += count
+        self._by_tenant[tenant] = held
 
     def take_over(self, tenant: str, count: int = 1) -> None:
         """Takes them from another holder that frees them in a moment; there may be none left until then."""

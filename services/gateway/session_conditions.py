@@ -60,6 +60,8 @@ def _flag(headers: RawHeaders, in_body: bool | None) -> bool | None:
 
 def _version(headers: RawHeaders) -> int:
     """The version that the session must have; 0: there must be none; -1: any will do."""
+    if b"if-match" not in headers and b"if-none-match" not in headers:
+        return -1
     raw = headers.get(b"if-match", b"").strip()
     if headers.get(b"if-none-match", b"").strip() == b"*" and not raw:
         return 0

@@ -85,9 +85,15 @@ async def send_events(
     # who named no session gets no event about one
     told = outcome.session if asked is not None and asked.given else None
     last = writer.closing(outcome.usages, last_seq, told)
-    await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
-    await streams[0].confirm()
+    await confirm(streams[0])
     await reply.part(data + last, more=False)
+
+
+async def confirm(stream: GenerationStream) -> None:
+    """Says that the caller of a turn is there, if it is."""
+    if stream.request.confirms:
+        await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
+        await stream.confirm()
 
 
 async def _send(

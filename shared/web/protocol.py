@@ -124,7 +124,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
-        cycle = self._last_cycle()
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle and not cycle.response_complete and len(self.pipeline) >= self._limits.http_max_pipelined:
             self._fail(faults.too_many_pipelined(self._limits))
         self._num_messages += 1
@@ -257,7 +257,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._over = True
         self._hold(0)
         self._gate.stats.refused_requests[fault.code] += 1
-        cycle = self._last_cycle()
+        cycle: RequestResponseCycle | None = self.cycle
         if cycle and self._in_message and not self._in_headers:
             answerable = not self.pipeline and not cycle.response_started
             cycle.disconnected = True
@@ -292,14 +292,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._gate.partial_bytes += count - self._held
             self._held = count
 
-    def _last_cycle(self) -> RequestResponseCycle | None:
-        return self.cycle  # None before the first request, whatever its annotation says
-
     def _settle(self) -> None:
         """Puts the connection where what it waits for has its deadline."""
         if self._over:
             return
-        gate, cycle = self._gate, self._last_cycle()
+        gate = self._gate
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         waiting: Waiting | None
         if self.flow.read_paused:
             waiting = None  # we are late, not the client

@@ -62,7 +62,7 @@ def test_a_step_has_one_request_on_trial_or_none_and_answers_are_the_same(made: 
     for number, (length, _, choices) in enumerate(made):
         if choices == 1:
             assert run.outputs[f"r{number}"] == alone(prompt(number, length), 12, 0)
-    assert not run.scheduler.trials
+    assert not run.scheduler.trials.sequences
 
 
 def test_others_go_on_by_turns_while_one_is_on_trial() -> None:

@@ -80,9 +80,10 @@ class Admission:
 
         rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
         """
-        queues, passed = self._queues, Counter[str]()
+        queues = self._queues
         if not queues.waiting:
             return
+        passed = Counter[str]()
         ahead = sum(s.remaining for s in prefilling)
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while passed.total() < MAX_HELD_BACK and len(queues.running) < self._limits.max_running:

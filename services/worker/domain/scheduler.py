@@ -146,7 +146,7 @@ class Scheduler:
         draft = _Draft()
         store = self.write_behind.take(self.blocks)  # before any block may go to somebody else
         self.admission.make_way()
-        if not self.trials:
+        if not self.trials.sequences:
             self._plan_mixed(draft)
         else:
             self._plan_in_turns(draft)
@@ -172,7 +172,7 @@ class Scheduler:
         num_decodes = len(draft.slices)
         rest = self._pace.chunk(self.limits.token_budget - num_decodes, num_decodes)
         self.admission.admit(prefilling, rest)
-        if self.trials:
+        if self.trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self.trials.is_on(sequence)]
         for sequence, count in share_budget(prefilling, rest):
             self._plan_slice(draft, sequence, count)
@@ -240,7 +240,7 @@ class Scheduler:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
         sampled = iter(result.sampled)
         advances: list[Advance] = []
-        num_tokens, on_trial = 0, bool(self.trials)
+        num_tokens, on_trial = 0, bool(self.trials.sequences)
         for sequence, seq_id, count, samples in parts:
             num_tokens += count
             if sequence.seq_id == seq_id:
@@ -300,7 +300,7 @@ class Scheduler:
         """One token of each sequence that has no more to compute; returns the others."""
         prefilling, index, running = [], 0, self.running
         slices, parts = draft.slices, draft.parts
-        trials = self.trials if self.trials else None
+        trials = self.trials if self.trials.sequences else None
         while index < len(running):
             sequence = running[index]
             index += 1

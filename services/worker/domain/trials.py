@@ -12,35 +12,33 @@ TRIAL_TOKENS = 4  # beyond those that its caller has: what the fatal step, and o
 
 
 class Trials:
-    """The sequences of one scheduler that are on trial; almost always there is none."""
+    """The sequences of one scheduler that are on trial; almost always there is none.
+
+    sequences: to be read only; every step looks whether there are any.
+    """
 
     def __init__(self) -> None:
-        self._sequences: set[Sequence] = set()
+        self.sequences: set[Sequence] = set()
         self._had_turn = False  # the last step was one of them; the others are next
-
-    def __bool__(self) -> bool:
-        return bool(self._sequences)
 
     def add(self, sequence: Sequence) -> None:
         """Takes note of a sequence that comes to the scheduler."""
         if sequence.trial_tokens:
-            self._sequences.add(sequence)
+            self.sequences.add(sequence)
 
     def is_on(self, sequence: Sequence) -> bool:
         """Whether that sequence is on trial."""
-        return bool(self._sequences) and sequence in self._sequences
+        return bool(self.sequences) and sequence in self.sequences
 
     def others_first(self) -> bool:
         """Whether the next step is that of the others; forgets those on trial that ended or were cleared."""
-        self._sequences = {
-            one for one in self._sequences if one.phase is not Phase.ENDED and one.trial_tokens
-        }
-        others_first, self._had_turn = self._had_turn or not self._sequences, False
+        self.sequences = {one for one in self.sequences if one.phase is not Phase.ENDED and one.trial_tokens}
+        others_first, self._had_turn = self._had_turn or not self.sequences, False
         return others_first
 
     def choose(self, running: list[Sequence]) -> list[Sequence]:
         """The sequences of the first request in order that is on trial and can be computed now."""
-        able = [one for one in running if one in self._sequences and not one.fetching]
+        able = [one for one in running if one in self.sequences and not one.fetching]
         chosen = [one for one in able if one.request_id == able[0].request_id]
         self._had_turn = bool(chosen)
         return chosen

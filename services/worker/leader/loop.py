@@ -155,7 +155,7 @@ class EngineLoop:
     def _has_place(self) -> bool:
         """Whether a step may be submitted before those that were are done."""
         steps, scheduler = self._steps, self._generations.scheduler
-        if steps and scheduler is not None and scheduler.trials:
+        if steps and scheduler is not None and scheduler.trials.sequences:
             return False  # which step an engine died in has to be known
         return not steps or (len(steps) <= self._run_ahead and steps[-1].num_tokens <= RUN_AHEAD_TOKENS)
 
