@@ -1,5 +1,6 @@
 """Reads a request off a bus message: checks it, and finds out whom to tell when it cannot be used."""
 
+import re
 import sys
 from collections.abc import Mapping
 from re import compile as regex
@@ -19,6 +20,7 @@ from shared.messages.base import ID_PATTERN, MAX_ATTEMPT
 from shared.subjects import HEADER_TIMEOUT, caller_of
 from shared.telemetry.traces import carry
 
+_MILLISECONDS = re.compile(r"-?[0-9]{1,15}")
 MAX_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 _REQUEST_ID = regex(ID_PATTERN)
 _BYTES_PER_TOKEN = 4  # of English text, about
@@ -124,10 +126,7 @@ def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
     text = headers.get(HEADER_TIMEOUT)
     if text is None:
         return None
-    try:
-        left_ms = int(text)
-    except ValueError:
-        left_ms = MAX_TIMEOUT_MS + 1
+    left_ms = int(text) if _MILLISECONDS.fullmatch(text) else MAX_TIMEOUT_MS + 1
     if left_ms > MAX_TIMEOUT_MS:
         raise InvalidRequest(
             f"header {HEADER_TIMEOUT}: {text[:32]!r} is no whole number up to {MAX_TIMEOUT_MS}",

@@ -1,7 +1,7 @@
 """One nats-py connection with our hooks: direct delivery, counted errors, reconnecting with back-off.
 
-It reaches into three methods of nats-py's client that its releases have kept for years (`_process_msg`,
-`_process_pong`, `_flush_pending`); the tests of the bus fail if a new release changes them.
+It reaches into nats-py's client where its releases have been the same for years (`_process_msg`,
+`_process_pong`, `_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
 """
 
 import asyncio
@@ -20,11 +20,13 @@ from shared.address import check_address
 from shared.bus.accounts import inbox_prefix, user_of
 from shared.bus.api import Message
 from shared.bus.delivery import BusStats
+from shared.bus.parser import BrokerParser
 from shared.bus.transport import BoundedTransport
 
 CONNECT_TIMEOUT_S = 2
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
 NO_RESPONDERS = "503"
+MAX_HEADER_BYTES = 8192
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
 
@@ -51,12 +53,16 @@ class Backoff:
 
 
 def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
-    """The headers of a message, and the broker's status code; that one is empty for messages of clients."""
-    first, *lines = raw.decode("utf-8", "replace").split("\r\n")
+    """The headers of a message, and the broker's status code; that one is empty for messages of clients.
+
+    Those are left out that cannot be sent on as they came: with control characters, or bytes that are no
+    text. Of a message with more than `MAX_HEADER_BYTES` of them there are none.
+    """
+    first, *lines = raw[:MAX_HEADER_BYTES].decode("utf-8", "replace").split("\r\n")
     headers = {}
-    for line in lines:
+    for line in lines if len(raw) <= MAX_HEADER_BYTES else ():
         name, colon, value = line.partition(":")
-        if colon:
+        if colon and line.isprintable() and "\ufffd" not in line:
             headers[name.strip()] = value.strip()
     return headers, first.removeprefix("NATS/1.0").strip()[:3]
 
@@ -110,6 +116,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__()
         self._address = address
+        self._ps = BrokerParser(self)  # type: ignore[assignment, unused-ignore]
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
         self._refusals = 0
         self.refused = asyncio.Event()  # the broker does not know this user with this password
@@ -180,11 +187,13 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         sink = self._sinks.get(sid)
         if sink is None:
             return
+        # clients may put any bytes into subjects; what is no text can be answered nowhere
+        place, answer = subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")
         if not headers:
-            sink(Message(subject.decode(), data, reply.decode()))
+            sink(Message(place, data, answer))
             return
         parsed, status = parse_headers(headers)
-        sink(Message(subject.decode(), data, reply.decode(), parsed, not data and status == NO_RESPONDERS))
+        sink(Message(place, data, answer, parsed, not data and status == NO_RESPONDERS))
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> Any:
         # nats-py would go on in the clear, password included

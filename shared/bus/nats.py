@@ -161,7 +161,7 @@ class NatsBus:
             check_subject(reply)
         size = len(data)
         if headers:
-            size += 12 + sum(len(key) + len(value) + 4 for key, value in headers.items())
+            size += 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
         connection = self._connection
         check_size(subject, size, connection.max_payload)
         if not self.connected:

@@ -6,14 +6,18 @@ from shared.bus.accounts import in_inbox
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 from shared.subjects import PREFIX, Caller
 
+MAX_SUBJECT_BYTES = 1900  # two of them and numbers fit into a line of the broker's protocol, 4 KiB
 _PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
 _PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
 
 def check_subject(subject: str) -> None:
-    """Raises `InvalidRequest` unless one can publish there: tokens and dots, no wildcard, no space."""
-    if not _PLAIN.fullmatch(subject):
-        raise InvalidRequest(f"{subject!r} is no subject that one can publish to", param="subject")
+    """Raises `InvalidRequest` unless one can publish there: tokens and dots, no wildcard, no space.
+
+    One that is too long would have the broker close the connection of who publishes.
+    """
+    if not (_PLAIN.fullmatch(subject) and _is_short(subject)):
+        raise InvalidRequest(f"{subject[:100]!r} is no subject that one can publish to", param="subject")
 
 
 def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
@@ -23,7 +27,12 @@ def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
     """
     if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
         return False
-    return _PLAIN.fullmatch(reply_to) is not None
+    return _PLAIN.fullmatch(reply_to) is not None and _is_short(reply_to)
+
+
+def _is_short(subject: str) -> bool:
+    length = len(subject)  # a character has four bytes at most
+    return length * 4 <= MAX_SUBJECT_BYTES or len(subject.encode()) <= MAX_SUBJECT_BYTES
 
 
 def check_pattern(pattern: str) -> None:

@@ -5,6 +5,7 @@ task. Every request that is accepted ends in `Generations`.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,10 @@ from shared.messages import GenerateRequest, KVSource, Route, Work
 from shared.subjects import HEADER_TIMEOUT
 
 log = structlog.get_logger(__name__)
+
+_MILLISECONDS = re.compile(
+    r"-?[0-9]{1,15}"
+)  # a router's answer to a deadline that has passed may be negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +267,12 @@ class Intake:
         text = headers.get(HEADER_TIMEOUT)
         if text is None:
             return self._limits.max_request_s
-        try:
-            return min(int(text) / 1000, self._limits.max_request_s)
-        except ValueError:
+        if not _MILLISECONDS.fullmatch(text):
             raise InvalidRequest(
                 f"the header {HEADER_TIMEOUT} must be a number of milliseconds, got {text[:40]!r}",
                 param=HEADER_TIMEOUT,
-            ) from None
+            )
+        return min(int(text) / 1000, self._limits.max_request_s)
 
 
 def _bare_request(data: bytes) -> GenerateRequest | None:
