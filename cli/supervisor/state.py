@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import fail
-from cli.supervisor.private import make_private_dir, make_state_dir, write_private
+from cli.supervisor.private import ForeignFileError, make_private_dir, make_state_dir, read_own, write_private
 from shared.redact import redact
 
 DEFAULT_DIR = Path(".ryz")
@@ -128,10 +128,15 @@ class StateDir:
         self._lock = None
 
     def read(self) -> StackState | None:
-        """The stack that runs now, if any; a file that a killed supervisor left does not count."""
+        """The stack that runs now, if any; a file that a killed supervisor left does not count.
+
+        Fails if another user wrote it: keys would be sent to the address in it, and its process ended.
+        """
         try:
-            raw = json.loads(self._file.read_text())
+            raw = json.loads(read_own(self._file))
             state = StackState(**{**raw, "services": [ServiceState(**one) for one in raw["services"]]})
+        except ForeignFileError:
+            fail(f"{self._file} is not this user's: run this as its owner, or name another `--state-dir`.")
         except (OSError, ValueError, TypeError, KeyError):
             return None
         began = start_time(state.pid)

@@ -330,12 +330,26 @@ async def test_priority_is_clamped(tmp_path: Path, allowed: int, got: int) -> No
         assert priorities["low"] == -5
 
 
+async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
+    request = both.a.ask("copied", sampling={"max_tokens": 60, "logprobs": 5})
+    assert isinstance(await both.a.run(request), Done)
+    before = len(both.a.of("copied"))
+    await asyncio.sleep(1.1)  # a router drops copies that come at once
+    for _ in range(5):
+        await both.a.send(request)
+        await asyncio.sleep(0.05)
+    await both.a.barrier()
+    assert before > 10
+    assert len(both.a.of("copied")) - before <= 5
+
+
 async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
     """Services resume what was admitted before, beyond the queue's limit; outside that would be a way in."""
     await both.a.send(both.a.ask("r", attempt=7, sampling={"max_tokens": 200}))
     await until(lambda: bool(both.a.of("r")))
     (generation,) = both.kit.leader._generations.by_id.values()
     assert (generation.request.attempt, generation.outside, generation.resumed) == (7, True, False)
+    assert not any(waiter.firm for waiter in both.kit.leader._intake.places._waiting())
     assert isinstance(await both.a.end_of("r"), Done)
 
 

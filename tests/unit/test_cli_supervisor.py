@@ -324,6 +324,21 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> 
     assert victim.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's files")
+@pytest.mark.parametrize("whose", ["theirs", "a link to ours"])
+def test_the_state_that_another_user_wrote_is_not_believed(tmp_path: Path, whose: str) -> None:
+    ours, theirs = tmp_path / "ours.json", tmp_path / "state" / "up.json"
+    theirs.parent.mkdir()
+    ours.write_text("{}")
+    if whose == "theirs":
+        theirs.write_text("{}")
+        os.chown(theirs, 48_213, 48_213)
+    else:
+        theirs.symlink_to(ours)
+    with pytest.raises(CommandError, match=r"up\.json is not this user's.*--state-dir"):
+        StateDir(theirs.parent).read()
+
+
 def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_its_mode(
     tmp_path: Path,
 ) -> None:

@@ -40,7 +40,8 @@ def held(waiting: list[Waiter], gone: set[str]) -> Counter[str]:
 @given(newcomer=WAITERS, waiting=QUEUES, missing=st.integers(1, 4))
 def test_what_always_holds(newcomer: Waiter, waiting: list[Waiter], missing: int) -> None:
     gone = displaced_by(newcomer, waiting, missing)
-    victims = [waiter for waiter in waiting if waiter.request_id in gone]
+    by_key = {waiter.request_id: waiter for waiter in waiting}
+    victims = [by_key[request_id] for request_id in gone]  # in the order in which they go
     assert len(set(gone)) == len(gone) == len(victims)
     assert not any(victim.firm or victim.priority > newcomer.priority for victim in victims)
     if gone:
@@ -68,11 +69,12 @@ def test_nobody_is_displaced_in_turn_by_whom_he_displaced(newcomer: Waiter, wait
         assert newcomer.request_id not in displaced_by(again, left, again.places)
 
 
-def test_a_request_of_several_places_displaces_no_more_than_it_needs() -> None:
+def test_a_request_of_several_places_displaces_none_that_could_come_back_for_its_own() -> None:
     large, small = Waiter("large", "b", 0, 4, 0.0), Waiter("small", "b", 0, 1, 1.0)
     newcomer = Waiter("n", "c", 0, 3, 9.0)
-    assert displaced_by(newcomer, [large, small], 3) == ["large"]
-    assert displaced_by(large, [small, newcomer], 4) == []
+    assert displaced_by(small, [newcomer], 1) == ["n"]
+    assert displaced_by(newcomer, [large, small], 3) == []
+    assert displaced_by(newcomer, [large], 3) == ["large"]
 
 
 def test_the_lowest_then_the_greediest_then_the_newest_goes() -> None:

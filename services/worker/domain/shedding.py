@@ -48,7 +48,7 @@ def _chosen(newcomer: Waiter, waiting: list[Waiter], missing: int) -> list[str]:
         held[waiter.tenant] += waiter.places
         if not waiter.firm and waiter.priority <= newcomer.priority:
             candidates.append(waiter)
-    gone: list[Waiter] = []
+    gone: list[str] = []
     while missing > 0:
         victim = _next(newcomer, candidates, held)
         if victim is None:
@@ -56,12 +56,8 @@ def _chosen(newcomer: Waiter, waiting: list[Waiter], missing: int) -> list[str]:
         candidates.remove(victim)
         held[victim.tenant] -= victim.places
         missing -= victim.places
-        gone.append(victim)
-    for victim in [waiter for waiter in gone if waiter.priority == newcomer.priority]:
-        if missing + victim.places <= 0:  # those that came after it free enough
-            missing += victim.places
-            gone.remove(victim)
-    return [victim.request_id for victim in gone]
+        gone.append(victim.request_id)
+    return gone
 
 
 def _next(newcomer: Waiter, candidates: list[Waiter], held: Counter[str]) -> Waiter | None:

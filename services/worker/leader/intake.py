@@ -103,7 +103,7 @@ class Intake:
                 self._metrics.bad_messages.labels("work").inc()
                 self._generations.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
             return
-        if not self._is_known(request, work.reply_to):
+        if not self._is_known(request, work):
             self._take(request, work, message.headers)
 
     async def close(self) -> None:
@@ -111,8 +111,11 @@ class Intake:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _is_known(self, request: GenerateRequest, reply_to: str) -> bool:
-        """Sends again what was sent, if this attempt is known; makes way for a newer one."""
+    def _is_known(self, request: GenerateRequest, work: Work) -> bool:
+        """Sends again what was sent, if this attempt is known; makes way for a newer one.
+
+        A service outside gets the first frame alone, and asks for the others (`Resend`), which has a budget.
+        """
         generations = self._generations
         key = request_key(request.tenant, request.request_id)
         known = generations.outbox.attempt(key)
@@ -124,8 +127,9 @@ class Intake:
         self._metrics.duplicates.inc()
         if request.attempt == known:
             first = request.resume.next_seq if request.resume else 0
-            for frame in generations.outbox.resend(key, known, first).frames:
-                generations.publisher.send_untracked(reply_to, frame)
+            frames = generations.outbox.resend(key, known, first).frames
+            for frame in frames[:1] if work.outside else frames:
+                generations.publisher.send_untracked(work.reply_to, frame)
         return True
 
     def _take(self, request: GenerateRequest, work: Work, headers: Mapping[str, str]) -> None:

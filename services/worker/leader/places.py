@@ -95,7 +95,7 @@ def _places(generation: Generation) -> int:
 
 def _is_firm(generation: Generation) -> bool:
     """Whether a request has begun, here or before it came here."""
-    if generation.request.attempt > 0 or generation.first_token_at:
+    if generation.resumed or generation.first_token_at:
         return True
     return generation.started and any(_was_admitted(choice.sequence) for choice in generation.choices)
 
