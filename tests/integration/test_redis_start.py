@@ -4,20 +4,25 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import redis
 
+from cli.supervisor.store import find_redis
 from shared.redis_acl import TEMPLATE
-from tests.servers import ROOT, ServerProcess, find_binary, free_port
+from tests.servers import ROOT, ServerProcess, free_port
 
 SCRIPT = ROOT / "deploy" / "redis-start.sh"
 WORDS = {"RYZ_REDIS_KVSTATE_PASSWORD": "pKvstate1", "RYZ_REDIS_WORKER_PASSWORD": "pWorker2"}
 
 
 def environment(folder: Path, **words: str) -> dict[str, str]:
-    binaries = str(Path(find_binary("redis-server")).parent)
+    binaries = folder / "bin"
+    binaries.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        (binaries / "redis-server").symlink_to(find_redis())
     return {
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "RYZ_REDIS_ACL_TEMPLATE": str(TEMPLATE),
