@@ -20,13 +20,23 @@ def make_state_dir(path: Path) -> None:
         OSError: it cannot be made, or another user could put something else in the place of what is in it.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.stat().st_uid not in {0, os.geteuid()}:
-        raise PermissionError(errno.EPERM, "it belongs to another user")
+    _refuse_others(path)
     if all(entry.name.startswith(_STATE_FILES) for entry in path.iterdir()):
         with suppress(PermissionError):  # root's, and writable
             path.chmod(0o700)
-    if path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        raise PermissionError(errno.EPERM, "every user may replace what is in it")
+
+
+def _refuse_others(path: Path) -> None:
+    """Raises `PermissionError` if another user could put something in the place of the directory.
+
+    That is so if every user may write to a directory on the way to it, unless that has the sticky bit.
+    Owners of directories on the way are trusted: an operator may be root in a user's directory.
+    """
+    if path.stat().st_uid not in {0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, "it belongs to another user")
+    for place in (path, *path.resolve().parents):
+        if place.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, f"every user may replace what is in {place}")
 
 
 def make_private_dir(path: Path) -> None:

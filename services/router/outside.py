@@ -15,8 +15,9 @@ from shared.subjects import Caller
 def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> GenerateRequest:
     """The request as the caller may have it.
 
-    Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements)
-    and `note` (for callers that attach, which none outside may) are dropped.
+    Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements), `note` (for
+    callers that attach, which none outside may) and `crashes` (a suspect is computed alone, which costs
+    the others steps) are dropped.
 
     Raises:
         InvalidRequest: it names another tenant.
@@ -33,6 +34,7 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
         priority=min(request.priority, max_priority),
         kv="auto",
         note=b"",
+        crashes=0,
     )
 
 

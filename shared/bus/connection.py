@@ -119,6 +119,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         self._ps = BrokerParser(self)  # type: ignore[assignment, unused-ignore]
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
         self._refusals = 0
+        self._given_up = False
         self.refused = asyncio.Event()  # the broker does not know this user with this password
         self._bus_stats = stats
         self._backoff = backoff
@@ -256,4 +257,13 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         self._on_up()
 
     async def _gave_up(self) -> None:
+        self._given_up = True
         self._on_down(final=True)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        # what goes wrong in there, or a cancellation, would leave a closed connection without a word of it
+        try:
+            await super()._close(status, do_cbs)
+        finally:
+            if do_cbs and not self._given_up:
+                await self._gave_up()

@@ -7,14 +7,16 @@ leader or a router its connection.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgpack
 
 from shared import codec
+from shared.errors import Unavailable
 from shared.messages import Cancel, Done
 from tests.integration.test_outside_users import A, World, world
+from tests.waiting import until
 
 OWN = f"ryz.v1.tenant.{A.tenant}.{A.user}"
 
@@ -112,6 +114,20 @@ async def test_inboxes_that_are_too_long_break_no_connection(tmp_path: Path) -> 
             )
         await attacker.answered()
         await all_goes_on(place)
+
+
+async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) -> None:
+    async with world(tmp_path) as place:
+        bus = place.gateway
+        for _ in range(6):
+            await until(lambda: bus.connected)
+            await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # past our own checks
+            with suppress(Unavailable):
+                for _ in range(100):
+                    await bus.publish("ryz.v1.cancel", b"x" * 3000)
+                    await asyncio.sleep(0.0005)
+        await until(lambda: bus.connected)
+        await bus.flush()
 
 
 async def test_headers_that_grow_break_no_connection(tmp_path: Path) -> None:

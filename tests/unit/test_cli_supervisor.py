@@ -310,7 +310,8 @@ def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) 
 def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> None:
     place, theirs, victim = tmp_path / "state", 48_213, tmp_path / "victim"
     place.mkdir()
-    victim.mkdir(mode=0o755)
+    victim.mkdir()
+    victim.chmod(0o755)
     if whose == "all of it":
         os.chown(place, theirs, theirs)
     elif whose == "the logs":
@@ -321,6 +322,11 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> 
         os.chown(place / "logs", theirs, theirs, follow_symlinks=False)
     with pytest.raises(CommandError, match=r"belongs to another user.*--state-dir"):
         StateDir(place).acquire()
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(CommandError, match=r"every user may replace what is in .*parent.*--state-dir"):
+        StateDir(parent / "state").acquire()
     assert victim.stat().st_mode & 0o777 == 0o755
 
 
@@ -353,7 +359,7 @@ def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_it
         assert place.stat().st_mode & 0o777 == mode
         assert (place / "logs").stat().st_mode & 0o777 == 0o700
     shared.chmod(0o777)
-    with pytest.raises(CommandError, match="every user may replace what is in it"):
+    with pytest.raises(CommandError, match=r"every user may replace what is in .*shared"):
         StateDir(shared).make()
     shared.chmod(0o1777)
     StateDir(shared).make()
