@@ -55,6 +55,17 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenized(given: str) -> 
         assert tokenizer.lengths == []
 
 
+async def test_more_messages_than_the_context_has_tokens_are_refused_before_they_are_rendered() -> None:
+    model, tokenizer = counting("{{ raise_exception('it was rendered') }}")
+    messages = [ChatMessage(role="user", content="")] * 2049
+    async with Kit(MemoryBus(), model=model) as kit:
+        tokenizer.lengths.clear()
+        failed = await kit.failure(chat("r", messages=messages))
+        assert failed.code == "context_length_exceeded"
+        assert "the prompt has at least 2049" in failed.message
+        assert tokenizer.lengths == []
+
+
 async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
     model, _ = counting(SLOW)
     async with Kit(MemoryBus(), model=model, tokenize_timeout_s=2.0) as kit:

@@ -89,7 +89,10 @@ class Tokenizing:
         tokenizer = self._model.tokenizer
         if request.messages is not None:
             assert self._spelled is not None
-            pieces = self._spelled.render(turn.messages if turn else request.messages, limit_s)
+            messages = turn.messages if turn else request.messages
+            if len(messages) > (holds := self._context_length()):  # each has a token at least
+                raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
+            pieces = self._spelled.render(messages, limit_s)
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
             tokens, param = self._spelled.encode(pieces), "messages"
         elif request.prompt is not None:
