@@ -120,13 +120,13 @@ async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) 
     async with world(tmp_path) as place:
         bus = place.gateway
         for _ in range(6):
-            await until(lambda: bus.connected)
+            await until(lambda: bus.connected, 20)
             await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # past our own checks
             with suppress(Unavailable):
                 for _ in range(100):
                     await bus.publish("ryz.v1.cancel", b"x" * 3000)
                     await asyncio.sleep(0.0005)
-        await until(lambda: bus.connected)
+        await until(lambda: bus.connected, 20)
         await bus.flush()
 
 
