@@ -50,7 +50,7 @@ class Freed(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What somebody has stored now, and bytes times the seconds they were kept so far, which never falls.
+    """What a tenant, or all, have stored now; and bytes times the seconds they were kept so far.
 
     The account of a tenant that has had no blocks for a day begins anew.
     """

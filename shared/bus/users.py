@@ -52,7 +52,7 @@ class BusUsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_users(path: Path) -> BusUsers:
-    """What the file holds; nobody if there is none.
+    """What the file holds; no users if there is none.
 
     Raises:
         InvalidRequest: it cannot be read, or its content is no list of users.

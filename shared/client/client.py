@@ -253,7 +253,7 @@ class InferenceClient:
                 self.stats.ignored += 1
                 if isinstance(frame, Accepted):  # nobody here waits for it any more
                     unwanted = self._errands.tell_cancel(
-                        frame.request_id, frame.group, "nobody waits", instance_id=frame.instance_id
+                        frame.request_id, frame.group, "the caller is gone", instance_id=frame.instance_id
                     )
                     self._spawn(unwanted)
                 continue

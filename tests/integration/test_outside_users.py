@@ -145,7 +145,7 @@ async def both(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | None:
-    """What is sent again; None: nobody answered, which the broker saw to, or the leader."""
+    """What is sent again; None: no answer, because the broker or the leader refused."""
     try:
         answer = await bus.request(subject, codec.encode(resend), timeout_s=0.3)
     except Exception:

@@ -19,6 +19,23 @@ def make() -> Connection:
     )
 
 
+async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[bool] = []
+    connection = make()
+    connection._on_down = lambda *, final: told.append(final)
+
+    async def fails(self: Client, status: int, do_cbs: bool = True) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(Client, "_close", fails)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            await connection._close(Client.CLOSED)
+    assert told == [True]
+
+
 async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:
     connection = make()
     flusher = asyncio.create_task(asyncio.sleep(10))  # it never gets round to it

@@ -29,9 +29,7 @@ from shared.subjects import HEADER_TIMEOUT
 
 log = structlog.get_logger(__name__)
 
-_MILLISECONDS = re.compile(
-    r"-?[0-9]{1,15}"
-)  # a router's answer to a deadline that has passed may be negative
+_MILLISECONDS = re.compile(r"-?[0-9]{1,15}")  # negative: the deadline has passed
 
 
 @dataclass(frozen=True, slots=True)
