@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.faults import Victim, kill_in_turn
 from tests.chaos.scale import scaled
-from tests.chaos.services import PATIENT, await_idle
+from tests.chaos.services import PATIENT, await_idle, metrics_of
 from tests.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
 from tests.e2e.kit import Stack, wait_for
 
@@ -53,16 +53,26 @@ def test_a_group_that_stands_still_for_good(stack: Stack, client: httpx.Client) 
         body | {"timeout": PATIENCE_S} for body in make_bodies("demo", 4, 400) if "logprobs" not in body
     ]
     calm = [read(client, body | {"timeout": 60}) for body in bodies]
-    whole: dict[str, Any] = bodies[0] | {"stream": False, "n": 8, "stream_options": None}
-    leader = stack.pid_of("worker-g0")
+    whole: dict[str, Any] = bodies[0] | {
+        "stream": False,
+        "n": 8,
+        "stream_options": None,
+        "max_tokens": 1500,  # it still runs when the streams have begun
+    }
+    leader, metrics = stack.pid_of("worker-g0"), metrics_of(stack)["g0"]
     begun = threading.Barrier(len(bodies) + 1, timeout=30)
 
     def first_text() -> None:
         begun.wait()
 
     with ThreadPoolExecutor(len(bodies) + 1) as pool:
-        streams = [pool.submit(read, client, body, first_text) for body in bodies]
+        # A leader sends its frames to a gateway in their order: with the first text of a stream that began
+        # after the whole answer runs, the gateway has the news that the answer was accepted.
         answer = pool.submit(client.post, "/v1/chat/completions", json=whole)
+        wait_for(
+            lambda: metrics.value("ryz_worker_num_requests_running") == whole["n"], "the answer runs", 20
+        )
+        streams = [pool.submit(read, client, body, first_text) for body in bodies]
         begun.wait()
         os.kill(leader, signal.SIGSTOP)
         try:
