@@ -14,12 +14,14 @@ _OWN_HEADERS = frozenset(
     {
         b"idempotency-key",
         b"if-match",
+        b"if-none-match",
         b"last-event-id",
         b"traceparent",
         b"x-request-id",
         b"x-request-timeout",
         *SESSION_HEADERS,
         b"x-session-mode",
+        b"x-session-must-exist",
         b"x-stream-grace",
     }
 )

@@ -109,8 +109,9 @@ def ambiguity(
             return _ambiguous("Transfer-Encoding may be `chunked`, in HTTP/1.1")
     if b"host" not in seen and version == "1.1":
         return _ambiguous("the header Host is missing")
-    if not target.startswith(b"/") and target != b"*":
-        return _ambiguous("the request's line needs a path that begins with /")
+    if (not target.startswith(b"/") and target != b"*") or b"#" in target:
+        # after a # some readers see a fragment and others more of the path
+        return _ambiguous("the request's line needs a path that begins with / and has no # (in a name: %23)")
     return None
 
 

@@ -19,7 +19,7 @@ from shared.web.faults import Fault
 from shared.web.gate import Gate, Waiting
 
 _PIECE = 16 * 1024  # bytes that are parsed between two looks at the limits
-_LINGER_BYTES = 1024 * 1024  # read away after a refusal, so that the client sees the answer
+_LINGER_BYTES = 1024 * 1024  # read away behind an answer that came early, so that the client sees it
 
 
 class _RefusedError(Exception):
@@ -54,7 +54,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._framing_bytes = 0  # of the body's transfer, without the body
         self._framing_run = 0  # the same since the last byte of the body
-        self._lingered = 0
+        self._lingered = 0  # bytes that came behind an answer and belong to its request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admits the connection, or answers why not."""
@@ -130,7 +130,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._num_messages += 1
         self._unset_keepalive_if_required()
         self._in_message = self._in_headers = True
-        self._body_bytes = self._framing_bytes = self._framing_run = 0
+        self._body_bytes = self._framing_bytes = self._framing_run = self._lingered = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -149,6 +149,13 @@ class LimitedProtocol(HttpToolsProtocol):
         """Called by the parser."""
         self._body_bytes += len(body)
         self._framing_run = 0
+        cycle: RequestResponseCycle = self.cycle
+        if cycle.response_complete:
+            self._lingered += len(body)
+            if self._lingered > _LINGER_BYTES and not self._over:
+                self._gate.stats.closed_connections["unread"] += 1
+                self.drop()
+                return
         super().on_body(body)
 
     def on_message_complete(self) -> None:

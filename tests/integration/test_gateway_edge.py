@@ -137,6 +137,39 @@ async def test_a_body_that_goes_on_after_the_answer_ends_the_connection(gateway:
         dripping.cancel()
 
 
+async def test_a_body_that_goes_on_after_the_answer_is_not_read_at_any_speed() -> None:
+    """The client gets its answer and a mebibyte to notice it, however fast it sends."""
+    async with running_gateway(api_keys="key-of-acme:acme", http_unread_s=60) as gateway:
+        length, chunked = b"Content-Length: 64000000", b"Transfer-Encoding: chunked"
+        chunks = b"100\r\n%s\r\n" % (b"x" * 256)
+        for path, status, framing, piece in (
+            (b"/v1/chat/completions", 401, length, b"x" * 65_536),
+            (b"/v1/sessions/import", 401, length, b"x" * 65_536),
+            (b"/none", 404, length, b"x" * 65_536),
+            (b"/v1/chat/completions", 401, chunked, chunks * 256),
+        ):
+            head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            before = gateway.metric("ryz_gateway_closed_connections_total", reason="unread")
+            async with raw_connection(gateway.port) as connection:
+                await connection.send(head + framing + b"\r\n\r\n")
+                assert (await connection.answer()).status == status
+                await connection.send(piece * 14)
+                assert gateway.metric("ryz_gateway_closed_connections_total", reason="unread") == before
+                for _ in range(900):
+                    await connection.send(piece)
+                assert await connection.closed(3)
+            assert gateway.metric("ryz_gateway_closed_connections_total", reason="unread") == before + 1
+
+
+async def test_a_short_rest_of_a_body_costs_no_connection(gateway: Gateway) -> None:
+    """It counts for each request: a client with a wrong key may send many bodies on one connection."""
+    async with raw_connection(gateway.port) as connection:
+        for _ in range(4):
+            await connection.send(b"POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n")
+            assert (await connection.answer()).status == 404
+            await connection.send(b"x" * 500_000)
+
+
 async def test_a_half_closed_connection_is_closed(gateway: Gateway) -> None:
     async with raw_connection(gateway.port) as connection:
         await connection.send(HEAD)
@@ -155,6 +188,11 @@ async def test_a_half_closed_connection_is_closed(gateway: Gateway) -> None:
             "ambiguous_request",
         ),
         (b"Host: localhost\r\nX-Session-Id: a\r\nX-Session-Id: b\r\n", "ambiguous_request"),
+        (
+            b"Host: localhost\r\nX-Session-Must-Exist: true\r\nX-Session-Must-Exist: false\r\n",
+            "ambiguous_request",
+        ),
+        (b"Host: localhost\r\nIf-None-Match: *\r\nIf-None-Match: a\r\n", "ambiguous_request"),
         (b"Host: localhost\r\nTransfer-Encoding: gzip, chunked\r\n", "ambiguous_request"),
         (b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 1\r\n", "malformed_http"),
         (b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n", "malformed_http"),
@@ -190,6 +228,8 @@ async def test_what_can_be_read_in_two_ways_is_refused(gateway: Gateway, headers
         b"GET http://evil/live HTTP/1.1",
         b"GET /live HTTP/2.0",
         b"GET /l\xc3\xa4ve HTTP/1.1",
+        b"GET /live#/v1/models HTTP/1.1",
+        b"GET /live?a=1# HTTP/1.1",
         b"GET  /live HTTP/1.1 x",
         b"PRI * HTTP/2.0",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
