@@ -36,7 +36,7 @@ from shared.client.session_admin import SessionAdmin
 from shared.errors import InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
 from shared.identity import new_session_id, root_hash
 from shared.messages import ModelCard, SessionRecord
-from shared.messages.base import NAME_PATTERN
+from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 PREFIX = "/v1/sessions"
 MAX_PAGE = 1000
@@ -251,10 +251,7 @@ def _session_id(raw: str) -> str:
     except UnicodeDecodeError:
         session_id = ""
     if not re.match(NAME_PATTERN, session_id):
-        raise InvalidRequest(
-            "the session id in the path needs 1 to 128 printable characters without spaces, URL-encoded",
-            param="session_id",
-        )
+        raise InvalidRequest(f"the session id in the path needs {NAME_RULE}; URL-encoded", param="session_id")
     return session_id
 
 

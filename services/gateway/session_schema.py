@@ -7,8 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.gateway.schema import Messages
 from shared.client.session_admin import SessionView
 from shared.messages import ChatMessage, SessionSummary, Warmed
+from shared.messages.base import NOT_IN_NAMES
 
-_NAME = r"^[^\x00-\x20\x7f]+$"
+_NAME = rf"^[^{NOT_IN_NAMES}]+$"
 SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME)]
 Group = Annotated[str, Field(min_length=1, max_length=64, description="A worker group of the model.")]
 

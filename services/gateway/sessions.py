@@ -10,7 +10,7 @@ from typing import Literal
 
 from shared.errors import InvalidRequest
 from shared.messages import SessionRef
-from shared.messages.base import ID_PATTERN, NAME_PATTERN
+from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 _ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
@@ -45,7 +45,7 @@ def given_session(headers: RawHeaders, in_body: str | None) -> SessionRef | None
             )
         return None
     if not _SESSION_ID.match(session_id):
-        raise InvalidRequest(f"`{source}` needs 1 to 128 printable characters without spaces", param=source)
+        raise InvalidRequest(f"`{source}` needs {NAME_RULE}", param=source)
     return SessionRef(session_id=session_id, given=True, mode=mode)
 
 

@@ -9,6 +9,7 @@ from services.worker.domain.kv_costs import FetchMode
 from services.worker.domain.kv_messages import Compression
 from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
+from shared.messages.base import NOT_IN_NAMES
 from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
 
 
@@ -28,7 +29,7 @@ class Settings(CommonSettings, RedisTlsSettings):
     )
     model_name: str = Field(
         default="",
-        pattern=r"^[^\x00-\x20\x7f]{0,128}$",
+        pattern=rf"^[^{NOT_IN_NAMES}]{{0,128}}$",
         description="The name callers ask for; empty: the directory's name.",
     )
     claim_wait_ms: int = Field(

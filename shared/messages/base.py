@@ -10,14 +10,30 @@ import msgspec
 
 # \Z and not $, which lets a final newline pass
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}\Z"
-NAME_PATTERN = r"^[^\x00-\x20\x7f]{1,128}\Z"
+# Controls, spaces, breaks of lines, marks of text direction: what a terminal or a log would obey, or show as
+# another name. One class of characters, so that a match costs the same for each of them.
+NOT_IN_NAMES = r"\x00-\x20\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+NAME_PATTERN = rf"^[^{NOT_IN_NAMES}]{{1,128}}\Z"
+NAME_RULE = "1 to 128 printable characters, without spaces, control characters and marks of text direction"
 
 RequestId = Annotated[
     str,
     msgspec.Meta(pattern=ID_PATTERN, description="Made by the caller, unique; letters, digits, - and _."),
 ]
 SessionId = Annotated[
-    str, msgspec.Meta(pattern=NAME_PATTERN, description="Any printable text without spaces.")
+    str,
+    msgspec.Meta(
+        pattern=NAME_PATTERN,
+        description="Any printable text without spaces, control characters and marks of text direction.",
+    ),
+]
+StoredSessionId = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=128,
+        description="Of a session that the store has. Taken as it is: one bad name must not spoil a list.",
+    ),
 ]
 ModelName = Annotated[
     str, msgspec.Meta(pattern=NAME_PATTERN, description="The name under which a model is served.")

@@ -9,7 +9,17 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from shared.messages.base import SMALL, GroupName, ModelName, SessionId, Tenant, TokenIds, Wire, check_depth
+from shared.messages.base import (
+    SMALL,
+    GroupName,
+    ModelName,
+    SessionId,
+    StoredSessionId,
+    Tenant,
+    TokenIds,
+    Wire,
+    check_depth,
+)
 from shared.messages.generate import ChatMessage
 
 MAX_MARKS = 16
@@ -61,7 +71,7 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
     with what it shares with other sessions. kv_byte_seconds: bytes times the seconds they were kept, so far.
     """
 
-    session_id: SessionId
+    session_id: StoredSessionId
     tenant: Tenant
     model: str
     version: int
@@ -128,7 +138,7 @@ class Pinned(Wire, frozen=True, kw_only=True):
     """A pin, told to all routers when it changes; an empty group: the session is free again."""
 
     tenant: Tenant
-    session_id: SessionId
+    session_id: StoredSessionId
     group: str = ""
 
 
@@ -168,7 +178,7 @@ class SessionGone(Wire, frozen=True, kw_only=True):
     """
 
     tenant: Tenant
-    session_id: SessionId
+    session_id: StoredSessionId
     names: bytes = b""
 
 

@@ -309,7 +309,7 @@ async def test_any_id_has_a_path(http: httpx.AsyncClient, services: SessionServi
     assert services.records == {}
 
 
-@pytest.mark.parametrize("sent", ["a%20b", "%FF", "x" * 129, "%00"])
+@pytest.mark.parametrize("sent", ["a%20b", "%FF", "x" * 129, "%00", "a%C2%9Bb", "a%E2%80%AEb"])
 async def test_what_cannot_be_an_id_is_refused(http: httpx.AsyncClient, sent: str) -> None:
     status, code, message = error_of(await http.get(f"/v1/sessions/{sent}"))
     assert (status, code) == (400, "invalid_request")
@@ -326,6 +326,9 @@ async def test_what_cannot_be_an_id_is_refused(http: httpx.AsyncClient, sent: st
         ("POST", "/v1/sessions/import?session_id=a%20b", b"{}", "session_id"),
         ("POST", "/v1/sessions", b'{"session_id": "a b"}', "session_id"),
         ("POST", "/v1/sessions", b'{"session_id": ""}', "session_id"),
+        ("POST", "/v1/sessions", b'{"session_id": "a\\u009bb"}', "session_id"),
+        ("POST", "/v1/sessions", b'{"session_id": "a\\u202eb"}', "session_id"),
+        ("POST", "/v1/sessions/import?session_id=a%E2%81%A6b", b"{}", "session_id"),
         ("POST", "/v1/sessions", b'{"sesion_id": "a"}', "sesion_id"),
         ("POST", "/v1/sessions", b'{"messages": [{"role": "user"}]}', "messages[0].content"),
         ("POST", "/v1/sessions/s1/pin", b"{}", "group"),

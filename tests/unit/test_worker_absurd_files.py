@@ -114,6 +114,13 @@ def test_a_config_that_is_no_config(tmp_path: Path, make: Callable[[Path], None]
         load_model_dir(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["my model", "a\x9bb", "a\u202eb", "x" * 129])
+def test_a_directory_whose_name_no_message_carries(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with refusal(ascii(name)[1:-1].replace("\\\\", "\\"), "RYZ_MODEL_NAME", error=InvalidRequest):
+        load_model_dir(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 @pytest.mark.parametrize("make", MAKERS)
 def test_files_beside_it(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:

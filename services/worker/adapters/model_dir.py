@@ -3,6 +3,7 @@
 Checks at start that the files are there and make sense; the weights are the ranks' business.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from services.worker.json_files import (
     shown,
 )
 from shared.errors import InvalidRequest
+from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 MAX_POSITIONS = 2**30
 MAX_EOS_IDS = 1024
@@ -44,6 +46,12 @@ def load_model_dir(path: Path, name: str = "") -> Model:
     if not path.is_dir():
         what = "is no directory" if path.exists() else "does not exist"
         raise InvalidRequest(f"the model directory {path} {what}", param="model")
+    served_as = name or path.resolve().name
+    if not re.match(NAME_PATTERN, served_as):
+        raise InvalidRequest(
+            f"the model would be called {served_as!r}, and a name needs {NAME_RULE}; set RYZ_MODEL_NAME",
+            param="model_name",
+        )
     config = _read_json(path / "config.json", required=True)
     tokenizer_config = _read_json(path / "tokenizer_config.json")
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
@@ -66,7 +74,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
     _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
     eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
     return Model(
-        name=name or path.resolve().name,
+        name=served_as,
         context_length=context_length,
         eos_ids=_eos_ids(eos, path),
         tokenizer=FileTokenizer(path / "tokenizer.json"),
