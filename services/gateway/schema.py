@@ -10,11 +10,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError
 
 from shared.errors import InvalidRequest
+from shared.messages.base import NOT_IN_NAMES
 from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
 MAX_FIELDS = 256  # of one object; OpenAI's bodies have some 30, and clients add a few of their own
 MAX_MESSAGES = 4096
 _MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
+NAME = rf"^[^{NOT_IN_NAMES}]+$"  # of a model or a session, for a field that bounds its length
 _U32_MAX = 2**32 - 1
 _I32_MAX = 2**31 - 1
 _I64 = 2**63
@@ -189,7 +191,7 @@ Messages = Annotated[list[FewFields[Message]], Field(max_length=MAX_MESSAGES, fa
 class SamplingBody(_Body):
     """What both routes have in common. A field that is null counts as absent, as OpenAI's clients expect."""
 
-    model: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x20\x7f]+$")]
+    model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
     stream: bool | None = None
     stream_options: FewFields[StreamOptions | None] = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -4,13 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.schema import Messages
+from services.gateway.schema import NAME, Messages
 from shared.client.session_admin import SessionView
 from shared.messages import ChatMessage, SessionSummary, Warmed
-from shared.messages.base import NOT_IN_NAMES
 
-_NAME = rf"^[^{NOT_IN_NAMES}]+$"
-SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME)]
+SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 Group = Annotated[str, Field(min_length=1, max_length=64, description="A worker group of the model.")]
 
 

@@ -31,7 +31,8 @@ _PLAIN = {
     "less_than_equal": "must be at most {le:.19g}",
     "literal_error": "must be {expected}",
     "string_too_long": "must have at most {max_length} characters",
-    "string_pattern_mismatch": "must not have spaces or control characters",  # the pattern of model names
+    # the pattern of names
+    "string_pattern_mismatch": "must not have spaces, control characters or marks of text direction",
 }
 
 

@@ -209,7 +209,14 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
             "`messages[0].name` must have at most 256 characters",
         ),
         ({"model": ""}, "`model` must not be empty, got ''"),
-        ({"model": "a b"}, "`model` must not have spaces or control characters, got 'a b'"),
+        (
+            {"model": "a b"},
+            "`model` must not have spaces, control characters or marks of text direction, got 'a b'",
+        ),
+        (
+            {"model": "a\u202eb"},
+            "`model` must not have spaces, control characters or marks of text direction, got 'a\\u202eb'",
+        ),
         ({"model": 3}, "`model` must be a string, got 3"),
         ({"temperature": "warm"}, "`temperature` must be a number, got 'warm'"),
         ({"temperature": 2.5}, "`temperature` must be at most 2, got 2.5"),

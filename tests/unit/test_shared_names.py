@@ -1,4 +1,4 @@
-"""Names that callers choose: what none may hold, as a terminal or a log would obey it or show another name."""
+"""Names that callers choose: what none may hold, since a terminal would obey it or show another name."""
 
 import re
 import unicodedata
