@@ -1,44 +1,44 @@
-"""Messages to bytes and back: MessagePack by `msgpack`, types and constraints by `msgspec`.
+"""Messages to bytes and back: MessagePack, types and constraints in one pass by `msgspec`.
 
 Decoding checks every field and names the one that is wrong. Encoding is deterministic: the same message
-gives the same bytes, which the golden tests rely on.
+gives the same bytes, which the golden tests rely on; there the `msgpack` package reads them as well.
 """
 
 import re
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
-import msgpack
 import msgspec
+from msgspec.msgpack import Decoder, Encoder
 
 from shared.errors import Internal, InvalidRequest, from_code
 from shared.messages import ErrorReply, Wire
 
 M = TypeVar("M", bound=Wire)
-MAX_ITEMS = 65_536  # of one array or map
+_encoder = Encoder()
+_ABSENT = msgspec.Raw(b"")
+_SHORT = 1024  # bytes: ids, subjects and codes are shorter
 _OWN_FIELD = re.compile(r"(?:Object missing required field )?`(\w+)`")
+
+
+class _EncodedBatch(msgspec.Struct, omit_defaults=True):
+    """A `FrameBatch` whose frames are bytes already; the same fields in the same order."""
+
+    frames: list[msgspec.Raw]
+    group: str = ""
+    instance_id: str = ""
 
 
 def encode(message: Wire) -> bytes:
     """The message as MessagePack."""
-    packed: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)), use_bin_type=True)
-    return packed
+    return _encoder.encode(message)
 
 
 def encode_batch(frames: Sequence[bytes], group: str = "", instance_id: str = "") -> bytes:
     """The `FrameBatch` of frames that are encoded already, byte for byte as `encode` would make it."""
-    packer = msgpack.Packer(autoreset=False)
-    packer.pack_map_header(1 + bool(group) + bool(instance_id))
-    packer.pack("frames")
-    packer.pack_array_header(len(frames))
-    head = packer.bytes()
-    packer.reset()
-    for name, value in (("group", group), ("instance_id", instance_id)):
-        if value:
-            packer.pack(name)
-            packer.pack(value)
-    return b"".join((head, *frames, packer.bytes()))
+    return _encoder.encode(_EncodedBatch([msgspec.Raw(frame) for frame in frames], group, instance_id))
 
 
 def decode(data: bytes, kind: type[M]) -> M:
@@ -50,7 +50,13 @@ def decode(data: bytes, kind: type[M]) -> M:
     """
     if kind.max_bytes and len(data) > kind.max_bytes:
         raise InvalidRequest(f"{kind.__name__}: {len(data)} bytes, and may have {kind.max_bytes}")
-    return convert(_unpack(data), kind)
+    try:
+        decoder: Decoder[M] = _decoder(kind)
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(error, kind) from error
+    except Exception as error:  # many kinds, all of them mean the same
+        raise _no_message_pack(error) from error
 
 
 def convert(raw: object, kind: type[M]) -> M:
@@ -58,22 +64,26 @@ def convert(raw: object, kind: type[M]) -> M:
     try:
         return msgspec.convert(raw, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `")
-        # the place reads `$.field`, or `key` in `$.field`; some problems start with a field of that place
-        path = place.rstrip("`").rpartition("$")[2]
-        own = _OWN_FIELD.match(problem)
-        param = (f"{path}.{own[1]}" if own else path).removeprefix(".")
-        where = f"{param}: " if param else ""
-        raise InvalidRequest(f"{kind.__name__}: {where}{problem}", param=param or None) from error
+        raise _wrong_field(error, kind) from error
 
 
-def fields_of(data: bytes) -> dict[Any, Any]:
+class _Address(msgspec.Struct):
+    """What tells of whom a message is and how it ends; the rest of a message is skipped, not made."""
+
+    request_id: msgspec.Raw = _ABSENT
+    attempt: msgspec.Raw = _ABSENT
+    reply_to: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+
+def fields_of(data: bytes) -> dict[str, Any]:
     """What can be read of a message that is wrong, unchecked: to find out whom to answer; empty: nothing."""
     try:
-        raw = _unpack(data)
-    except InvalidRequest:
+        address = _address.decode(data)
+        raw = msgspec.structs.asdict(address)
+        return {name: _plain.decode(value) for name, value in raw.items() if 0 < len(value) <= _SHORT}
+    except Exception:  # many kinds, all of them mean the same
         return {}
-    return raw if isinstance(raw, dict) else {}
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:
@@ -94,21 +104,38 @@ def decode_reply(data: bytes, kind: type[M]) -> M:
     An answer that cannot be read is not the caller's fault: it raises `Internal`.
     """
     try:
-        raw = _unpack(data)
-        if not (isinstance(raw, dict) and "error" in raw):
-            return convert(raw, kind)
-        failure = convert(raw, ErrorReply)
+        # what has no such word in it has no such field, and need not be read twice
+        if b"error" not in data or "error" not in fields_of(data):
+            return decode(data, kind)
+        failure = decode(data, ErrorReply)
     except InvalidRequest as error:
         raise Internal(f"an answer cannot be read: {error.message}") from error
     raise from_code(failure.error, failure.message, failure.data)
 
 
-def _unpack(data: bytes) -> object:
-    try:
-        # msgpack makes room for as many items as a length announces, at each of up to 1,024 levels, before it
-        # sees that they are not there; the payload bounds what is
-        most = min(len(data), MAX_ITEMS)
-        return msgpack.unpackb(data, raw=False, strict_map_key=False, max_array_len=most, max_map_len=most)
-    except Exception as error:  # msgpack raises many kinds, all of them mean the same
-        reason = str(error) or type(error).__name__
-        raise InvalidRequest(f"the message is not valid MessagePack: {reason}") from error
+def _refuse_extension(code: int, data: memoryview) -> object:
+    raise ValueError(f"an extension of type {code}")
+
+
+_plain = Decoder(ext_hook=_refuse_extension)
+_address = Decoder(_Address)
+
+
+@cache
+def _decoder(kind: type[M]) -> "Decoder[M]":
+    return Decoder(kind, ext_hook=_refuse_extension)
+
+
+def _wrong_field(error: msgspec.ValidationError, kind: type[Wire]) -> InvalidRequest:
+    problem, _, place = str(error).partition(" - at `")
+    # the place reads `$.field`, or `key` in `$.field`; some problems start with a field of that place
+    path = place.rstrip("`").rpartition("$")[2]
+    own = _OWN_FIELD.match(problem)
+    param = (f"{path}.{own[1]}" if own else path).removeprefix(".")
+    where = f"{param}: " if param else ""
+    return InvalidRequest(f"{kind.__name__}: {where}{problem}", param=param or None)
+
+
+def _no_message_pack(error: Exception) -> InvalidRequest:
+    reason = str(error) or type(error).__name__
+    return InvalidRequest(f"the message is not valid MessagePack: {reason}")

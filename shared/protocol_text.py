@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from shared import subjects
 from shared.bus.accounts import INBOX
-from shared.codec import MAX_ITEMS
 from shared.messages.base import MAX_DEPTH, SMALL
 
 
@@ -108,7 +107,7 @@ services have it easier with `shared.client.InferenceClient` (`examples/publish_
 
 A message is one MessagePack map with string keys. A field that has its default may be left out, and is left
 out by our services, in frames too (the first `seq`, 0, is not there); unknown fields are ignored. Sizes are
-bounded by the broker's `max_payload` (1 MiB by default), an array or a map by {MAX_ITEMS:,} items, nesting by
+bounded by the broker's `max_payload` (1 MiB by default), nesting by
 {MAX_DEPTH} levels; `Cancel`, `Resend`, `Attach`, and what names a session and no more, by {SMALL:,} bytes.
 Messages change by addition only: what would break a reader gets a new version in the subject
 (`{subjects.VERSION}`).

@@ -96,7 +96,6 @@ def test_what_is_wrong_is_named(change: dict[str, Any], param: str) -> None:
         b"\xdd\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",
         b"\x81\x91\x01\x02",  # a list as a key
-        b"\x81\xa1\xff\x01",  # a key that is no UTF-8
         b"\x93\x01\x02\x03",
         b"\xc0",
         b'{"request_id": "r1"}',
@@ -120,6 +119,20 @@ def test_deep_nesting_is_an_invalid_request(levels: int, opening: bytes) -> None
     inside = bytes([failed[0] + 1]) + failed[1:] + b"\xa4data\x81\xa1x" + deep
     with contextlib.suppress(InvalidRequest):  # within its depth it is a valid message
         encode(decode(inside, Failed))
+
+
+def test_a_field_that_nobody_knows_is_not_looked_at() -> None:
+    message = encode(Cancel(request_id="r1"))
+    for unknown in (b"\xa1\xff\x01", b"\xa1x\xd4\x05\x01", b"\xa1x\xa1\xff"):
+        more = bytes([message[0] + 1]) + message[1:] + unknown
+        assert decode(more, Cancel) == Cancel(request_id="r1")
+
+
+def test_an_extension_is_no_value_of_a_field_that_takes_anything() -> None:
+    failed = msgpack.packb({"type": "failed", "request_id": "r", "code": "c", "message": "m"})
+    inside = bytes([failed[0] + 1]) + failed[1:] + b"\xa4data\x81\xa1x" + b"\xd4\x05\x01"
+    with pytest.raises(InvalidRequest, match="an extension of type 5"):
+        decode(inside, Failed)
 
 
 @given(st.binary(max_size=200), st.sampled_from(KINDS))

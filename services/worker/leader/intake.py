@@ -282,6 +282,6 @@ def _bare_request(data: bytes) -> GenerateRequest | None:
     raw = codec.fields_of(data)
     bare = {key: raw[key] for key in ("request_id", "attempt") if key in raw}
     try:
-        return codec.convert({**bare, "model": "unknown"}, GenerateRequest)
+        return codec.convert(bare | {"model": "unknown"}, GenerateRequest)
     except InvalidRequest:
         return None
