@@ -220,7 +220,11 @@ class Settings(CommonSettings, RedisTlsSettings):
         default=30.0, ge=0, le=3600, description="How long an ended request's frames are kept for resending."
     )
     retention_bytes: int = Field(
-        default=64 * 2**20, ge=2**20, le=2**40, description="At most so many bytes of frames are kept."
+        default=64 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="At most so many bytes of frames and prompts are kept; beyond it the tenant that has "
+        "most loses what ended first.",
     )
     outside_resend_bytes_s: int = Field(
         default=2**20,

@@ -86,15 +86,21 @@ async def attach(
     await _stop_others(client.bus, (one for one in found if one.answer.group != newest.answer.group))
     request, answer = newest.request, newest.answer
     begins_at = request.resume.next_seq if request.resume is not None else 0
+    whole = answer.first_seq == begins_at and _has_prompt(request)
     stream = client.adopt(
         request,
         group=answer.group,
         instance_id=answer.instance_id,
         first_seq=answer.first_seq,
-        reach=reach if answer.first_seq == begins_at else NEVER,  # else tokens are missing for good
+        reach=reach if whole else NEVER,  # else tokens or the prompt are missing for good
         timeout_s=timeout_s,
     )
     return Attachment(stream, request, answer.first_seq, answer.next_seq)
+
+
+def _has_prompt(request: GenerateRequest) -> bool:
+    """Whether it could be begun again; a leader keeps no prompt of what has ended."""
+    return not (request.messages is None and request.prompt is None and request.prompt_token_ids is None)
 
 
 async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:

@@ -237,8 +237,9 @@ class Attach(Wire, frozen=True, kw_only=True):
 class Attached(Wire, frozen=True, kw_only=True):
     """Answer of the leader that has the request, running or ended a moment ago; others are silent.
 
-    request: the encoded `GenerateRequest`, with the attempt that counts now. first_seq: of the oldest frame
-    that it keeps, to be had by `Resend`; next_seq: of the next one.
+    request: the encoded `GenerateRequest`, with the attempt that counts now, and without a prompt if it has
+        ended: its frames can be read, but no other group can begin it again.
+    first_seq: of the oldest frame that it keeps, to be had by `Resend`; next_seq: of the next one.
     """
 
     request: bytes

@@ -136,6 +136,24 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     await newest.stream.cancel()
 
 
+async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, client: InferenceClient) -> None:
+    """A leader keeps no prompt of it."""
+    published: list[Message] = []
+
+    async def router(message: Message) -> None:
+        published.append(message)
+
+    await bus.subscribe(subjects.GENERATE_ALL, router)
+    leader = await Leader(bus, "g0", 1).start()
+    leader.request = msgspec.structs.replace(leader.request, prompt=None)
+    leader.has_forgotten = True  # meanwhile
+    found = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert found is not None
+    with pytest.raises(GroupLost):
+        await asyncio.wait_for(found.stream.next_frame(), 5)
+    assert published == []
+
+
 @pytest.mark.parametrize(("first_seq", "goes_on"), [(0, True), (2, True), (3, False)])
 async def test_a_loss_after_attaching(
     bus: MemoryBus, client: InferenceClient, first_seq: int, goes_on: bool

@@ -189,6 +189,16 @@ async def test_a_newer_attempt_takes_over(memory_bus: MemoryBus) -> None:
         assert kit.metric("requests_total", outcome="superseded") == 1
 
 
+async def test_an_attempt_that_gave_way_to_a_refused_one_is_forgotten(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01), retention_s=0.1) as kit:
+        await kit.ask(chat("r", note=b"n", sampling={"max_tokens": 1000}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        await kit.ask(chat("r", attempt=1, note=b"n"), {subjects.HEADER_TIMEOUT: "-1"})
+        assert (await kit.end_of("r"))[-1].attempt == 1
+        await kit.all_free()
+        await kit.until(lambda: kit.leader.detail()["retained_bytes"] == 0)
+
+
 @pytest.mark.parametrize("cut", range(20))
 @pytest.mark.parametrize("stop", ["brown fox", "no such text"])
 async def test_a_resumed_run_equals_one_that_was_not_cut(kit: Kit, cut: int, stop: str) -> None:

@@ -1,65 +1,30 @@
 """The frames that were sent, kept for callers that missed some.
 
 Frames of a request stay while it runs and for a while after its end; all of them together are bounded by
-bytes. A request that can be given to another caller is kept with its frames. Decides only what is kept;
+bytes, and what is too much goes from the tenant that has most. A request that can be given to another caller
+is kept with its frames; its prompt only as long as it may have to be begun again. Decides only what is kept;
 sending is done elsewhere. Pure: time is an argument.
 
 They are kept as they were sent, encoded: some hundred thousand objects, which half a minute of frames is,
 made each collection of garbage a pause of 0.1 to 0.3 s, in which the leader sent no heartbeat.
 """
 
-from dataclasses import dataclass, field
+from operator import attrgetter
 
 import msgspec
 
+from services.worker.domain.retained import (
+    FRAME_BYTES,
+    Account,
+    Retained,
+    estimate_request_bytes,
+    without_prompt,
+)
 from shared import codec
 from shared.errors import Cancelled
 from shared.messages import AnyFrame, Done, Failed, FrameBatch, GenerateRequest, ResendReply
 
-FRAME_BYTES = 48  # around a frame
-REQUEST_BYTES = 600
-MESSAGE_BYTES = 120
-
-
-@dataclass(slots=True)
-class Retained:
-    """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is None while it runs.
-
-    request: with the attempt that counts; None when nobody else can have it. reader: by what name it was
-    given away last.
-    """
-
-    attempt: int
-    first_seq: int
-    request: GenerateRequest | None = None
-    reader: str = ""
-    frames: list[bytes] = field(default_factory=list)
-    num_bytes: int = 0
-    ended_at: float | None = None
-    cancelled: bool = False
-    failed: bool = False
-
-    @property
-    def next_seq(self) -> int:
-        """The number of the next frame."""
-        return self.first_seq + len(self.frames)
-
-    def offer(self, tenant: str) -> GenerateRequest | None:
-        """The request, if another caller of that tenant can have it.
-
-        One that its caller has cancelled is over for everybody.
-        """
-        request = self.request
-        return None if request is None or request.tenant != tenant or self.cancelled else request
-
-
-def estimate_request_bytes(request: GenerateRequest) -> int:
-    """About how many bytes a request takes in memory."""
-    size = (
-        REQUEST_BYTES + len(request.note) + len(request.prompt_token_ids or b"") + len(request.prompt or "")
-    )
-    size += sum(MESSAGE_BYTES + len(message.content) for message in request.messages or ())
-    return size + sum(map(len, request.resume.token_ids if request.resume else ()))
+_BYTES = attrgetter("num_bytes")
 
 
 class Outbox:
@@ -69,7 +34,7 @@ class Outbox:
         self._retention_s = retention_s
         self._max_bytes = max_bytes
         self._requests: dict[str, Retained] = {}
-        self._ended: dict[str, None] = {}  # in order of their end
+        self._accounts: dict[str, Account] = {}  # by tenant
         self._calls: dict[tuple[str, str], str] = {}  # tenant and key of a call to the key of its request
         self.num_bytes = 0
 
@@ -98,11 +63,10 @@ class Outbox:
         A request with a note is kept as well, for those who attach to it.
         """
         self._forget(key)
-        retained = self._requests[key] = Retained(attempt, first_seq)
+        account = self._accounts.setdefault("" if request is None else request.tenant, Account())
+        retained = self._requests[key] = account.running[key] = Retained(attempt, first_seq, account)
         if request is not None and request.note:
-            retained.request = request
-            retained.num_bytes = estimate_request_bytes(request)
-            self.num_bytes += retained.num_bytes
+            self._keep(retained, request)
             if request.call_key:
                 self._calls[request.tenant, request.call_key] = key
 
@@ -122,25 +86,33 @@ class Outbox:
         data = codec.encode(frame)
         retained.frames.append(data)
         size = FRAME_BYTES + len(data)
-        retained.num_bytes += size
+        retained.account.num_bytes += size
         self.num_bytes += size
         if isinstance(frame, Done | Failed):
-            retained.ended_at = now
             retained.failed = isinstance(frame, Failed)
             retained.cancelled = isinstance(frame, Failed) and frame.code == Cancelled.code
-            self._ended[key] = None
+            self._end(key, retained, now, whole=isinstance(frame, Failed) and frame.resumable)
         if self.num_bytes > self._max_bytes:
             self._make_room()
         return data
 
+    def abandon(self, key: str, now: float) -> None:
+        """The attempt ends without a last frame, so that no other caller can have it."""
+        retained = self._requests.get(key)
+        if retained is not None and key in retained.account.running:
+            retained.cancelled = True
+            self._end(key, retained, now)
+
     def expire(self, now: float) -> None:
         """Forgets the requests that ended more than the retention time ago."""
-        while self._ended:
-            key = next(iter(self._ended))
-            ended_at = self._requests[key].ended_at
-            if ended_at is None or ended_at + self._retention_s > now:
-                return
-            self._forget(key)
+        for tenant, account in tuple(self._accounts.items()):
+            while account.ended:
+                key, first = next(iter(account.ended.items()))
+                if first.ended_at + self._retention_s > now:
+                    break
+                self._forget(key)
+            if not account.running and not account.ended:
+                del self._accounts[tenant]
 
     def resend(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
         """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
@@ -162,24 +134,68 @@ class Outbox:
         frames = [msgspec.structs.replace(frame, attempt=attempt) for frame in kept]
         return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
 
+    def _end(self, key: str, retained: Retained, now: float, *, whole: bool = False) -> None:
+        """Retention begins. whole: the request can go on elsewhere, so that its prompt is needed still."""
+        retained.ended_at = now
+        account = retained.account
+        account.ended[key] = account.running.pop(key)
+        if retained.request is not None and not whole:
+            self._keep(retained, without_prompt(retained.request))
+
+    def _keep(self, retained: Retained, request: GenerateRequest) -> None:
+        retained.request = request
+        self._resize(retained, estimate_request_bytes(request))
+
+    def _resize(self, retained: Retained, request_bytes: int) -> None:
+        more = request_bytes - retained.request_bytes
+        retained.request_bytes = request_bytes
+        retained.account.num_bytes += more
+        self.num_bytes += more
+
     def _forget(self, key: str) -> None:
         retained = self._requests.pop(key, None)
-        if retained is not None:
-            self.num_bytes -= retained.num_bytes
-            self._ended.pop(key, None)
-            request = retained.request
-            if request is not None and self._calls.get((request.tenant, request.call_key)) == key:
-                del self._calls[request.tenant, request.call_key]
+        if retained is None:
+            return
+        account, size = retained.account, retained.num_bytes
+        account.running.pop(key, None)
+        account.ended.pop(key, None)
+        account.num_bytes -= size
+        self.num_bytes -= size
+        self._forget_call(key, retained)
+
+    def _forget_call(self, key: str, retained: Retained) -> None:
+        request = retained.request
+        if request is not None and self._calls.get((request.tenant, request.call_key)) == key:
+            del self._calls[request.tenant, request.call_key]
 
     def _make_room(self) -> None:
-        """Forgets what ended first; if nothing did, the older half of the largest request's frames."""
-        while self.num_bytes > self._max_bytes and self._ended:
-            self._forget(next(iter(self._ended)))
-        if self.num_bytes > self._max_bytes and self._requests:
-            largest = max(self._requests.values(), key=lambda retained: retained.num_bytes)
-            dropped = largest.frames[: (len(largest.frames) + 1) // 2]
-            del largest.frames[: len(dropped)]
-            largest.first_seq += len(dropped)
-            freed = sum(FRAME_BYTES + len(data) for data in dropped)
-            largest.num_bytes -= freed
+        """Takes from the tenant that has most: what ended first, else of its largest request."""
+        while self.num_bytes > self._max_bytes:
+            account = max(self._accounts.values(), key=_BYTES)
+            if account.ended:
+                self._forget(next(iter(account.ended)))
+            else:
+                self._shorten(max(account.running, key=lambda key: account.running[key].num_bytes))
+
+    def _shorten(self, key: str) -> None:
+        """Gives up a part of a running request: its prompt or the older half of its frames, what is more.
+
+        Without the prompt another caller can read it, but not take it to another group. One that has neither
+        can be had by no other caller.
+        """
+        retained = self._requests[key]
+        bare = None if retained.request is None else without_prompt(retained.request)
+        prompt_bytes = 0 if bare is None else retained.request_bytes - estimate_request_bytes(bare)
+        dropped = retained.frames[: (len(retained.frames) + 1) // 2]
+        freed = FRAME_BYTES * len(dropped) + sum(map(len, dropped))
+        if bare is not None and prompt_bytes > freed:
+            self._keep(retained, bare)
+        elif dropped:
+            del retained.frames[: len(dropped)]
+            retained.first_seq += len(dropped)
+            retained.account.num_bytes -= freed
             self.num_bytes -= freed
+        else:
+            self._forget_call(key, retained)
+            retained.request = None
+            self._resize(retained, 0)

@@ -135,6 +135,7 @@ class Generations:
         if generation is not None:
             self._metrics.requests.labels("superseded").inc()
             generation.ended = True
+            self.outbox.abandon(key, self.clock())
             self._remove(generation)
 
     def keys_of(self, tenant: str, request_id: str) -> list[str]:

@@ -1,0 +1,87 @@
+"""What an outbox keeps of one request, and of one tenant, and how many bytes that takes. Pure.
+
+Bytes of a tenant are summed as they come; those of one request only when somebody wants to know, since a
+request gets thousands of frames and is forgotten once.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from shared.messages import GenerateRequest, Sampling
+
+FRAME_BYTES = 48  # around a frame
+REQUEST_BYTES = 600
+MESSAGE_BYTES = 120
+BIAS_BYTES = 100
+
+
+@dataclass(slots=True)
+class Retained:
+    """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is inf while it runs.
+
+    request: with the attempt that counts, and without its prompt once it has ended; None when nobody else can
+    have it. reader: by what name it was given away last.
+    """
+
+    attempt: int
+    first_seq: int
+    account: "Account"
+    request: GenerateRequest | None = None
+    request_bytes: int = 0
+    reader: str = ""
+    frames: list[bytes] = field(default_factory=list)
+    ended_at: float = math.inf
+    cancelled: bool = False
+    failed: bool = False
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next frame."""
+        return self.first_seq + len(self.frames)
+
+    @property
+    def num_bytes(self) -> int:
+        """The request and its frames; this counts them."""
+        return self.request_bytes + FRAME_BYTES * len(self.frames) + sum(map(len, self.frames))
+
+    def offer(self, tenant: str) -> GenerateRequest | None:
+        """The request, if another caller of that tenant can have it.
+
+        One that its caller has cancelled is over for everybody.
+        """
+        request = self.request
+        return None if request is None or request.tenant != tenant or self.cancelled else request
+
+
+@dataclass(slots=True)
+class Account:
+    """What is kept for one tenant. ended: in the order of their ends."""
+
+    num_bytes: int = 0
+    running: dict[str, Retained] = field(default_factory=dict)
+    ended: dict[str, Retained] = field(default_factory=dict)
+
+
+def estimate_request_bytes(request: GenerateRequest) -> int:
+    """About how many bytes a request takes in memory."""
+    size = (
+        REQUEST_BYTES + len(request.note) + len(request.prompt_token_ids or b"") + len(request.prompt or "")
+    )
+    size += sum(MESSAGE_BYTES + len(message.content) for message in request.messages or ())
+    size += BIAS_BYTES * len(request.sampling.logit_bias) + sum(map(len, request.sampling.stop))
+    return size + sum(map(len, request.resume.token_ids if request.resume else ()))
+
+
+def without_prompt(request: GenerateRequest) -> GenerateRequest:
+    """What is needed to read an answer, and not to begin it again."""
+    sampling, resume = request.sampling, request.resume
+    return replace(
+        request,
+        messages=None,
+        prompt=None,
+        prompt_token_ids=None,
+        sampling=Sampling(n=sampling.n, logprobs=sampling.logprobs),
+        resume=None if resume is None else replace(resume, token_ids=[]),
+    )
