@@ -11,24 +11,42 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from cli.visible import visible
+
 PIPE_WIDTH = 240  # of tables that nobody looks at: a program reads them, and their ids are to stay whole
+
+
+class PlainConsole(Console):
+    """Shows text as it is: what came from files, services and callers commands no terminal, and is no markup.
+
+    This holds for all that is printed, so that no caller has to know which of its strings are foreign.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """See `Console`. Segments with `control` are the library's own movements of the cursor."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def _out() -> Console:
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=PIPE_WIDTH if wide else None)
+    return PlainConsole(width=PIPE_WIDTH if wide else None)
 
 
 out = _out()
-err = Console(stderr=True, highlight=False)
+err = PlainConsole(stderr=True)
 
 
 class CommandError(Exception):

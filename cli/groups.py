@@ -41,9 +41,9 @@ def _groups(nats_url: str, state_dir: Path) -> "Groups":
 
 
 def _print(value: dict[str, Any]) -> None:
-    import json  # noqa: PLC0415
+    from cli.visible import json_text  # noqa: PLC0415
 
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    print(json_text(value))
 
 
 @app.command("list")

@@ -48,12 +48,11 @@ def _gateway(url: str, api_key: str, state_dir: Path | None) -> Iterator["Sessio
 
 def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
     """The object for machines, or a sentence for people."""
-    import json  # noqa: PLC0415
-
     from cli.console import out  # noqa: PLC0415
+    from cli.visible import json_text  # noqa: PLC0415
 
     if as_json:
-        print(json.dumps(value, indent=1, ensure_ascii=False))
+        print(json_text(value))
     else:
         out.print(text, markup=False, soft_wrap=True)
 
@@ -218,9 +217,13 @@ def export(
     ryz sessions export tea -o - | ryz sessions import - --url http://other:8000
     """
     from cli.session_files import write_new  # noqa: PLC0415
+    from cli.visible import visible_json  # noqa: PLC0415
 
     with _gateway(url, api_key, state_dir) as api:
         name, content = api.export(session)
+    if output == "-" and sys.stdout.isatty():
+        sys.stdout.write(visible_json(content.decode(errors="replace")))
+        return
     if output == "-":
         sys.stdout.buffer.write(content)
         return
