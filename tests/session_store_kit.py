@@ -55,7 +55,7 @@ async def put(store: SessionStore, entries: list[Entry]) -> list[bool]:
 
 def guarded(store: SessionStore) -> GuardedStore:
     circuit = Circuit(CircuitLimits())
-    guard = Guard(circuit, timeout_s=5.0, clock=time.monotonic, name="session store", reason="session_store")
+    guard = Guard(circuit, clock=time.monotonic, name="session store", reason="session_store")
     return GuardedStore(store, guard)
 
 

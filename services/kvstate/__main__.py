@@ -103,7 +103,7 @@ def make_session_store(settings: Settings) -> GuardedStore:
         tombstone_s=settings.session_tombstone_s,
         quotas=session_quotas(settings),
     )
-    return GuardedStore(store, make_guard(settings, settings.redis_timeout_s, "session store", SESSION_STORE))
+    return GuardedStore(store, make_guard(settings, "session store", SESSION_STORE))
 
 
 def make_block_store(settings: Settings) -> GuardedBlocks:
@@ -116,7 +116,7 @@ def make_block_store(settings: Settings) -> GuardedBlocks:
         reason=KV_STORE,
     )
     store = RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
-    return GuardedBlocks(store, make_guard(settings, settings.kv_timeout_s, "KV store", KV_STORE))
+    return GuardedBlocks(store, make_guard(settings, "KV store", KV_STORE))
 
 
 async def clear_leftovers(settings: Settings) -> None:
@@ -141,10 +141,10 @@ def kv_address(settings: Settings) -> str:
     return settings.redis_address(settings.redis_url)
 
 
-def make_guard(settings: Settings, timeout_s: float, name: str, reason: str) -> Guard:
+def make_guard(settings: Settings, name: str, reason: str) -> Guard:
     """A guard with a circuit of its own."""
     circuit = Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
-    return Guard(circuit, timeout_s=timeout_s, clock=time.monotonic, name=name, reason=reason)
+    return Guard(circuit, clock=time.monotonic, name=name, reason=reason)
 
 
 def tier_limits(settings: Settings) -> TierLimits:

@@ -1,6 +1,9 @@
-"""A time limit on every call to a store, and a circuit: nobody waits for a store that is away."""
+"""A circuit before a store: no call waits for a store that is away.
 
-import asyncio
+Only what the store did is trouble: a time limit on its answers is the link's (`redis_link.py`). Time that a
+call waits in this service does not count, or one tenant's calls could close the store off for all.
+"""
+
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,11 +20,8 @@ log = structlog.get_logger(__name__)
 class Guard:
     """Stands before one store; `name` and `reason` are as in `RedisLink`. `clock` gives monotonic seconds."""
 
-    def __init__(
-        self, circuit: Circuit, *, timeout_s: float, clock: Callable[[], float], name: str, reason: str
-    ) -> None:
+    def __init__(self, circuit: Circuit, *, clock: Callable[[], float], name: str, reason: str) -> None:
         self.circuit = circuit
-        self._timeout_s = timeout_s
         self._clock = clock
         self._name = name
         self._reason = reason
@@ -33,26 +33,20 @@ class Guard:
             raise Unavailable(
                 f"the {self._name} is away; retry later", reason=self._reason, retry_after_s=retry_after_s
             )
-        return await self.bounded(make())
+        return await self.probe(make())
 
-    async def bounded(self, call: Awaitable[R]) -> R:
-        """Runs a call within the time limit, also while the circuit is open, and tells the circuit."""
+    async def probe(self, call: Awaitable[R]) -> R:
+        """Runs a call, also while the circuit is open, and tells the circuit how it went."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                result = await call
+            result = await call
         except StoreAway as error:
             self._failed(error, refused=error.refused)
             raise
-        except TimeoutError as error:
-            self._failed(error, refused=False)
-            raise StoreAway(
-                f"the {self._name} did not answer in time; retry later", reason=self._reason, refused=False
-            ) from error
         if self.circuit.succeeded():
             log.info("store is back", store=self._name)
         return result
 
-    def _failed(self, error: Exception, *, refused: bool) -> None:
+    def _failed(self, error: StoreAway, *, refused: bool) -> None:
         if self.circuit.failed(self._clock(), refused=refused):
-            log.warning("store is away", store=self._name, error=str(error) or "no answer in time",
+            log.warning("store is away", store=self._name, error=error.message,
                         cause=str(error.__cause__ or ""))  # fmt: skip

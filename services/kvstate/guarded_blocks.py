@@ -54,7 +54,7 @@ class GuardedBlocks:
 
     async def totals(self) -> Totals:
         """See `BlockStore.totals`; asks the store also while the circuit is open, and may close it."""
-        return await self._guard.bounded(self._store.totals())
+        return await self._guard.probe(self._store.totals())
 
     async def become_sweeper(self, owner: str, for_ms: int) -> bool:
         """See `BlockStore.become_sweeper`."""

@@ -1,4 +1,4 @@
-"""A session store behind a guard: time limits and a circuit.
+"""A session store behind a guard, which has a circuit.
 
 `watch` probes the store, so that the circuit closes again without a caller's help, and opens without one.
 """
@@ -76,12 +76,12 @@ class GuardedStore:
 
     async def can_write(self) -> bool:
         """See `SessionStore.can_write`."""
-        self.writable = await self._guard.bounded(self._store.can_write())
+        self.writable = await self._guard.probe(self._store.can_write())
         return self.writable
 
     async def tally(self) -> Tally:
         """See `SessionStore.tally`; asks the store also while the circuit is open."""
-        self.last = await self._guard.bounded(self._store.tally())
+        self.last = await self._guard.probe(self._store.tally())
         return self.last
 
     async def close(self) -> None:

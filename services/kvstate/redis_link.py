@@ -14,25 +14,32 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from services.kvstate.answer_time import AnswerTime
 from services.kvstate.store import StoreAway, StoreFull, StoreUnwritable
 from shared.errors import Unavailable
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
+_CLOSE_S = 5.0  # for the end of a connection; all else is held to the link's limit
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
 
 class RedisLink:
-    """Connects when it is first used. `name` is what messages call the store; `reason` is their data's."""
+    """Connects when it is first used. `name` is what messages call the store; `reason` is their data's.
+
+    timeout_s: how long Redis may take for one exchange, the making of a connection included. The wait for a
+    free connection comes before that.
+    """
 
     def __init__(self, url: str, *, timeout_s: float, max_connections: int, name: str, reason: str) -> None:
         self._name = name
         self._reason = reason
+        self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(max_connections)  # the pool would raise where this waits
         self._redis = aioredis.Redis.from_url(
             url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
+            socket_timeout=None,  # it would count time in which this process was busy: see `AnswerTime`
+            socket_connect_timeout=max(_CLOSE_S, timeout_s),
             max_connections=max_connections,
             retry=Retry(NoBackoff(), 0),  # whoever asked decides whether to ask again
         )
@@ -77,7 +84,7 @@ class RedisLink:
                     return await self._send(commands)
         except exceptions.NoScriptError:
             raise
-        except exceptions.TimeoutError as error:
+        except (exceptions.TimeoutError, TimeoutError) as error:
             raise StoreAway(
                 f"the {self._name} did not answer in time; retry later", reason=self._reason, refused=False
             ) from error
@@ -98,7 +105,7 @@ class RedisLink:
             ) from error
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        async with self._redis.pipeline(transaction=False) as pipe:
+        async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
             answers: list[Any] = await pipe.execute()

@@ -62,7 +62,11 @@ class Settings(CommonSettings, RedisTlsSettings):
         default=4096, ge=1, le=1_000_000, description="Calls of each kind that may wait; more are dropped."
     )
     redis_timeout_s: float = Field(
-        default=0.25, gt=0, le=30, description="How long one call to the session store may take."
+        default=0.25,
+        gt=0,
+        le=30,
+        description="How long the session store may take for one exchange; time in which this service was "
+        "busy, or the call waited in it, does not count.",
     )
     redis_circuit_failures: int = Field(
         default=3, ge=1, le=100, description="Time-outs in a row after which the store is taken for away."
@@ -112,7 +116,10 @@ class Settings(CommonSettings, RedisTlsSettings):
         default=1.0, ge=0, le=600, description="How long leaders are asked to write nothing when all is full."
     )
     kv_timeout_s: float = Field(
-        default=0.5, gt=0, le=30, description="How long one call to the KV store may take."
+        default=0.5,
+        gt=0,
+        le=30,
+        description="How long the KV store may take for one exchange; counted as `RYZ_REDIS_TIMEOUT_S`.",
     )
     kv_sweep_s: float = Field(
         default=1.0, gt=0, le=600, description="How often KV blocks are swept; one replica at a time does it."
