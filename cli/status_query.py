@@ -17,6 +17,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
+from shared.local_stack import USUAL_BROKER
 from shared.messages import ServiceStatus, StatusQuery
 from shared.redact import redact
 from shared.settings import BusSettings, load
@@ -24,7 +25,6 @@ from shared.settings import BusSettings, load
 GATHER_S = 0.3
 LEAVING = {"draining", "stopped"}  # one that ends may overlap with its successor
 CONNECT_S = 1.0
-DEFAULT_NATS = "nats://127.0.0.1:4222"
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def find_broker(given: str, place: StateDir) -> str:
     if given:
         return given
     state = place.read()
-    return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", DEFAULT_NATS)
+    return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", USUAL_BROKER)
 
 
 async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import sys
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+STATE_FILE = ".ryz/up.json"
 CONNECT_TIMEOUT_S = 3
 ACCEPT_TIMEOUT_S = 0.2
 SILENCE_S = 1.0
@@ -32,9 +32,15 @@ def broker_url() -> str:
     if url := os.environ.get("RYZ_NATS_URL"):
         return url
     try:
-        return str(json.loads(Path(".ryz/up.json").read_text())["nats_url"])
-    except (OSError, ValueError, KeyError, TypeError):
+        opened = os.open(STATE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(opened) as file:
+            if os.fstat(opened).st_uid == os.geteuid():  # another user's could send prompts anywhere
+                return str(json.load(file)["nats_url"])
+    except FileNotFoundError:
         return "nats://127.0.0.1:4222"
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise Failed(f"invalid_request: {STATE_FILE} is not what `ryz up` wrote for this user; set RYZ_NATS_URL")
 
 
 def caller_subjects(url: str) -> str:

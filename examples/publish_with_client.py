@@ -9,12 +9,10 @@ is left for the caller: to read the stream, and to say what an error means for i
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import structlog
 
@@ -23,17 +21,8 @@ from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.errors import RyzError
 from shared.identity import new_request_id
+from shared.local_stack import broker_url
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
-
-
-def broker_url() -> str:
-    """`RYZ_NATS_URL`, else the broker of the stack that `ryz up` started here, else the usual port."""
-    if url := os.environ.get("RYZ_NATS_URL"):
-        return url
-    try:
-        return str(json.loads(Path(".ryz/up.json").read_text())["nats_url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "nats://127.0.0.1:4222"
 
 
 async def main(args: argparse.Namespace) -> None:

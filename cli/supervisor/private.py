@@ -54,29 +54,6 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-class ForeignFileError(Exception):
-    """The file is another user's, who could have written anything into it."""
-
-
-def read_own(path: Path) -> str:
-    """The text of a file that this user wrote.
-
-    Raises:
-        ForeignFileError: another user owns it, or it is a link.
-        OSError: it cannot be read.
-    """
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ForeignFileError from error
-        raise
-    with os.fdopen(opened) as file:
-        if os.fstat(opened).st_uid != os.geteuid():
-            raise ForeignFileError
-        return file.read()
-
-
 def remove(path: Path) -> None:
     """Removes a file or a whole directory, if it is there."""
     if path.is_dir():

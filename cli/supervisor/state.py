@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import fail
-from cli.supervisor.private import ForeignFileError, make_private_dir, make_state_dir, read_own, write_private
+from cli.supervisor.private import make_private_dir, make_state_dir, write_private
+from shared.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
 from shared.redact import redact
 
-DEFAULT_DIR = Path(".ryz")
+DEFAULT_DIR = STATE_DIR
 SUPERVISOR = "supervisor"  # whose log is begun before it has the directory
 CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
 
@@ -68,7 +69,7 @@ class StateDir:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.logs = self.path / "logs"
-        self._file = self.path / "up.json"
+        self._file = self.path / STATE_FILE
         self._lock: int | None = None
 
     def log(self, name: str) -> Path:
@@ -115,7 +116,7 @@ class StateDir:
 
     def write(self, state: StackState) -> None:
         """Replaces the file in one step, so that a reader never sees half of it."""
-        draft = self.path / f"up.json.{os.getpid()}"
+        draft = self.path / f"{STATE_FILE}.{os.getpid()}"
         write_private(draft, json.dumps(asdict(state), indent=1) + "\n")
         draft.replace(self._file)
 

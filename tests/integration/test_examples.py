@@ -113,6 +113,37 @@ async def test_it_finds_the_broker_of_the_variable_and_of_the_stack_that_is_up_h
 
 
 @both
+@pytest.mark.parametrize(
+    "whose",
+    [
+        "a link",
+        pytest.param(
+            "theirs",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's files"),
+        ),
+    ],
+)
+async def test_it_believes_no_state_file_of_another_user(
+    name: str, whose: str, nats_url: str, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    """Prompts, and the password in the URL, would go wherever that user says."""
+    leader = await ScriptedLeader(nats_bus).start()
+    state = tmp_path / ".ryz" / "up.json"
+    state.parent.mkdir()
+    written = tmp_path / "theirs.json" if whose == "a link" else state
+    written.write_text(json.dumps({"nats_url": nats_url}))
+    if whose == "a link":
+        state.symlink_to(written)
+    else:
+        os.chown(state, 48_213, 48_213)
+    code, out, err = await run(name, cwd=tmp_path)
+    assert (code, out) == (1, "")
+    assert err.startswith("invalid_request: ")
+    assert ".ryz/up.json" in err
+    assert leader.requests == []
+
+
+@both
 async def test_help(name: str) -> None:
     code, out, _ = await run(name, "--help")
     assert code == 0
