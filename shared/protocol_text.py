@@ -137,6 +137,12 @@ Headers of a `GenerateRequest`, all optional:
 | `{subjects.HEADER_TIMEOUT}` | Milliseconds that the caller will still wait; each hop subtracts its own. |
 | `traceparent`, `tracestate` | W3C trace context; passed on to every message that the request leads to. |
 
+Calls to the KV state service that no turn waits for name their tenant in the header
+`{subjects.HEADER_TENANT}`: lists, changes, and `SessionGet` and `SessionCommit` on behalf of people or
+programs. They are handled by turns of tenants, and a tenant with too many waiting gets `rate_limited`.
+Without it, lists and changes of all such callers wait as those of one tenant, and the other two are handled
+as they come.
+
 ## A generation
 
 1. Subscribe to a subject of your own (an inbox). Publish a `GenerateRequest` with that subject in `reply_to`,

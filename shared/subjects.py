@@ -38,6 +38,7 @@ ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
 
 HEADER_TIMEOUT = "Ryz-Timeout-Ms"
+HEADER_TENANT = "Ryz-Tenant"  # of a call to the KV state service that no turn waits for
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 

@@ -1,8 +1,11 @@
 """Takes calls from the bus and sends each its answer, or an `ErrorReply`.
 
-What the answers are is decided in `session_calls.py` and `block_calls.py`.
+What the answers are is decided in `session_calls.py` and `block_calls.py`. Calls that turns wait for (of
+leaders and routers) run as they come. Those that people and programs make (lists, exports, imports, changes)
+wait for each other by turns of tenants, apart from the former, so that no tenant's many calls hold up others.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -12,16 +15,22 @@ from services.kvstate.metrics import Metrics
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.codec import encode
-from shared.errors import Internal, RyzError
+from shared.errors import Internal, RateLimited, RyzError
 from shared.messages import ErrorReply
+from shared.subjects import HEADER_TENANT
+from shared.tenant_places import TenantPlaces, TooManyWait
 
 Call = Callable[[bytes], Awaitable[bytes]]
 Named = tuple[str, str, Call]  # a call's name in metrics, and its subject
 log = structlog.get_logger(__name__)
 
-# A page of a thousand sessions takes some 30 ms of this service. With many at once, the answers that the
-# store gave to others in time would be read too late, and it would be taken for away.
-AT_ONCE = {"list": 2}
+NEVER_FOR_TURNS = frozenset({"list", "delete", "describe", "pin"})  # others are if they name no tenant
+PLACES, PER_TENANT = 4, 2  # calls that no turn waits for, at the same time
+MAX_WAITING = (
+    128  # of a tenant; at 30 ms each, which the longest lists take, the last waits 2 s as callers do
+)
+STOP_WAIT_S = 5.0
+RETRY_AFTER_S = 1.0
 
 
 class Handlers:
@@ -35,24 +44,64 @@ class Handlers:
         self._max_concurrent = max_concurrent
         self._max_pending = max_pending
         self._subscriptions: list[Subscription] = []
+        self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
+        self._by_turns: set[asyncio.Task[None]] = set()
 
     async def start(self, calls: Sequence[Named]) -> None:
         """Takes these calls from here on, as a member of the queue group."""
         for name, subject, call in calls:
             subscription = await self._bus.subscribe(
                 subject,
-                self._answering(name, call),
+                self._taking(name, call),
                 queue=subjects.KVSTATE_QUEUE,
-                max_concurrent=AT_ONCE.get(name, self._max_concurrent),
+                max_concurrent=self._max_concurrent,
                 max_pending=self._max_pending,
             )
             self._subscriptions.append(subscription)
 
     async def stop(self) -> None:
-        """Takes no more calls; those that run go on."""
+        """Takes no more calls; those that were taken are answered, within some seconds."""
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         self._subscriptions.clear()
+        if self._by_turns:
+            await asyncio.wait(self._by_turns, timeout=STOP_WAIT_S)
+        for late in self._by_turns:
+            late.cancel()
+
+    def _taking(self, name: str, call: Call) -> Callable[[Message], Awaitable[None]]:
+        """A handler that answers at once what a turn waits for, and puts other calls into their line."""
+        answer, never_for_turns = self._answering(name, call), name in NEVER_FOR_TURNS
+
+        async def handle(message: Message) -> None:
+            tenant = message.headers.get(HEADER_TENANT, "")
+            if not (tenant or never_for_turns):
+                await answer(message)
+                return
+            task = asyncio.create_task(self._in_turn(name, tenant, answer, message))
+            self._by_turns.add(task)
+            task.add_done_callback(self._by_turns.discard)
+
+        return handle
+
+    async def _in_turn(
+        self, name: str, tenant: str, answer: Callable[[Message], Awaitable[None]], message: Message
+    ) -> None:
+        try:
+            await self._places.enter(tenant)
+        except TooManyWait:
+            error = RateLimited(
+                f"the tenant has {MAX_WAITING} calls about sessions waiting; make fewer at the same time",
+                reason="session_calls",
+                retry_after_s=RETRY_AFTER_S,
+            )
+            self._metrics.requests.labels(name, error.code).inc()
+            await self._reply_error(message, error)
+            return
+        try:
+            await answer(message)
+        finally:
+            self._places.leave(tenant)
 
     def _answering(self, name: str, call: Call) -> Callable[[Message], Awaitable[None]]:
         """A handler that runs the call, answers, and counts."""

@@ -38,15 +38,16 @@ class SessionView:
 
 
 class SessionAdmin:
-    """Every call raises `Unavailable` with a reason when a service that it needs does not answer, and
-    `SessionNotFound` when the tenant has no such session.
+    """Every call raises `Unavailable` with a reason when a service that it needs does not answer,
+    `RateLimited` when the tenant has too many of them under way, and `SessionNotFound` when the tenant has no
+    such session.
 
     timeout_s: how long each service may take. gather_s: how long leaders may take to say what they hold.
     `fleet` asks routers and leaders alone.
     """
 
     def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
-        self._records = SessionsClient(bus, timeout_s=timeout_s)
+        self._records = SessionsClient(bus, timeout_s=timeout_s, for_turns=False)
         self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s)
 
     async def page(self, tenant: str, *, limit: int = 100, cursor: str = "") -> SessionPage:
@@ -98,7 +99,7 @@ class SessionAdmin:
             return await self.summary(tenant, session_id)
         except BaseException:
             with suppress(RyzError):  # without an answer nobody knows what became of it: it may be there
-                await self._records.delete(tenant, session_id)
+                await self._records.delete(tenant, session_id, undo=True)
             raise
 
     async def replace(self, record: SessionRecord) -> SessionSummary:

@@ -1,6 +1,6 @@
 """The session calls of the KV state service, typed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from shared import subjects
@@ -29,11 +29,17 @@ M = TypeVar("M", bound=Wire)
 
 
 class SessionsClient:
-    """Reads and writes session records. Every call raises `Unavailable` when the service does not answer."""
+    """Reads and writes session records.
 
-    def __init__(self, bus: Bus, *, timeout_s: float = 2.0) -> None:
+    Every call raises `Unavailable` when the service does not answer; those that no turn waits for raise
+    `RateLimited` when the tenant has too many of them waiting. They wait for each other by turns of tenants:
+    `list`, `delete`, `describe` and `pin` always, `get` and `commit` unless they are `for_turns`.
+    """
+
+    def __init__(self, bus: Bus, *, timeout_s: float = 2.0, for_turns: bool = True) -> None:
         self._bus = bus
         self._timeout_s = timeout_s
+        self._for_turns = for_turns
 
     async def get(
         self,
@@ -41,38 +47,43 @@ class SessionsClient:
         session_id: str,
         *,
         timeout_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> SessionRecord:
         """The record; raises `SessionNotFound` if the tenant has none of that id."""
-        message = SessionGet(tenant=tenant, session_id=session_id)
-        found = await self._call(subjects.SESSION_GET, message, SessionFound, timeout_s, headers)
+        message, turns_of = SessionGet(tenant=tenant, session_id=session_id), self._turns_of(tenant)
+        found = await self._call(subjects.SESSION_GET, message, SessionFound, timeout_s, turns_of)
         return found.record
 
     async def commit(
         self, records: Sequence[SessionRecord], *, timeout_s: float | None = None
     ) -> SessionCommitted:
         """Stores records, each for itself; the answer names those that were not stored."""
-        message = SessionCommit(records=list(records))
-        return await self._call(subjects.SESSION_COMMIT, message, SessionCommitted, timeout_s)
+        message, turns_of = SessionCommit(records=list(records)), self._turns_of(records[0].tenant)
+        return await self._call(subjects.SESSION_COMMIT, message, SessionCommitted, timeout_s, turns_of)
 
     async def list(
         self, tenant: str, *, limit: int = 100, cursor: str = "", timeout_s: float | None = None
     ) -> SessionPage:
         """A page of summaries, newest first; pass its cursor on for the next one."""
         message = SessionList(tenant=tenant, limit=limit, cursor=cursor)
-        return await self._call(subjects.SESSION_LIST, message, SessionPage, timeout_s)
+        return await self._call(subjects.SESSION_LIST, message, SessionPage, timeout_s, tenant)
 
-    async def delete(self, tenant: str, session_id: str, *, timeout_s: float | None = None) -> None:
-        """Deletes a session; raises `SessionNotFound` if there is none."""
-        message = SessionDelete(tenant=tenant, session_id=session_id)
-        await self._call(subjects.SESSION_DELETE, message, SessionDeleted, timeout_s)
+    async def delete(
+        self, tenant: str, session_id: str, *, timeout_s: float | None = None, undo: bool = False
+    ) -> None:
+        """Deletes a session; raises `SessionNotFound` if there is none.
+
+        undo: of what was made a moment ago; it waits in the line of no tenant, where it is not refused
+        because the tenant has too many calls.
+        """
+        message, turns_of = SessionDelete(tenant=tenant, session_id=session_id), "" if undo else tenant
+        await self._call(subjects.SESSION_DELETE, message, SessionDeleted, timeout_s, turns_of)
 
     async def describe(
         self, tenant: str, session_id: str, *, timeout_s: float | None = None
     ) -> SessionSummary:
         """One session without its text, with its pin and its stored KV; raises `SessionNotFound`."""
         message = SessionDescribe(tenant=tenant, session_id=session_id)
-        answer = await self._call(subjects.SESSION_DESCRIBE, message, SessionDescribed, timeout_s)
+        answer = await self._call(subjects.SESSION_DESCRIBE, message, SessionDescribed, timeout_s, tenant)
         return answer.session
 
     async def pin(
@@ -80,21 +91,21 @@ class SessionsClient:
     ) -> SessionSummary:
         """Binds a session to `group`, or frees it if that is empty; raises `SessionNotFound`."""
         message = SessionPin(tenant=tenant, session_id=session_id, group=group)
-        answer = await self._call(subjects.SESSION_PIN, message, SessionDescribed, timeout_s)
+        answer = await self._call(subjects.SESSION_PIN, message, SessionDescribed, timeout_s, tenant)
         return answer.session
 
     async def pins(self, *, limit: int = 1000, cursor: str = "", timeout_s: float | None = None) -> PinPage:
         """A page of the pins of all tenants; pass its cursor on for the next one."""
         return await self._call(subjects.PINS, PinList(limit=limit, cursor=cursor), PinPage, timeout_s)
 
+    def _turns_of(self, tenant: str) -> str:
+        return "" if self._for_turns else tenant
+
     async def _call(
-        self,
-        subject: str,
-        message: Wire,
-        kind: type[M],
-        timeout_s: float | None,
-        headers: Mapping[str, str] | None = None,
+        self, subject: str, message: Wire, kind: type[M], timeout_s: float | None, turns_of: str = ""
     ) -> M:
+        """Sends one call and reads its answer; `turns_of`: the tenant whose turn it waits for, if any."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
+        headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
         answer = await self._bus.request(subject, encode(message), timeout_s=timeout, headers=headers)
         return decode_reply(answer.data, kind)
