@@ -5,9 +5,10 @@ wherever it waits, and turn up there as an ordinary exception with the reason.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from starlette.types import Message, Receive, Send
 
@@ -18,6 +19,7 @@ from shared.client import GenerationStream
 from shared.errors import DeadlineExceeded
 from shared.messages import Accepted, SessionOutcome, Usage
 
+T = TypeVar("T")
 _JSON = (b"content-type", b"application/json")
 
 
@@ -179,6 +181,27 @@ class Running:
         if self._reason is None:
             self._reason = reason
             self._task.cancel()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that would leave something behind if it were broken off: its result, also when the request is
+        ended early meanwhile, which `check` tells afterwards. Raises what the work raises.
+        """
+        task = asyncio.create_task(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._reason is None:
+                task.cancel()
+                raise
+        try:
+            return await task
+        except Exception as error:  # there is no one left to be told
+            raise asyncio.CancelledError from error
+
+    def check(self) -> None:
+        """Raises `CancelledError` if the request was ended early; the block's end makes the reason of it."""
+        if self._reason is not None:
+            raise asyncio.CancelledError
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()

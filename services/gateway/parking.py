@@ -60,7 +60,7 @@ class Parking:
 
     def leave(self, stream: GenerationStream) -> None:
         """Lets go of a stream that runs on without this gateway."""
-        self._client.forget(stream)
+        self._client.leave(stream)
 
     def stop(self) -> None:
         """The gateway stops: nothing is parked from here on, and what is parked holds no place."""

@@ -28,12 +28,14 @@ class Repeats:
         Raises:
             Conflict: the key was used for another call.
         """
-        found = await self._find(call, exchange.tenant, timeout_s)
+        found = await running.finish(self._find(call, exchange.tenant, timeout_s))
         if found is None:
+            running.check()
             return False
         request, note = found.request, read_note(found.request.note)
         if found.first_seq or note is None:  # its beginning is not kept, so it is made anew
             await found.stream.cancel("its call is made anew")
+            running.check()
             return False
         self._context.metrics.repeated.inc()
         reply, outcome = exchange.reply, exchange.outcome

@@ -26,9 +26,17 @@ _HEADERS: Headers = [
 
 @asynccontextmanager
 async def leaving(
-    stream: GenerationStream, parking: Parking, running: Running, reply: Reply, grace_s: float
+    stream: GenerationStream,
+    parking: Parking,
+    running: Running,
+    reply: Reply,
+    grace_s: float,
+    *,
+    known: bool = False,
 ) -> AsyncIterator[None]:
     """Opens the stream, and on the way out cancels it if it still runs, unless its client may come back.
+
+    known: the client knows the stream's id before the answer begins.
 
     Raises `StreamLeft` in place of what ended the request when the stream goes on and its client is not gone:
     the gateway stops, or the client did not read.
@@ -37,19 +45,22 @@ async def leaving(
         await owner.enter_async_context(stream)
         running.streams.append(stream)
         try:
+            running.check()
             yield
         except asyncio.CancelledError:
-            may_return = grace_s > 0 and reply.started and not stream.finished  # started: it knows the id
+            may_return = grace_s > 0 and (known or reply.started) and not stream.finished
+            gone = isinstance(running.reason, ClientDisconnected)
             slow = isinstance(running.reason, Cancelled | Overloaded)  # it does not read, so it is cut off
-            if may_return and (slow or isinstance(running.reason, ClientDisconnected)):
-                if parking.hold(stream, grace_s):
-                    owner.pop_all()
-                    if slow:
-                        raise StreamLeft from None
+            stays = False
+            if may_return and (slow or gone):
+                stays = parking.hold(stream, grace_s)
             elif may_return and isinstance(running.reason, Unavailable):
                 parking.leave(stream)
+                stays = True
+            if stays:
                 owner.pop_all()
-                raise StreamLeft from None
+                if reply.started and not gone:
+                    raise StreamLeft from None
             raise
 
 

@@ -48,14 +48,15 @@ class StreamRoute(Route):
         )
         self.take_places(exchange, 1)
         async with self.running(exchange, timeout_s) as running:
-            found = await self._attach(exchange, last, timeout_s)
+            # a leader gives it away without an answer from here: left in the middle it would run for nobody
+            found = await running.finish(self._attach(exchange, last, timeout_s))
             context.metrics.attached.inc()
             note = read_note(found.request.note)
             if note is None:
                 grace_s = 0.0
             elif not grace_given:
                 grace_s = min(note.grace_s, settings.stream_max_grace_s)
-            async with leaving(found.stream, context.parking, running, exchange.reply, grace_s):
+            async with leaving(found.stream, context.parking, running, exchange.reply, grace_s, known=True):
                 await self._send(exchange, found, note, last)
 
     async def _attach(self, exchange: Exchange, last: EventId, timeout_s: float) -> Attachment:

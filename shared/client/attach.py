@@ -63,6 +63,10 @@ async def attach(
         timeout_s: the deadline from now.
         call_key, call_digest: the request is looked for by that key, and has another id.
 
+    A caller that is cancelled here may have been given the request already; then its frames come, and after a
+    while it is cancelled as one that is not wanted (`unwanted.py`). A caller that knows better what is to
+    become of it waits for the end.
+
     Raises `Unavailable` without a broker, `Cancelled` (reason `attached_elsewhere`) when another caller was
     quicker, and `Conflict` (`idempotency_key_reused`) when the key is that of another call.
     """
@@ -73,7 +77,24 @@ async def attach(
         call_key=call_key,
         call_digest=call_digest,
     )
-    found = await _find(client.bus, question, find_s)
+    client.unwanted.attaching += 1  # its frames may come before this caller knows what they are of
+    try:
+        found = await _find(client.bus, question, find_s)
+        return await _take_over(client, found, call_key, call_digest, reach=reach, timeout_s=timeout_s)
+    finally:
+        client.unwanted.attaching -= 1
+
+
+async def _take_over(
+    client: InferenceClient,
+    found: list[_Found],
+    call_key: str,
+    call_digest: str,
+    *,
+    reach: int,
+    timeout_s: float,
+) -> Attachment | None:
+    """Makes the newest of what was found a stream of this client."""
     if not found:
         return None
     if any(one.request.call_digest != call_digest for one in found) and call_key:

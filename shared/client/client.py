@@ -21,10 +21,11 @@ from shared.client.errands import Errands
 from shared.client.results import Completion
 from shared.client.settings import ClientSettings
 from shared.client.stream import MAX_WHOLE_FRAMES, GenerationStream
+from shared.client.unwanted import Unwanted
 from shared.client.wheel import Wheel
 from shared.codec import decode, encode
 from shared.errors import Cancelled, InvalidRequest, Overloaded, RyzError, Unavailable
-from shared.messages import Accepted, Delivered, FrameBatch, GenerateRequest, GroupDown
+from shared.messages import Accepted, AnyFrame, Delivered, FrameBatch, GenerateRequest, GroupDown, Tokens
 from shared.telemetry.traces import inject
 
 log = structlog.get_logger(__name__)
@@ -52,6 +53,7 @@ class InferenceClient:
         self.stats = AssemblyStats()
         self._bus = bus
         self._settings = settings or ClientSettings()
+        self.unwanted = Unwanted()
         self._open: dict[str, GenerationStream] = {}
         self._inbox = bus.new_inbox()
         self._caller = caller
@@ -148,6 +150,7 @@ class InferenceClient:
         request = msgspec.structs.replace(request, reply_to=self._reply_to)
         stream = self._stream(request, timeout_s, inject(None), whole=False)
         stream.assembly.max_ready = MAX_WHOLE_FRAMES  # all that there is comes at once
+        self.unwanted.take(request.request_id)
         self._open[request.request_id] = stream
         self._settle(stream, stream.assembly.adopt(group, instance_id, first_seq, reach))
         self._schedule(stream)
@@ -188,9 +191,12 @@ class InferenceClient:
             return await stream.completion()
 
     async def open(self, stream: GenerationStream) -> None:
-        """Publishes a stream's request for the first time; called by the stream."""
+        """Publishes a stream's request for the first time; called by the stream.
+
+        One that was adopted runs, or has ended since: its reader is told how.
+        """
         known = self._open.get(stream.request_id)
-        if known is stream:
+        if known is stream or stream.assembly.finished:
             return
         if known is not None:
             raise InvalidRequest(f"request {stream.request_id} is running already", param="request_id")
@@ -224,6 +230,11 @@ class InferenceClient:
         if self._open.get(stream.request_id) is stream:
             del self._open[stream.request_id]
 
+    def leave(self, stream: GenerationStream) -> None:
+        """Lets go of a stream that runs on, for a caller who is to attach to it."""
+        self.unwanted.leave(stream.request_id)
+        self.forget(stream)
+
     async def cancel(self, stream: GenerationStream, reason: str = "") -> None:
         """Ends a request on the caller's wish; called by the stream."""
         message = f"request {stream.request_id} was cancelled: {reason or 'the caller asked for it'}"
@@ -250,12 +261,7 @@ class InferenceClient:
         for frame in batch.frames:
             stream = self._open.get(frame.request_id)
             if stream is None:
-                self.stats.ignored += 1
-                if isinstance(frame, Accepted):  # nobody here waits for it any more
-                    unwanted = self._errands.tell_cancel(
-                        frame.request_id, frame.group, "the caller is gone", instance_id=frame.instance_id
-                    )
-                    self._spawn(unwanted)
+                self._unknown(frame, batch, now)
                 continue
             commands = stream.assembly.on_frame(frame, batch.group, now, batch.instance_id)
             if isinstance(frame, Accepted):
@@ -264,6 +270,25 @@ class InferenceClient:
             touched[stream] = touched[stream] + commands if stream in touched else commands
         for stream, commands in touched.items():
             self._settle(stream, commands)
+
+    def _unknown(self, frame: AnyFrame, batch: FrameBatch, now: float) -> None:
+        """A frame of a request that this client does not have; who makes more of them is told to stop.
+
+        Frames come here only by this client's own subject, so another caller who has the request now has it
+        as a later attempt, which the cancel does not reach.
+        """
+        self.stats.ignored += 1
+        group, instance_id = batch.group, batch.instance_id
+        if isinstance(frame, Accepted):
+            group, instance_id = frame.group, frame.instance_id or instance_id
+            unwanted = self.unwanted.may_cancel(frame.request_id)
+        else:
+            unwanted = isinstance(frame, Tokens) and self.unwanted.is_due(frame.request_id, now)
+        if unwanted and group:
+            telling = self._errands.tell_cancel(
+                frame.request_id, group, "the caller is gone", frame.attempt, instance_id
+            )
+            self._spawn(telling)
 
     async def _group_down(self, message: Message) -> None:
         try:

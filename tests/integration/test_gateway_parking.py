@@ -3,10 +3,93 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
-from tests.gateway_kit import Gateway, eventually, running_gateway
+from services.gateway.note import VERSION, Note
+from shared import subjects
+from shared.bus import Message
+from shared.codec import decode, encode
+from shared.messages import Attach, Attached, Cancel, GenerateRequest
+from tests.gateway_kit import GROUP, Gateway, eventually, running_gateway
 
 BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}]}'
+
+
+class Keeper:
+    """A leader that has a running request, with a grace of its own, and answers when it is told to."""
+
+    def __init__(self, gateway: Gateway, grace_s: float) -> None:
+        self.gateway = gateway
+        self.request = GenerateRequest(
+            request_id="r-kept",
+            model="slow",
+            prompt="x",
+            attempt=3,
+            note=Note(VERSION, "chat", 1, False, grace_s).encode(),
+        )
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.cancels: list[Cancel] = []
+
+    async def start(self) -> "Keeper":
+        await self.gateway.fleet.bus.subscribe(subjects.ATTACH, self._attach, max_concurrent=9)
+        await self.gateway.fleet.bus.subscribe(subjects.cancel(GROUP), self._cancel)
+        return self
+
+    async def _attach(self, message: Message) -> None:
+        asked = decode(message.data, Attach)
+        self.request = replace(self.request, call_key=asked.call_key, call_digest=asked.call_digest)
+        self.asked.set()
+        await self.answers.wait()
+        told = Attached(request=encode(self.request), group=GROUP, next_seq=1)
+        await self.gateway.fleet.bus.publish(message.reply, encode(told))
+
+    async def _cancel(self, message: Message) -> None:
+        self.cancels.append(decode(message.data, Cancel))
+
+
+@pytest.mark.parametrize("way", ["stream", "repeat"])
+@pytest.mark.parametrize("grace_s", [0, 30])
+async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, grace_s: float) -> None:
+    """The leader has given the stream away by then: it is cancelled or waits, as if it had been read."""
+    async with running_gateway(idempotency_find_ms=2000) as gateway:
+        keeper = await Keeper(gateway, grace_s).start()
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = "GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        if way == "repeat":
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Idempotency-Key: k\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY.decode()}"
+            )
+        writer.write(head.encode())
+        await keeper.asked.wait()
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)  # the gateway notices it while nothing is found
+        keeper.answers.set()
+        if grace_s and way == "stream":
+            await eventually(lambda: parked(gateway) == 1)
+            assert keeper.cancels == []
+            return
+        await eventually(lambda: bool(keeper.cancels))
+        assert (keeper.cancels[0].request_id, keeper.cancels[0].attempt) == ("r-kept", 3)
+        await gateway.wait_idle()
+        assert gateway.fleet.requests == []
+
+
+async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -> None:
+    """Its client is refused, and finds it at another gateway: it knows the id."""
+    async with running_gateway(header_wait_s=30) as gateway:
+        keeper = await Keeper(gateway, 30).start()
+        keeper.answers.set()
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await eventually(lambda: gateway.metric("ryz_gateway_attached_streams_total") == 1)
+        await gateway.service.drain()
+        await gateway.stack.aclose()
+        assert (await reader.read()).startswith(b"HTTP/1.1 503")
+        writer.close()
+        assert keeper.cancels == []
 
 
 async def begin_and_leave(gateway: Gateway, grace: str = "") -> None:

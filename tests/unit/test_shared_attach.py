@@ -18,6 +18,7 @@ from shared.messages import (
     Attach,
     Attached,
     Cancel,
+    FrameBatch,
     GenerateRequest,
     Resend,
     ResendReply,
@@ -101,6 +102,25 @@ async def test_all_its_frames_come_from_the_newest_attempt(bus: MemoryBus, clien
     assert old.asked[0] == Attach(request_id="r", tenant="default", reply_to=client.reply_to)
 
 
+async def test_frames_that_come_before_the_answer_end_nothing(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
+    """A leader that has given a request away sends its frames at once, and its answer after them."""
+    leader = await Leader(bus, "g0", 2, silent=1).start()
+
+    async def eager(message: Message) -> None:
+        batch = FrameBatch(frames=leader.frames[:1], group="g0")
+        await bus.publish(decode(message.data, Attach).reply_to, encode(batch))
+
+    await bus.subscribe(subjects.ATTACH, eager)
+    found = await attach(client, "r", "default", reach=0, find_s=1, timeout_s=5)
+    assert found is not None
+    assert client.stats.ignored == 2
+    async with found.stream as stream:
+        assert len([frame async for frame in stream.frames()]) == 4
+    assert leader.cancels == []
+
+
 async def test_it_asks_more_than_once_under_one_name(bus: MemoryBus, client: InferenceClient) -> None:
     leader = await Leader(bus, "g0", 1, silent=2).start()
     found = await attach(client, "r", "default", reach=0, find_s=3, timeout_s=5)
@@ -132,6 +152,9 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     newest = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
     assert newest is not None
     assert isinstance(later.stream.assembly.error, Cancelled)
+    with pytest.raises(Cancelled):  # not begun a second time
+        async with later.stream as stream:
+            await stream.next_frame()
     assert not newest.stream.finished
     await newest.stream.cancel()
 
