@@ -1,5 +1,7 @@
 """No text and no chat template holds the leader's event loop up; what is far too long is not tokenized."""
 
+import asyncio
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,10 +11,13 @@ import pytest
 from services.worker.adapters.chat_template import ChatTemplate
 from services.worker.adapters.model_dir import Model
 from services.worker.adapters.null_model import ByteTokenizer, null_model
+from services.worker.leader.tokenizing import INLINE_CHARS, PER_TENANT, THREADS
+from shared import subjects
 from shared.bus.memory import MemoryBus
-from shared.codec import pack_tokens
-from shared.messages import ChatMessage, Done
-from tests.worker_kit import Kit, chat
+from shared.codec import encode, pack_tokens
+from shared.messages import Cancel, ChatMessage, Done
+from tests.waiting import until
+from tests.worker_kit import Kit, chat, null_engine
 
 SLOW = (
     "{% if messages[-1].content.startswith('slow') %}"
@@ -64,6 +69,67 @@ async def test_more_messages_than_the_context_has_tokens_are_refused_before_they
         assert failed.code == "context_length_exceeded"
         assert "the prompt has at least 2049" in failed.message
         assert tokenizer.lengths == []
+
+
+class Holding(ByteTokenizer):
+    """Holds every text with an X until it may go, and notes which it was given, by their first letter."""
+
+    def __init__(self) -> None:
+        self.go, self.order = threading.Semaphore(0), list[str]()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if text[1:2] == "X":
+            self.order.append(text[0])
+            self.go.acquire(timeout=20)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+async def test_a_tenant_with_many_long_prompts_leaves_a_thread_and_takes_turns() -> None:
+    tokenizer, long = Holding(), "X" + "x" * INLINE_CHARS
+    model = replace(null_model("demo", 8192), tokenizer=tokenizer)
+    async with Kit(MemoryBus(), null_engine(context=8192, blocks=4096), model=model) as kit:
+        try:
+            for number in range(6):
+                await kit.ask(chat(f"a{number}", tenant="many", prompt=f"a{long}"))
+            await until(lambda: len(tokenizer.order) == PER_TENANT)
+            # another one's is tokenized though none of them has ended
+            free = chat("f", tenant="few", prompt="f" + "x" * INLINE_CHARS)
+            assert isinstance((await kit.run(free))[-1], Done)
+            for number in range(2):
+                await kit.ask(chat(f"b{number}", tenant="other", prompt=f"b{long}"))
+            await until(lambda: len(tokenizer.order) == THREADS)
+            assert tokenizer.order == ["a", "a", "b"]
+            await kit.ask(chat("c0", tenant="third", prompt=f"c{long}"))
+            await asyncio.sleep(0.05)
+            for _ in range(3):
+                before = len(tokenizer.order)
+                tokenizer.go.release()
+                await until(lambda: len(tokenizer.order) > before)  # noqa: B023 (asked in this round only)
+            assert sorted(tokenizer.order[THREADS:]) == ["a", "b", "c"]  # and not three more of the first
+        finally:
+            tokenizer.go.release(10)
+        for request_id in ("a5", "b1", "c0"):
+            assert isinstance((await kit.end_of(request_id))[-1], Done)
+        assert len(tokenizer.order) == 9
+
+
+async def test_a_prompt_whose_caller_left_keeps_its_thread_until_it_is_done() -> None:
+    tokenizer, long = Holding(), "X" + "x" * INLINE_CHARS
+    model = replace(null_model("demo", 8192), tokenizer=tokenizer)
+    async with Kit(MemoryBus(), null_engine(context=8192, blocks=4096), model=model) as kit:
+        try:
+            for number in range(4):
+                await kit.ask(chat(f"a{number}", tenant="many", prompt=f"a{long}"))
+            await until(lambda: len(tokenizer.order) == PER_TENANT)
+            for number in range(3):  # two that run, and one that waits
+                cancel = Cancel(request_id=f"a{number}", tenant="many")
+                await kit.bus.publish(subjects.cancel("g0"), encode(cancel))
+            await asyncio.sleep(0.05)
+            assert len(tokenizer.order) == PER_TENANT
+        finally:
+            tokenizer.go.release(10)
+        assert isinstance((await kit.end_of("a3"))[-1], Done)
+        assert len(tokenizer.order) == PER_TENANT + 1
 
 
 async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:

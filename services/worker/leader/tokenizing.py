@@ -1,7 +1,7 @@
 """Prompts to tokens, within limits of time and length, so that no text and no template holds the leader up.
 
 Short texts are tokenized at once; long ones, and those that keep the template busy, in one of a few threads,
-beside which the event loop goes on.
+beside which the event loop goes on. Tenants go by turns there, and none has all threads.
 """
 
 import asyncio
@@ -19,13 +19,15 @@ from services.worker.metrics import Metrics
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
 from shared.messages import GenerateRequest
+from shared.tenant_places import TenantPlaces
 
 log = structlog.get_logger(__name__)
 
 INLINE_CHARS = 4096  # longer texts are tokenized in a thread
 INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.05  # far more than any template takes for that
-THREADS = 2
+THREADS = 3
+PER_TENANT = 2  # one thread fewer: another tenant's prompt never waits for those of one alone
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
 
 
@@ -44,10 +46,14 @@ class Tokenizing:
         self._timeout_s = timeout_s
         self._spelled = SpelledTokens(model.tokenizer, model.template) if model.template else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
+        self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
+        self._running: set[asyncio.Future[list[int]]] = set()
 
     def close(self) -> None:
         """Takes no more; a thread that is busy ends with its prompt."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        for running in list(self._running):
+            running.cancel()  # its thread may end after the loop
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Whether tokenizing takes so little time that a thread would cost more."""
@@ -65,11 +71,11 @@ class Tokenizing:
             return None
 
     async def in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
-        """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
-        loop = asyncio.get_running_loop()
+        """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await loop.run_in_executor(self._threads, self._tokens, request, turn, self._timeout_s)
+                await self._places.enter(request.tenant)
+                return await asyncio.shield(self._begin(request, turn))
         except (TimeoutError, TemplateOverran) as error:
             self._metrics.slow_prompts.inc()
             raise DeadlineExceeded(
@@ -77,6 +83,23 @@ class Tokenizing:
                 "too long, the group is too busy with others, or the model's chat template is too slow",
                 reason="tokenizing",
             ) from error
+
+    def _begin(self, request: GenerateRequest, turn: Turn | None) -> asyncio.Future[list[int]]:
+        """Puts a prompt into a thread. The tenant's place is free when the thread is, whoever still waits."""
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._threads, self._tokens, request, turn, self._timeout_s)
+        except BaseException:
+            self._places.leave(request.tenant)
+            raise
+
+        def ended(_: object) -> None:
+            self._running.discard(running)
+            self._places.leave(request.tenant)
+
+        self._running.add(running)
+        running.add_done_callback(ended)
+        return running
 
     def _tokens(self, request: GenerateRequest, turn: Turn | None, limit_s: float) -> list[int]:
         """The tokens of a prompt; `limit_s` is the template's.
