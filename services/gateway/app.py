@@ -23,7 +23,8 @@ from services.gateway.browsers import BrowserGuard
 from services.gateway.completions import CompletionRoute, Context
 from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
 from services.gateway.limits import ClientDisconnected
-from services.gateway.pieces import in_pieces
+from services.gateway.pieces import PieceSender
+from services.gateway.readers import Answer
 from services.gateway.respond import model_object
 from services.gateway.schema import ChatCompletionRequest, CompletionRequest
 from services.gateway.session_paths import SessionPaths, is_session_path
@@ -67,9 +68,9 @@ class Front:
     """
 
     def __init__(
-        self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp, write_timeout_s: float
+        self, app: FastAPI, direct: dict[str, ASGIApp], sessions: ASGIApp, answers: set[Answer]
     ) -> None:
-        self._write_timeout_s = write_timeout_s
+        self._answers = answers
         self._app = app
         self._direct = direct
         self._sessions = sessions
@@ -82,7 +83,7 @@ class Front:
                 await direct(scope, receive, send)
                 return
         if scope["type"] == "http":
-            send = in_pieces(send, self._write_timeout_s)
+            send = PieceSender(send, scope, self._answers)
         if scope["type"] == "http" and is_session_path(scope["path"]):
             await self._sessions(scope, receive, send)
             return
@@ -133,7 +134,7 @@ def create_app(
     _add_errors(app, context)
     _add_schemas(app)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
-    front = Front(app, direct, sessions_first, context.settings.write_timeout_s)
+    front = Front(app, direct, sessions_first, context.running)
     return BrowserGuard(front, context.settings, context.metrics)
 
 

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Send
 from services.gateway.errors import Headers, header_value
 from services.gateway.limits import ClientDisconnected
 from services.gateway.pieces import send_pieces
+from services.gateway.readers import Answer, Unread
 from shared.client import GenerationStream
 from shared.errors import DeadlineExceeded
 from shared.messages import Accepted, SessionOutcome, Usage
@@ -161,7 +162,7 @@ class Running:
     )
 
     def __init__(
-        self, receive: Receive, all_running: "set[Running]", limit_s: float, tenant: str, reply: Reply
+        self, receive: Receive, all_running: set[Answer], limit_s: float, tenant: str, reply: Reply
     ) -> None:
         self.tenant = tenant
         self.reply = reply
@@ -175,6 +176,14 @@ class Running:
     def reason(self) -> Exception | None:
         """Why it was ended early; None: it was not."""
         return self._reason
+
+    def unread(self, now_s: float) -> Unread:
+        """See `Answer`."""
+        reply = self.reply
+        waited_s = now_s - reply.waits_since if reply.waits_since else 0.0
+        behind = max((stream.behind for stream in self.streams), default=0.0)
+        frames = sum(stream.unread for stream in self.streams)
+        return Unread(self.tenant, frames + reply.unsent, waited_s, behind)
 
     def abort(self, reason: Exception) -> None:
         """Raises `reason` in the task that is inside the block; the first reason counts."""

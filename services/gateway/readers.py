@@ -8,8 +8,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from services.gateway.exchange import Running
 from shared.errors import Cancelled, Overloaded, RyzError
 
 WATCH_S = 0.25
@@ -27,6 +27,21 @@ class Unread:
     num_bytes: int
     waited_s: float = 0.0
     behind: float = 0.0
+
+
+class Answer(Protocol):
+    """What has to be known of an answer under way."""
+
+    @property
+    def reason(self) -> Exception | None:
+        """Why it was ended early; None: it was not."""
+
+    def unread(self, now_s: float) -> Unread:
+        """What it has unread; `now_s` is on the loop's clock."""
+        ...
+
+    def abort(self, reason: Exception) -> None:
+        """Ends it; the first reason counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +90,13 @@ def _slow(answer: Unread, limits: ReaderLimits) -> RyzError:
 
 
 async def watch_readers(
-    running: Collection[Running], limits: ReaderLimits, on_cut: Callable[[], None]
+    running: Collection[Answer], limits: ReaderLimits, on_cut: Callable[[], None]
 ) -> None:
     """Ends the answers under way that have to be, for as long as it runs."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(WATCH_S)
         answers = [answer for answer in running if answer.reason is None]
-        for place, reason in cuts([_unread(answer, loop.time()) for answer in answers], limits).items():
+        for place, reason in cuts([answer.unread(loop.time()) for answer in answers], limits).items():
             on_cut()
             answers[place].abort(reason)
-
-
-def _unread(running: Running, now: float) -> Unread:
-    reply = running.reply
-    waited_s = now - reply.waits_since if reply.waits_since else 0.0
-    behind = max((stream.behind for stream in running.streams), default=0.0)
-    frames = sum(stream.unread for stream in running.streams)
-    return Unread(running.tenant, frames + reply.unsent, waited_s, behind)

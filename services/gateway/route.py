@@ -21,6 +21,7 @@ from services.gateway.limits import LINGER_S, ClientDisconnected, RateLimiter, d
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking, StreamLeft
 from services.gateway.quota import Quota
+from services.gateway.readers import Answer
 from services.gateway.sessions import RawHeaders, request_ids
 from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient
@@ -38,7 +39,7 @@ class Context:
     """What all requests of a gateway share.
 
     places: of requests under way. held: bytes of bodies and answers. accepting: whether requests are welcome.
-    root_key: see `root_key.py`.
+    root_key: see `root_key.py`. running: answers that may be ended early.
     """
 
     settings: GatewaySettings
@@ -52,7 +53,7 @@ class Context:
     accepting: Callable[[], bool]
     parking: Parking
     root_key: bytes = b""
-    running: set[Running] = field(default_factory=set)
+    running: set[Answer] = field(default_factory=set)
 
 
 @dataclass(slots=True)

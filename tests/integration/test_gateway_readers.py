@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import socket
 import statistics
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import httpx
 
+from shared.messages import ChatMessage, SessionRecord
 from tests.gateway_kit import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
@@ -126,3 +128,95 @@ async def test_a_call_that_asks_for_too_much_is_refused_and_names_the_fields() -
         assert "`n`" in error["message"]
         assert "RYZ_MAX_ANSWER_ENTRIES" in error["message"]
         assert gateway.fleet.requests == []
+
+
+async def export_unread(stack: AsyncExitStack, gateway: Gateway, key: str) -> socket.socket:
+    """Asks for the export of the session `long`, and takes a few bytes of it at most."""
+    asking = socket.socket()
+    stack.callback(asking.close)
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    asking.connect(("127.0.0.1", gateway.port))
+    asking.sendall(
+        b"GET /v1/sessions/long/export HTTP/1.1\r\nHost: localhost\r\n"
+        + f"Authorization: Bearer {key}\r\n\r\n".encode()
+    )
+    asking.setblocking(False)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(5):
+        assert (await loop.sock_recv(asking, 12)).endswith(b"200")
+    return asking
+
+
+def with_long_sessions(gateway: Gateway, *tenants: str, size: int = 12_000_000) -> None:
+    for tenant in tenants:
+        gateway.fleet.sessions.records[tenant, "long"] = SessionRecord(
+            session_id="long",
+            tenant=tenant,
+            model="demo",
+            version=1,
+            messages=[ChatMessage(role="user", content="x" * size)],
+        )
+
+
+async def test_exports_that_are_not_read_count_with_the_answers_of_their_tenant() -> None:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(
+            running_gateway(
+                max_payload=2**24,
+                api_keys="secret-a:acme,secret-b:birch",
+                max_unread_bytes=64 * 2**20,
+                write_timeout_s=60,
+            )
+        )
+        with_long_sessions(gateway, "acme", "birch")
+        birch = await export_unread(stack, gateway, "secret-b")
+        acme = [await export_unread(stack, gateway, "secret-a") for _ in range(5)]
+        # two fit into half of the memory, which is one tenant's share
+        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 3, 10)
+        await eventually(lambda: gateway.running == 3, 10)
+        whole = [await read_all(one) > 12_000_000 for one in (birch, *acme)]
+        assert whole[0], "another tenant's answer is not touched"
+        assert sum(whole) == 3
+        await eventually(lambda: gateway.running == 0, 10)
+
+
+async def read_all(asking: socket.socket) -> int:
+    """The bytes that come until the answer is whole or its connection is closed."""
+    size, loop = 0, asyncio.get_running_loop()
+    with suppress(TimeoutError, ConnectionError):
+        while piece := await asyncio.wait_for(loop.sock_recv(asking, 2**20), 2):
+            size += len(piece)
+    return size
+
+
+async def test_exports_of_all_tenants_fit_into_the_memory() -> None:
+    async with AsyncExitStack() as stack:
+        keys = ",".join(f"secret-{name}:{name}" for name in "abcd")
+        gateway = await stack.enter_async_context(
+            running_gateway(max_payload=2**24, api_keys=keys, max_unread_bytes=32 * 2**20, write_timeout_s=60)
+        )
+        with_long_sessions(gateway, *"abcd")
+        for name in "abcd":
+            await export_unread(stack, gateway, f"secret-{name}")
+        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 2, 10)
+        await eventually(lambda: gateway.running == 2, 10)
+
+
+async def test_an_export_whose_reader_takes_nothing_is_cut_off_and_counted() -> None:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(running_gateway(max_payload=2**24, write_timeout_s=0.5))
+        with_long_sessions(gateway, "default")
+        asking = await export_unread(stack, gateway, "any")
+        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1, 10)
+        await eventually(lambda: gateway.running == 0, 10)
+        assert await read_all(asking) < 12_000_000
+
+
+async def test_a_gateway_that_stops_waits_for_no_reader_of_an_export() -> None:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(running_gateway(max_payload=2**24, write_timeout_s=60))
+        with_long_sessions(gateway, "default")
+        await export_unread(stack, gateway, "any")
+        await eventually(lambda: gateway.running == 1)
+        async with asyncio.timeout(10):
+            await gateway.stack.aclose()
