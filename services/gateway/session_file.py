@@ -15,9 +15,10 @@ import msgspec
 
 from services.gateway.shape import MAX_VALUES, NotJson, read_json
 from shared.codec import pack_tokens, unpack_tokens
-from shared.errors import Conflict, InvalidRequest
+from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord
 from shared.messages.base import ModelName, SessionId
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 FORMAT = "ryzanstein.session"
 VERSION = 1
@@ -65,7 +66,7 @@ def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
     """What the file says.
 
     Raises:
-        RequestTooLarge: it has more values than a body may have.
+        RequestTooLarge: it has more values than a body may have, or more messages than a session may have.
         InvalidRequest: it is cut, altered, of another format or version, or no session file; `reason` says
             which (`file_cut`, `file_altered`, `file_version`, `file_format`).
     """
@@ -82,6 +83,13 @@ def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
         raise _wrong(
             "file_version",
             f"it has version {_shown(version)} of the format, and this gateway reads version {VERSION}",
+        )
+    messages = document.get("messages")
+    if isinstance(messages, list) and len(messages) > MAX_SESSION_MESSAGES:
+        raise RequestTooLarge(
+            f"the session has {len(messages)} messages, and may have {MAX_SESSION_MESSAGES}: leave out the "
+            "oldest, or begin a new session with a summary of them",
+            reason="session_messages",
         )
     given = document.pop("sha256", None)
     if given is None or given != _digest(document):

@@ -39,6 +39,7 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.blocks import MAX_NAMES
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 _NAMED, _QUIET_S = 8, 10.0  # tenants in a line of the log about quotas, and time between two such lines
 _QUOTA_REMEDY = "delete sessions, or raise RYZ_SESSION_MAX_PER_TENANT and RYZ_SESSION_BYTES_PER_TENANT"
@@ -94,10 +95,12 @@ class SessionCalls:
 
     async def _commit(self, data: bytes) -> bytes:
         now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
-        entries = [make_entry(record, now_ms, ttl_ms) for record in decode(data, SessionCommit).records]
-        limit = self._limits.max_record_bytes
-        too_large = [place for place, entry in enumerate(entries) if len(entry.record) > limit]
-        fitting = [place for place, entry in enumerate(entries) if len(entry.record) <= limit]
+        records = decode(data, SessionCommit).records
+        entries = [make_entry(record, now_ms, ttl_ms) for record in records]
+        limit, too_large, fitting = self._limits.max_record_bytes, list[int](), list[int]()
+        for place, (record, entry) in enumerate(zip(records, entries, strict=True)):
+            fits = len(entry.record) <= limit and len(record.messages) <= MAX_SESSION_MESSAGES
+            (fitting if fits else too_large).append(place)
         done = await self._put([entries[place] for place in fitting]) if fitting else Put([])
         outcome = dict(zip(fitting, done.verdicts, strict=True))
 
@@ -112,7 +115,8 @@ class SessionCalls:
         )
         self._metrics.committed(answer, len(entries), done.dropped)
         if too_large:
-            log.warning("records over the limit were not stored", limit_bytes=limit, count=len(too_large))
+            log.warning("records over the limit were not stored", limit_bytes=limit,
+                        limit_messages=MAX_SESSION_MESSAGES, count=len(too_large))  # fmt: skip
         if answer.over_quota and time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET_S
             tenants = sorted({entries[place].tenant for place in answer.over_quota})

@@ -22,6 +22,7 @@ from shared.messages import (
     SessionSummary,
     Warmed,
 )
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,8 @@ class SessionAdmin:
     async def _store(self, record: SessionRecord) -> bool:
         """Commits a record; False: the store has a newer one, or one of that version."""
         too_large = RequestTooLarge(
-            f"session {record.session_id!r} is larger than the store takes (RYZ_SESSION_MAX_BYTES)",
+            f"session {record.session_id!r} is larger than the store takes (RYZ_SESSION_MAX_BYTES, and "
+            f"{MAX_SESSION_MESSAGES} messages)",
             reason="session_size",
         )
         try:

@@ -23,6 +23,9 @@ from shared.messages.base import (
 from shared.messages.generate import ChatMessage
 
 MAX_MARKS = 16
+# Of a stored session. A context of 131,072 tokens holds so many of 16 tokens each; what messages cost beside
+# their text (to read, to check, to render) has a bound by it, however many empty ones fit into a file.
+MAX_SESSION_MESSAGES = 8192
 
 
 class TurnMark(Wire, frozen=True, kw_only=True):
@@ -224,8 +227,8 @@ class SessionCommitted(Wire, frozen=True, kw_only=True):
     """Answer to `SessionCommit`: what was not stored, as positions in `records`. All other records were.
 
     stale: the stored version was newer already and was kept. too_large: the record is over the limit of its
-    size. deleted: those of `stale` whose session was deleted meanwhile. over_quota: the tenant may store no
-    more sessions, or no more bytes of them.
+    bytes or messages. deleted: those of `stale` whose session was deleted meanwhile. over_quota: the tenant
+    may store no more sessions, or no more bytes of them.
     """
 
     stale: list[int] = []

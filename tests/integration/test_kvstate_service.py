@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from services.kvstate.session_calls import found_reply
 from shared import subjects
@@ -19,6 +20,7 @@ from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, SessionNotFound, Unavailable
 from shared.lifecycle import Service
 from shared.messages import (
+    ChatMessage,
     ServiceStatus,
     SessionCommit,
     SessionCommitted,
@@ -31,6 +33,7 @@ from shared.messages import (
     StatusQuery,
     Wire,
 )
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.kvstate_kit import new_tenant, record, running
 from tests.servers import RedisServer
 from tests.waiting import until
@@ -118,6 +121,17 @@ async def test_stale_and_too_large_records_are_told(nats_url: str, redis_url: st
         assert answer == SessionCommitted(stale=[0], too_large=[1])
         listing = await ask(nats_bus, subjects.SESSION_LIST, SessionList(tenant=tenant), SessionPage)
         assert {(s.session_id, s.version) for s in listing.sessions} == {("a", 2), ("c", 1)}
+
+
+async def test_a_record_with_too_many_messages_is_too_large(kvstate: Service, nats_bus: NatsBus) -> None:
+    tenant = new_tenant()
+    sizes = {"full": MAX_SESSION_MESSAGES, "over": MAX_SESSION_MESSAGES + 1}
+    records = [
+        replace(record(tenant, name), messages=[ChatMessage(role="user", content="")] * size)
+        for name, size in sizes.items()
+    ]
+    answer = await ask(nats_bus, subjects.SESSION_COMMIT, SessionCommit(records=records), SessionCommitted)
+    assert answer == SessionCommitted(too_large=[1])
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -5,12 +5,14 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.gateway import session_file
 from services.gateway.session_file import SessionFile
 from shared.codec import pack_tokens
-from shared.errors import Conflict, InvalidRequest
+from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 RECORD = SessionRecord(
     session_id="tea/with-ada",
@@ -135,3 +137,13 @@ def test_the_weights_decide_which_model_goes_on() -> None:
         assert "'demo' (fingerprint f1)" in caught.value.message
     with pytest.raises(Conflict, match="nothing"):
         session_file.served_by(content("demo", "f1"), [])
+
+
+def test_a_session_of_too_many_messages_is_refused_by_its_limit() -> None:
+    empty = ChatMessage(role="user", content="")
+    fits = replace(RECORD, messages=[empty] * MAX_SESSION_MESSAGES)
+    assert len(session_file.read(session_file.dump(fits, "f1", 5000)).messages) == MAX_SESSION_MESSAGES
+    many = session_file.dump(replace(RECORD, messages=[empty] * 22_000), "f1", 5000)
+    with pytest.raises(RequestTooLarge, match="has 22000 messages, and may have 8192") as caught:
+        session_file.read(many)
+    assert caught.value.data["reason"] == "session_messages"

@@ -28,6 +28,7 @@ from shared.messages import (
     SessionRef,
     Usage,
 )
+from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.worker_kit import DictStore, Kit, chat, null_engine, text_of, tokens_of
 
 
@@ -96,6 +97,10 @@ def test_what_cannot_be_joined_is_a_conflict() -> None:
     for number in range(20):
         mine = turn(f"t{number}", mine)
     assert rebase(mine, turn("c", base)) is None
+    empty = ChatMessage(role="user", content="")
+    full = replace(turn("c", base), messages=[empty] * (MAX_SESSION_MESSAGES - 2))
+    assert rebase(turn("b", base), full) is not None
+    assert rebase(turn("b", base), replace(full, messages=[*full.messages, empty])) is None
 
 
 def test_a_record_is_taken_back_to_an_earlier_version() -> None:

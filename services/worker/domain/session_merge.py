@@ -7,7 +7,7 @@ turns of another group (`rebase`), or left out to go on where an answer was begu
 from msgspec.structs import replace
 
 from shared.messages import ChatMessage, SessionRecord, TurnMark
-from shared.messages.sessions import MAX_MARKS
+from shared.messages.sessions import MAX_MARKS, MAX_SESSION_MESSAGES
 
 
 def follows(record: SessionRecord, stored: SessionRecord) -> bool:
@@ -25,7 +25,8 @@ def follows(record: SessionRecord, stored: SessionRecord) -> bool:
 def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
     """`theirs` with the turns of `mine` that it does not have; itself if there are none.
 
-    None: they cannot be joined, because the session was begun anew meanwhile, or its turns are not known.
+    None: they cannot be joined, because the session was begun anew meanwhile, its turns are not known, or it
+    would have more messages than a session may have.
     """
     known = {theirs.last_request} | {mark.call_key or mark.request_id for mark in theirs.recent}
     new: list[TurnMark] = []
@@ -48,6 +49,8 @@ def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
     if not new[0].whole:
         system = [*_system(mine.messages)] or [*_system(theirs.messages)]
         messages = [*system, *_without_system(theirs.messages), *said]
+        if len(messages) > MAX_SESSION_MESSAGES:
+            return None
     marks = [replace(mark, version=theirs.version + place) for place, mark in enumerate(new, 1)]
     return replace(
         mine,
