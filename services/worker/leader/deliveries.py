@@ -7,15 +7,15 @@ that is there twice does less harm than one that is lost.
 """
 
 import asyncio
-from collections import OrderedDict
 
+from services.worker.domain.tenant_entries import TenantEntries
 from services.worker.leader.replies import Replies
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import InvalidRequest
 from shared.messages import Delivered, GenerateRequest
 
-MAX_SESSIONS = 10_000
+MAX_SESSIONS = 10_000  # of all tenants; beyond it those of the one that has most count as delivered
 CONFIRM_S = 0.25  # how long the word of a gateway may take that has the end of an answer
 
 
@@ -25,22 +25,21 @@ class Deliveries:
     def __init__(self, replies: Replies, confirm_s: float = CONFIRM_S) -> None:
         self._replies = replies
         self._confirm_s = confirm_s
-        self._open: OrderedDict[tuple[str, str], tuple[str, asyncio.Event]] = OrderedDict()
+        self._open = TenantEntries[tuple[str, asyncio.Event]](MAX_SESSIONS)
 
     def expect(self, request: GenerateRequest) -> None:
         """The turn has ended, and its answer is sent."""
         if request.session is None:
             return
-        key = (request.tenant, request.session.session_id)
-        self._open.pop(key, None)
+        place = request.tenant, request.session.session_id
         if request.confirms:
-            self._open[key] = request.request_id, asyncio.Event()
-            if len(self._open) > MAX_SESSIONS:
-                self._open.popitem(last=False)
+            self._open.put(*place, (request.request_id, asyncio.Event()))
+        else:
+            self._open.pop(*place)
 
     async def was_lost(self, tenant: str, session_id: str, request_id: str) -> bool:
         """Whether the answer of a session's last turn has not reached its caller; gives it a moment."""
-        found = self._open.get((tenant, session_id))
+        found = self._open.get(tenant, session_id)
         if found is None or found[0] != request_id:
             return False
         try:
@@ -57,8 +56,8 @@ class Deliveries:
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
-        key = (told.tenant, told.session_id)
-        found = self._open.get(key)
+        place = told.tenant, told.session_id
+        found = self._open.get(*place)
         if found is not None and found[0] == told.request_id:
             found[1].set()
-            del self._open[key]
+            self._open.pop(*place)

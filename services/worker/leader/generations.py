@@ -5,20 +5,20 @@ leaves no block, queue place or task behind.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 
 from services.worker.domain.endings import Endings
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.request import Generation, request_key
 from services.worker.domain.scheduler import Scheduler
+from services.worker.domain.tenant_entries import TenantEntries
 from services.worker.leader.publisher import Publisher
 from services.worker.metrics import Metrics
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
 
-MAX_TOMBSTONES = 10_000
+MAX_TOMBSTONES = 10_000  # of all tenants; beyond it the oldest of the one that has most is forgotten
 
 
 class Generations:
@@ -46,7 +46,7 @@ class Generations:
         self.work = asyncio.Event()  # set when the engine loop has something to do
         self._metrics = metrics
         self._tombstone_s = tombstone_s
-        self._tombstones: OrderedDict[str, tuple[float, int]] = OrderedDict()  # until when, which attempt
+        self._tombstones = TenantEntries[tuple[float, int]](MAX_TOMBSTONES)  # until when, which attempt
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._places_held = 0  # sequences of requests that are not with the scheduler yet
         self._arrivals = 0
@@ -151,30 +151,29 @@ class Generations:
             if generation is not None and generation.request.attempt <= attempt:
                 self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
             elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
-                self._tombstones[key] = self.clock() + self._tombstone_s, attempt
-                if len(self._tombstones) > MAX_TOMBSTONES:
-                    self._tombstones.popitem(last=False)
+                whose = key.partition("/")[0]
+                self._tombstones.put(whose, request_id, (self.clock() + self._tombstone_s, attempt))
 
     def was_cancelled(self, request: GenerateRequest) -> bool:
         """Whether a cancel came before the request; it counts once."""
-        return any(
-            self._take_tombstone(request_key(tenant, request.request_id), request.attempt)
-            for tenant in (request.tenant, "")
-        )
-
-    def _take_tombstone(self, key: str, attempt: int) -> bool:
-        until, cancelled = self._tombstones.get(key, (0.0, 0))
-        if attempt > cancelled:
+        if not self._tombstones:
             return False
-        self._tombstones.pop(key, None)
-        return until > self.clock()
+        name, attempt = request.request_id, request.attempt
+        return self._take_tombstone(request.tenant, name, attempt) or self._take_tombstone("", name, attempt)
+
+    def _take_tombstone(self, tenant: str, request_id: str, attempt: int) -> bool:
+        found = self._tombstones.get(tenant, request_id)
+        if found is None or attempt > found[1]:
+            return False
+        self._tombstones.pop(tenant, request_id)
+        return found[0] > self.clock()
 
     def expire(self) -> None:
         """Forgets tombstones and retained frames that are too old."""
         now = self.clock()
         self.outbox.expire(now)
-        while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
-            self._tombstones.popitem(last=False)
+        if self._tombstones:
+            self._tombstones.drop_oldest(lambda tombstone: tombstone[0] <= now)
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Whether all requests ended within that time."""
