@@ -34,6 +34,7 @@ SEND_BUFFER = 256 * 1024  # bytes; by itself the kernel keeps up to 4 MiB for on
 _DEFAULTS: dict[str, Any] = {
     "log_config": None,
     "access_log": False,
+    "interface": "asgi3",
     "lifespan": "off",
     "ws": "none",
     "backlog": BACKLOG,

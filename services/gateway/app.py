@@ -75,19 +75,16 @@ class Front:
         self._direct = direct
         self._sessions = sessions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """See ASGI."""
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        if scope["method"] == "POST":
             direct = self._direct.get(scope["path"])
             if direct is not None:
-                await direct(scope, receive, send)
-                return
-        if scope["type"] == "http":
-            send = PieceSender(send, scope, self._answers)
-        if scope["type"] == "http" and is_session_path(scope["path"]):
-            await self._sessions(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+                return direct(scope, receive, send)
+        app = self._sessions if is_session_path(scope["path"]) else self._app
+        return app(scope, receive, PieceSender(send, scope, self._answers))
 
 
 class DirectRoute(APIRoute):

@@ -7,6 +7,8 @@ served. Its bytes are counted from their arrival until its request ends.
 import asyncio
 from collections.abc import Mapping
 
+from starlette.types import Message
+
 from services.gateway.limits import ClientDisconnected, Receive, content_length, too_large
 from services.gateway.quota import Quota
 from services.gateway.settings import GatewaySettings
@@ -35,9 +37,18 @@ class Bodies:
         """Bodies that are arriving."""
         return self._under_way.taken
 
-    async def read(self, receive: Receive, headers: Mapping[bytes, bytes], tenant: str, party: str) -> bytes:
+    async def read(
+        self,
+        receive: Receive,
+        headers: Mapping[bytes, bytes],
+        tenant: str,
+        party: str,
+        *,
+        arrived: bool = False,
+    ) -> bytes:
         """The whole body; its length is taken from the tenant's bytes. On an error nothing is.
 
+        arrived: it is all there, as a small one is that came with its headers: nothing is waited for.
         party: whom the body is counted for while it arrives: the tenant, or the address where all are one.
 
         Raises:
@@ -49,6 +60,8 @@ class Bodies:
         announced = content_length(headers)
         if announced is not None and announced > self._limit:
             raise too_large(announced, self._limit)
+        if arrived:
+            return self._take(await receive(), tenant)
         self._under_way.take(party)
         parts: list[bytes] = []
         size = 0
@@ -58,12 +71,7 @@ class Bodies:
             async with asyncio.timeout(min(self._timeout_s, PATIENCE_S)) as deadline:
                 while True:
                     message = await receive()
-                    if message["type"] != "http.request":
-                        raise ClientDisconnected
-                    part: bytes = message.get("body", b"")
-                    if size + len(part) > self._limit:
-                        raise too_large(size + len(part), self._limit)
-                    self._held.take(tenant, len(part))
+                    part = self._take(message, tenant, size)
                     size += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -82,6 +90,16 @@ class Bodies:
             raise
         finally:
             self._under_way.free(party)
+
+    def _take(self, message: Message, tenant: str, before: int = 0) -> bytes:
+        """The next part of a body of which `before` bytes have come."""
+        if message["type"] != "http.request":
+            raise ClientDisconnected
+        part: bytes = message.get("body", b"")
+        if before + len(part) > self._limit:
+            raise too_large(before + len(part), self._limit)
+        self._held.take(tenant, len(part))
+        return part
 
     def _patience_s(self, size: int) -> float:
         """How long after its beginning a body of which so much has come may go on."""

@@ -3,6 +3,8 @@
 Whether a request comes from a page that has no business here is decided in `shared/web/hosts.py`.
 """
 
+from collections.abc import Awaitable
+
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,13 +35,10 @@ class BrowserGuard:
                 expose_headers=_SHOWN,
             )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """See ASGI."""
         refusal = self._refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, send)
-        else:
-            await self._refuse(refusal, send)
+        return self._app(scope, receive, send) if refusal is None else self._refuse(refusal, send)
 
     def _refusal(self, scope: Scope) -> HttpRefusal | None:
         if scope["type"] != "http":

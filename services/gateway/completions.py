@@ -27,7 +27,9 @@ from services.gateway.stream import STREAM_HEADER, confirm, leaving, send_events
 from services.gateway.whole import encoded
 from shared.client import GenerationStream
 from shared.errors import InvalidRequest
+from shared.messages import GenerateRequest
 from shared.telemetry.traces import TRACE_HEADERS
+from shared.web.protocol import CONNECTION
 
 __all__ = ["CompletionRoute", "Context", "trace_headers"]
 
@@ -79,7 +81,13 @@ class CompletionRoute(Route):
 
     async def _read(self, exchange: Exchange) -> bytes:
         party = body_party(self.context, exchange.tenant, exchange.scope)
-        raw = await self.context.bodies.read(exchange.receive, exchange.headers, exchange.tenant, party)
+        raw = await self.context.bodies.read(
+            exchange.receive,
+            exchange.headers,
+            exchange.tenant,
+            party,
+            arrived=exchange.scope[CONNECTION].body_arrived,
+        )
         exchange.held += len(raw)
         exchange.body_read = True
         self.context.metrics.request_bytes.inc(len(raw))
@@ -114,21 +122,32 @@ class CompletionRoute(Route):
 
     async def _run(self, exchange: Exchange, call: Call, timeout_s: float, running: Running) -> None:
         """Starts the generations and sends the answer; on any way out, what still runs is cancelled."""
-        trace = trace_headers(exchange.headers)
+        streams = running.streams
+        if len(call.requests) == 1:
+            async with self._submit(exchange, call, call.requests[0], timeout_s) as stream:
+                streams.append(stream)
+                await self._answer(exchange, call, streams)
+            return
         async with AsyncExitStack() as stack:
-            streams = running.streams
             for asked in call.requests:
-                # one whose answer may be asked for again goes with a note, also when it is not streamed
-                note = self._note(exchange, call).encode() if asked.call_key else b""
-                request = msgspec.structs.replace(asked, note=note) if note else asked
-                stream = self.context.client.submit(
-                    request, timeout_s=timeout_s, headers=trace, whole=not call.stream
-                )
+                stream = self._submit(exchange, call, asked, timeout_s)
                 streams.append(await stack.enter_async_context(stream))
-            if call.stream:
-                await self._stream_several(exchange, call, streams)
-            else:
-                await self._whole(exchange, call, streams)
+            await self._answer(exchange, call, streams)
+
+    def _submit(
+        self, exchange: Exchange, call: Call, asked: GenerateRequest, timeout_s: float
+    ) -> GenerationStream:
+        # one whose answer may be asked for again goes with a note, also when it is not streamed
+        note = self._note(exchange, call).encode() if asked.call_key else b""
+        request = msgspec.structs.replace(asked, note=note) if note else asked
+        trace = trace_headers(exchange.headers)
+        return self.context.client.submit(request, timeout_s=timeout_s, headers=trace, whole=not call.stream)
+
+    async def _answer(self, exchange: Exchange, call: Call, streams: list[GenerationStream]) -> None:
+        if call.stream:
+            await self._stream_several(exchange, call, streams)
+        else:
+            await self._whole(exchange, call, streams)
 
     async def _stream_one(self, exchange: Exchange, call: Call, timeout_s: float, running: Running) -> None:
         """A stream that its client can come back to."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Send
 
 from services.gateway.errors import Headers, header_value
 from services.gateway.limits import ClientDisconnected
 from services.gateway.pieces import send_pieces
 from services.gateway.readers import Answer, Unread
 from shared.client import GenerationStream
-from shared.errors import DeadlineExceeded
 from shared.messages import Accepted, SessionOutcome, Usage
+from shared.web.protocol import LimitedProtocol
 
 T = TypeVar("T")
 _JSON = (b"content-type", b"application/json")
@@ -142,32 +142,36 @@ class Reply:
 class Running:
     """The part of a request in which it may be ended early, as an asynchronous context manager.
 
-    receive: where the caller's leaving is heard; the body has been read.
+    connection: where the caller's leaving is heard.
     all_running: has this object as long as it may be aborted from outside.
-    limit_s: ends the block at the latest; the generations' own deadlines come before.
+    limit_s: after it the watcher of readers ends the block; the generations' own deadlines come before.
     tenant, reply, streams: whose it is, what is sent, and what is still to be sent.
     """
 
     __slots__ = (
         "_all",
+        "_connection",
+        "_ends_at",
         "_limit_s",
         "_reason",
-        "_receive",
         "_task",
-        "_timer",
-        "_watcher",
         "reply",
         "streams",
         "tenant",
     )
 
     def __init__(
-        self, receive: Receive, all_running: set[Answer], limit_s: float, tenant: str, reply: Reply
+        self,
+        connection: LimitedProtocol,
+        all_running: set[Answer],
+        limit_s: float,
+        tenant: str,
+        reply: Reply,
     ) -> None:
         self.tenant = tenant
         self.reply = reply
         self.streams: list[GenerationStream] = []
-        self._receive = receive
+        self._connection = connection
         self._all = all_running
         self._limit_s = limit_s
         self._reason: Exception | None = None
@@ -183,7 +187,7 @@ class Running:
         waited_s = now_s - reply.waits_since if reply.waits_since else 0.0
         behind = max((stream.behind for stream in self.streams), default=0.0)
         frames = sum(stream.unread for stream in self.streams)
-        return Unread(self.tenant, frames + reply.unsent, waited_s, behind)
+        return Unread(self.tenant, frames + reply.unsent, waited_s, behind, late=now_s >= self._ends_at)
 
     def abort(self, reason: Exception) -> None:
         """Raises `reason` in the task that is inside the block; the first reason counts."""
@@ -216,28 +220,22 @@ class Running:
         task = asyncio.current_task()
         assert task is not None
         self._task: asyncio.Task[object] = task
-        self._watcher = asyncio.create_task(self._watch())
-        self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire)
+        self._ends_at = asyncio.get_running_loop().time() + self._limit_s
         self._all.add(self)
+        self._connection.on_gone = self._leave
+        if self._connection.gone:  # while the body was read
+            self._leave()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._all.discard(self)
-        self._watcher.cancel()
-        self._timer.cancel()
+        self._connection.on_gone = None
         if self._reason is None:
             return
         if self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._reason
 
-    def _expire(self) -> None:
-        self.abort(DeadlineExceeded("the caller did not read the answer in the time it gave the request"))
-
-    async def _watch(self) -> None:
-        while (await self._receive())[
-            "type"
-        ] != "http.disconnect":  # the body was read before: nothing else comes
-            pass
+    def _leave(self) -> None:
         self.abort(ClientDisconnected())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.errors import Cancelled, Overloaded, RyzError
+from shared.errors import Cancelled, DeadlineExceeded, Overloaded, RyzError
 
 WATCH_S = 0.25
 
@@ -21,12 +21,14 @@ class Unread:
 
     num_bytes: made and not taken by its reader. waited_s: since that took the last piece; 0: none is sent.
     behind: the part of what may pile up for one answer that has piled up, from 0 to 1.
+    late: the time that its caller gave it is over.
     """
 
     tenant: str
     num_bytes: int
     waited_s: float = 0.0
     behind: float = 0.0
+    late: bool = False
 
 
 class Answer(Protocol):
@@ -58,7 +60,7 @@ def cuts(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int, RyzError]
     cut: dict[int, RyzError] = {
         place: _slow(answer, limits)
         for place, answer in enumerate(answers)
-        if answer.waited_s > limits.wait_s or (answer.waited_s and answer.behind > 0.5)
+        if answer.late or answer.waited_s > limits.wait_s or (answer.waited_s and answer.behind > 0.5)
     }
     held: Counter[str] = Counter()
     for place, answer in enumerate(answers):
@@ -82,6 +84,8 @@ def cuts(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int, RyzError]
 
 
 def _slow(answer: Unread, limits: ReaderLimits) -> RyzError:
+    if answer.late:
+        return DeadlineExceeded("the caller did not read the answer in the time it gave the request")
     return Cancelled(
         f"the answer was not read: {answer.num_bytes} bytes wait, the last piece for {answer.waited_s:.1f} s "
         f"(RYZ_WRITE_TIMEOUT_S: {limits.wait_s:g}); read faster, or come back to the stream",

@@ -28,6 +28,7 @@ from shared.client import InferenceClient
 from shared.errors import Cancelled, RequestTooLarge, RyzError, Unavailable
 from shared.identity import new_request_id
 from shared.telemetry.traces import trace_id
+from shared.web.protocol import CONNECTION
 
 DEADLINE_MARGIN_S = 2.0  # the generations' own deadline is to come first
 
@@ -137,7 +138,7 @@ class Route(ABC):
     def running(self, exchange: Exchange, timeout_s: float) -> Running:
         """The part of a request in which it may be ended early; its generations have `timeout_s`."""
         return Running(
-            exchange.receive,
+            exchange.scope[CONNECTION],
             self.context.running,
             timeout_s + DEADLINE_MARGIN_S,
             exchange.tenant,

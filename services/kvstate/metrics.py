@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.kvstate.store import Tally
 from shared.messages import SessionCommitted
+from shared.telemetry.children import Children
 
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -14,26 +15,29 @@ class Metrics:
     """All metrics of one instance."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        requests = Counter(
             "ryz_kvstate_requests_total",
             "Calls by kind and outcome; the outcome is `ok` or an error code.",
             ["call", "outcome"],
             registry=registry,
         )
-        self.seconds = Histogram(
+        seconds = Histogram(
             "ryz_kvstate_request_seconds",
             "Time from a call's arrival to its answer.",
             ["call"],
             buckets=_SECONDS,
             registry=registry,
         )
-        self.commits = Counter(
+        commits = Counter(
             "ryz_kvstate_session_commits_total",
             "Committed records: `stored`, `stale` (a newer version was there), `deleted` (the session was, "
             "before its turn ended), `too_large` or `over_quota` (of the tenant).",
             ["outcome"],
             registry=registry,
         )
+        self.requests, self.seconds, self.commits = Children(requests), Children(seconds), Children(commits)
+        for outcome in ("stored", "stale", "deleted", "too_large", "over_quota"):
+            self.commits.labels(outcome)  # shown from the start
         self.dropped = Counter(
             "ryz_kvstate_spare_sessions_dropped_total",
             "Sessions without a second turn and without a name of the caller's that went for a newer one, "
@@ -75,7 +79,8 @@ class Metrics:
             "over_quota": len(answer.over_quota),
         }
         for outcome, count in {"stored": records - sum(counts.values()), **counts}.items():
-            self.commits.labels(outcome).inc(count)
+            if count:
+                self.commits.labels(outcome).inc(count)
         self.dropped.inc(dropped)
 
     def watch(self, last: Callable[[], Tally]) -> None:

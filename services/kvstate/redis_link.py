@@ -6,11 +6,14 @@ Sessions and KV blocks have a link each, so that neither waits for the other's c
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha1
-from typing import Any
+from typing import Any, cast
 
+import hiredis
 import redis.asyncio as aioredis
 from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -22,6 +25,25 @@ ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
 _CLOSE_S = 5.0  # for the end of a connection; all else is held to the link's limit
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
+
+
+class _Packing:
+    """Makes commands bytes in C, which redis-py does in its connections without asyncio only."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        name = args[0]
+        if isinstance(name, str) and " " in name:  # as "SCRIPT LOAD"
+            args = (*name.split(" "), *args[1:])
+        return [hiredis.pack_command(args)]
+
+
+def _packing(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    return cast(type[AbstractConnection], type(f"Packing{kind.__name__}", (_Packing, kind), {}))
+
+
+@cache
+def _digest(script: str) -> str:
+    return sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisLink:
@@ -43,6 +65,8 @@ class RedisLink:
             max_connections=max_connections,
             retry=Retry(NoBackoff(), 0),  # whoever asked decides whether to ask again
         )
+        pool = self._redis.connection_pool
+        pool.connection_class = _packing(pool.connection_class)
 
     async def close(self) -> None:
         """Lets go of all connections. May be called twice."""
@@ -53,7 +77,7 @@ class RedisLink:
 
         A script must bear being run twice with the same arguments.
         """
-        digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
+        digest = _digest(script)
         commands = [("EVALSHA", digest, len(names), *names, *values) for names, values in calls]
         if after:
             commands.append(after)

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from shared.messages import KVRates, Load
+from shared.telemetry.children import Children
 
 PREFIX = "ryz_worker_"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -48,7 +49,7 @@ class Metrics:
 
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests that were started.")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
-        self.requests = counter("requests", "Requests by how they ended.", ["outcome"])
+        self.requests = Children(counter("requests", "Requests by how they ended.", ["outcome"]))
         self.shed_requests = counter(
             "shed_requests", "Waiting requests that gave their places to others, of more right to them."
         )
@@ -69,15 +70,19 @@ class Metrics:
             "unsent_frames", "Frames kept for retransmission while the bus was away."
         )
         self.engine_failures = counter("engine_failures", "Times the engine failed and was started again.")
-        self.session_commits = counter(
-            "session_commits", "Session records by what became of them.", ["outcome"]
+        self.session_commits = Children(
+            counter("session_commits", "Session records by what became of them.", ["outcome"])
         )
-        self.session_lookups = counter("session_lookups", "Lookups of session records.", ["outcome"])
-        self.kv_lookups = counter("kv_lookups", "Questions to the store for a prompt's blocks.", ["outcome"])
+        self.session_lookups = Children(
+            counter("session_lookups", "Lookups of session records.", ["outcome"])
+        )
+        self.kv_lookups = Children(
+            counter("kv_lookups", "Questions to the store for a prompt's blocks.", ["outcome"])
+        )
         self.slow_prompts = counter(
             "slow_prompts", "Prompts that were not tokenized in RYZ_TOKENIZE_TIMEOUT_S."
         )
-        self.kv_sources = counter("kv_sources", "Prompts by where their KV came from.", ["source"])
+        self.kv_sources = Children(counter("kv_sources", "Prompts by where their KV came from.", ["source"]))
         self.kv_fetches = counter("kv_fetches", "Fetches from the store by what came.", ["outcome"])
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
         self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")

@@ -8,6 +8,7 @@ error shape and loses its connection.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -18,6 +19,7 @@ from shared.web import faults
 from shared.web.faults import Fault
 from shared.web.gate import Gate, Waiting
 
+CONNECTION = "ryz.connection"
 _PIECE = 16 * 1024  # bytes that are parsed between two looks at the limits
 _LINGER_BYTES = 1024 * 1024  # read away behind an answer that came early, so that the client sees it
 
@@ -27,7 +29,9 @@ class _RefusedError(Exception):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection.
+    """One connection; requests find it in their scope, under `CONNECTION`.
+
+    gone: nobody reads what is sent from now on. on_gone: called then, once, for the request that is answered.
 
     Args:
         gate: the limits, and all connections of the server.
@@ -55,6 +59,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0  # of the body's transfer, without the body
         self._framing_run = 0  # the same since the last byte of the body
         self._lingered = 0  # bytes that came behind an answer and belong to its request
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admits the connection, or answers why not."""
@@ -80,6 +86,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._over = True
         if self._begun:
             super().connection_lost(exc)
+        self._go()
+
+    @property
+    def body_arrived(self) -> bool:
+        """Whether the body of the request that is answered is there, to the end."""
+        return not self.cycle.more_body  # of the newest request: the others came before it
 
     def data_received(self, data: bytes) -> None:
         """Feeds the parser, and looks at the limits after each piece."""
@@ -132,6 +144,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_message = self._in_headers = True
         self._body_bytes = self._framing_bytes = self._framing_run = self._lingered = 0
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
         """Called by the parser; the application begins."""
@@ -269,6 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
             answerable = not self.pipeline and not cycle.response_started
             cycle.disconnected = True
             cycle.message_event.set()
+            self._go()
         else:
             answerable = cycle is None or cycle.response_complete
         if not answerable or self.transport.is_closing():
@@ -280,6 +294,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         self.flow.resume_reading()
         self._wait_for(self._gate.lingering)
+
+    def _go(self) -> None:
+        self.gone = True
+        told, self.on_gone = self.on_gone, None
+        if told is not None:
+            told()
 
     def _too_much(self) -> Fault | None:
         """Whether what the parser has of the headers, or of trailers, is over a limit."""

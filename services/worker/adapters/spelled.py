@@ -34,7 +34,7 @@ class SpelledTokens:
         self._tokenizer = tokenizer
         self._template = template
         self._marking, self._searched = template.with_marks(texts, self._before, self._after)
-        self._first_chars = frozenset(text[0] for text in texts)
+        self._first_char = _any_of({text[0] for text in texts})
         self._all = _beginnings(texts)
         self._not_searched = _beginnings(texts - self._searched)
         self._left = _beginnings(self._searched)
@@ -78,9 +78,13 @@ class SpelledTokens:
         return msgspec.structs.replace(message, content=content, name=name)
 
     def _marked(self, text: str, begins: re.Pattern[str]) -> str:
-        if not any(char in text for char in self._first_chars):
+        if not text or self._first_char.search(text) is None:
             return text
         return begins.sub(self._cut_after, text)
+
+
+def _any_of(chars: set[str]) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(''.join(sorted(chars)))}]" if chars else r"(?!)")
 
 
 def _beginnings(texts: Iterable[str]) -> re.Pattern[str]:

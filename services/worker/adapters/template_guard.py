@@ -1,7 +1,7 @@
 """A Jinja environment whose templates end: in time, and with a result of bounded size.
 
 A chat template is a program that comes with a model. The sandbox keeps it from the machine; this keeps it
-from running for ever. Loops, look-ups, calls and operators check a deadline, and operators and calls refuse
+from running for ever. Loops, calls and operators check a deadline, and operators and calls refuse
 huge strings before or as soon as they are made. What remains are filters that build one large string from a
 number that the template itself holds.
 """
@@ -56,16 +56,6 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
             loop.iter = nodes.Filter(loop.iter, "_in_time", [], [], None, None, lineno=loop.lineno)
         guarded: nodes.Template = _Joins().visit(tree)
         return guarded
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        """See Jinja."""
-        self._check()
-        return super().getitem(obj, argument)
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        """See Jinja."""
-        self._check()
-        return super().getattr(obj, attribute)
 
     def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """See Jinja."""
