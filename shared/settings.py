@@ -84,6 +84,20 @@ class RedisTlsSettings(BaseSettings):
         return with_files(url, self.redis_ca, self.redis_cert, self.redis_key, variable)
 
 
+class SessionSizeSettings(BaseSettings):
+    """How large a session may be, for the store of them and for who refuses one before it gets there."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    session_max_bytes: int = Field(
+        default=512 * 1024,
+        ge=1024,
+        le=8 * 1024 * 1024,
+        description="The largest session record; it has to fit into one message of the broker. The same for "
+        "KV state services and gateways.",
+    )
+
+
 class CommonSettings(BusSettings):
     """What every service needs. Services derive their own from it."""
 

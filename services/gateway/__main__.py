@@ -13,6 +13,7 @@ from services.gateway.auth import Keyring, parse_keys
 from services.gateway.bodies import Bodies
 from services.gateway.completions import Context
 from services.gateway.edge import gateway_gate
+from services.gateway.file_thread import FileThread
 from services.gateway.limits import RateLimiter
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking
@@ -81,6 +82,9 @@ async def start(
 
     sessions = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
 
+    files = FileThread()
+    stack.callback(files.close)
+
     def readiness() -> tuple[bool, dict[str, Any]]:
         return service.is_ready, service.readiness()
 
@@ -88,6 +92,7 @@ async def start(
         context,
         list_models=models,
         sessions=sessions,
+        files=files,
         readiness=readiness,
         registry=service.registry,
         version=version("ryzanstein"),

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.gateway.browsers import BrowserGuard
 from services.gateway.completions import CompletionRoute, Context
 from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
+from services.gateway.file_thread import FileThread
 from services.gateway.limits import ClientDisconnected
 from services.gateway.pieces import PieceSender
 from services.gateway.readers import Answer
@@ -100,6 +101,7 @@ def create_app(
     *,
     list_models: Callable[[], Awaitable[list[ModelCard]]],
     sessions: SessionAdmin,
+    files: FileThread,
     readiness: Callable[[], tuple[bool, dict[str, Any]]],
     registry: CollectorRegistry,
     version: str,
@@ -110,6 +112,7 @@ def create_app(
         context: what the completion routes share.
         list_models: the models on offer; raises an error of the family when nobody knows.
         sessions: what the session routes call.
+        files: where these make and read files.
         readiness: whether requests are welcome, and the body of /ready.
         registry: what /metrics shows.
         version: the distribution's.
@@ -125,7 +128,7 @@ def create_app(
     direct = _add_completions(app, context)
     _add_streams(app, context)
     _add_models(app, context, list_models)
-    app.include_router(SessionRoutes(context, sessions, list_models).router(_SESSION_ERRORS))
+    app.include_router(SessionRoutes(context, sessions, list_models, files).router(_SESSION_ERRORS))
     _add_probes(app, readiness, registry, BearerKey(context.settings.metrics_key))
     _add_index(app, context, version)
     _add_errors(app, context)

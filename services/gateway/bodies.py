@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from starlette.types import Message
 
-from services.gateway.limits import ClientDisconnected, Receive, content_length, too_large
+from services.gateway.limits import BodyLimit, ClientDisconnected, Receive, content_length
 from services.gateway.quota import Quota
 from services.gateway.settings import GatewaySettings
 from shared.errors import InvalidRequest
@@ -24,7 +24,7 @@ class Bodies:
     """
 
     def __init__(self, settings: GatewaySettings, held: Quota, share: float) -> None:
-        self._limit = settings.max_body_bytes
+        self._limit = BodyLimit(settings.max_body_bytes)
         self._timeout_s = settings.body_timeout_s
         self._min_rate = settings.body_min_rate
         self._held = held
@@ -45,11 +45,13 @@ class Bodies:
         party: str,
         *,
         arrived: bool = False,
+        limit: BodyLimit | None = None,
     ) -> bytes:
         """The whole body; its length is taken from the tenant's bytes. On an error nothing is.
 
         arrived: it is all there, as a small one is that came with its headers: nothing is waited for.
         party: whom the body is counted for while it arrives: the tenant, or the address where all are one.
+        limit: of this one's size, if that is not the usual one.
 
         Raises:
             RequestTooLarge: as soon as the announced length or what has come so far is over the limit.
@@ -57,11 +59,12 @@ class Bodies:
             RateLimited, Overloaded: too many bodies or bytes, of this tenant or of all.
             ClientDisconnected: the caller left.
         """
+        limit = limit or self._limit
         announced = content_length(headers)
-        if announced is not None and announced > self._limit:
-            raise too_large(announced, self._limit)
+        if announced is not None and announced > limit.num_bytes:
+            raise limit.refusal(announced)
         if arrived:
-            return self._take(await receive(), tenant)
+            return self._take(await receive(), tenant, limit)
         self._under_way.take(party)
         parts: list[bytes] = []
         size = 0
@@ -71,7 +74,7 @@ class Bodies:
             async with asyncio.timeout(min(self._timeout_s, PATIENCE_S)) as deadline:
                 while True:
                     message = await receive()
-                    part = self._take(message, tenant, size)
+                    part = self._take(message, tenant, limit, size)
                     size += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -91,13 +94,13 @@ class Bodies:
         finally:
             self._under_way.free(party)
 
-    def _take(self, message: Message, tenant: str, before: int = 0) -> bytes:
+    def _take(self, message: Message, tenant: str, limit: BodyLimit, before: int = 0) -> bytes:
         """The next part of a body of which `before` bytes have come."""
         if message["type"] != "http.request":
             raise ClientDisconnected
         part: bytes = message.get("body", b"")
-        if before + len(part) > self._limit:
-            raise too_large(before + len(part), self._limit)
+        if before + len(part) > limit.num_bytes:
+            raise limit.refusal(before + len(part))
         self._held.take(tenant, len(part))
         return part
 

@@ -78,8 +78,17 @@ async def discard_body(receive: Receive, limit_s: float = LINGER_S) -> None:
             pass
 
 
-def too_large(size: int, limit: int) -> RequestTooLarge:
-    """The refusal of a body that is, or already is, `size` bytes long."""
-    return RequestTooLarge(
-        f"the body has {size} bytes or more and may have {limit} (RYZ_MAX_BODY_BYTES)", reason="body_size"
-    )
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """The most that a body may have; `setting` and `reason` are told with a refusal."""
+
+    num_bytes: int
+    setting: str = "RYZ_MAX_BODY_BYTES"
+    reason: str = "body_size"
+
+    def refusal(self, size: int) -> RequestTooLarge:
+        """Of a body that is, or already is, `size` bytes long."""
+        return RequestTooLarge(
+            f"the body has {size} bytes or more and may have {self.num_bytes} ({self.setting})",
+            reason=self.reason,
+        )

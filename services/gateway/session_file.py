@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from services.gateway.schema import MAX_FIELDS
 from services.gateway.shape import MAX_VALUES, NotJson, read_json
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
@@ -22,6 +23,11 @@ from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 FORMAT = "ryzanstein.session"
 VERSION = 1
+# A record's bytes, as JSON: a token id takes up to 16 in place of 4 where each has a line of its own, and a
+# letter up to 6. What is larger was laid out strangely, or holds little but control characters.
+BYTES_PER_RECORD_BYTE = 4
+PART = 4096  # entries of a list that are encoded by one call, which no other thread can interrupt
+_VALUE_SETTINGS = "RYZ_MAX_BODY_VALUES, RYZ_SESSION_MAX_BYTES"
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what every JSON reader keeps exactly
@@ -58,8 +64,14 @@ def dump(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
         updated_ms=record.updated_ms,
         exported_ms=now_ms,
     )
-    document = {"format": FORMAT, "format_version": VERSION, **msgspec.to_builtins(content)}
-    return _canonical(document | {"sha256": _digest(document)}) + b"\n"
+    fields = _fields({"format": FORMAT, "format_version": VERSION, **msgspec.to_builtins(content)})
+    fields["sha256"] = _encoded(sha256(_canonical(fields)).hexdigest())
+    return _canonical(fields) + b"\n"
+
+
+def max_values(record_bytes: int, of_a_body: int) -> int:
+    """How many JSON values the file of the largest record has: in one, each takes four bytes or more."""
+    return min(of_a_body, record_bytes // 4 + MAX_FIELDS)
 
 
 def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
@@ -71,7 +83,7 @@ def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
             which (`file_cut`, `file_altered`, `file_version`, `file_format`).
     """
     try:
-        document = read_json(raw, max_values=max_values)
+        document = read_json(raw, max_values=max_values, settings=_VALUE_SETTINGS)
     except NotJson as error:
         if "EOF" in str(error):
             raise _wrong("file_cut", "its end is missing; export it again, or copy it again") from None
@@ -91,6 +103,8 @@ def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
             "oldest, or begin a new session with a summary of them",
             reason="session_messages",
         )
+    if not _is_small(document):
+        raise _wrong("file_format", f"it has an object of more than {MAX_FIELDS} fields, or a long number")
     given = document.pop("sha256", None)
     if given is None or given != _digest(document):
         raise _wrong("file_altered", "its content does not fit its `sha256`: it was altered after its export")
@@ -141,13 +155,46 @@ def imported(content: SessionFile, tenant: str, session_id: str, model: str, now
     )
 
 
-def _canonical(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def _canonical(fields: dict[str, bytes]) -> bytes:
+    """A document in canonical form, from its fields in that form."""
+    return b"{" + b",".join(_encoded(name) + b":" + fields[name] for name in sorted(fields)) + b"}"
+
+
+def _fields(document: dict[str, Any]) -> dict[str, bytes]:
+    return {name: _field(value) for name, value in document.items()}
+
+
+def _field(value: Any) -> bytes:
+    if not isinstance(value, list) or len(value) <= PART:
+        return _encoded(value)
+    parts = (_encoded(value[start : start + PART])[1:-1] for start in range(0, len(value), PART))
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _is_small(document: dict[str, Any]) -> bool:
+    """Whether its objects and numbers can be encoded in short steps: names are sorted, digits computed."""
+    found: list[Any] = [document]
+    while found:
+        one = found.pop()
+        if isinstance(one, dict):
+            if len(one) > MAX_FIELDS:
+                return False
+            one = one.values()
+        for value in one:
+            if isinstance(value, dict | list):
+                found.append(value)
+            elif isinstance(value, int) and value.bit_length() > 64:
+                return False
+    return True
 
 
 def _digest(document: dict[str, Any]) -> str | None:
     try:
-        return sha256(_canonical(document)).hexdigest()
+        return sha256(_canonical(_fields(document))).hexdigest()
     except (ValueError, RecursionError):  # texts or depths that no file of ours has
         return None
 

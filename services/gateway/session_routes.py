@@ -4,7 +4,6 @@ Checks who asks and what was sent; what it means for a session is `shared/client
 a file of one is, `session_file.py`'s.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,7 +16,8 @@ from pydantic import BaseModel
 
 from services.gateway import session_file
 from services.gateway.body import check_content_type, parse
-from services.gateway.limits import discard_body
+from services.gateway.file_thread import FileThread
+from services.gateway.limits import BodyLimit, discard_body
 from services.gateway.route import Context, body_party
 from services.gateway.session_schema import (
     MovedSession,
@@ -31,6 +31,7 @@ from services.gateway.session_schema import (
     session_detail,
     session_object,
 )
+from services.gateway.settings import GatewaySettings
 from services.gateway.translate import messages_of
 from shared.client.session_admin import SessionAdmin
 from shared.errors import InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
@@ -51,6 +52,7 @@ class SessionRoutes:
     """Makes the router with all of them.
 
     list_models: what is served now; raises an error of the family when nobody knows.
+    files: where files of sessions are made and read.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class SessionRoutes:
         context: Context,
         sessions: SessionAdmin,
         list_models: Callable[[], Awaitable[Sequence[ModelCard]]],
+        files: FileThread,
     ) -> None:
         self._context = context
+        self._files = files
+        self._limit = body_limit(context.settings)
         self._sessions = sessions
         self._list_models = list_models
 
@@ -163,7 +168,8 @@ class SessionRoutes:
         cards = {card.name: card for card in await self._list_models()}
         card = cards.get(record.model)
         fingerprint = card.fingerprint if card else ""
-        raw = await asyncio.to_thread(session_file.dump, record, fingerprint, _now_ms())
+        now_ms = _now_ms()
+        raw = await self._files.run(record.tenant, lambda: session_file.dump(record, fingerprint, now_ms))
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", record.session_id)[:100] or "_"
         disposition = f'attachment; filename="{name}.session.json"'
         return Response(raw, media_type="application/json", headers={"content-disposition": disposition})
@@ -178,9 +184,9 @@ class SessionRoutes:
         served with the same weights, changes nothing.
         """
         tenant = self._tenant(request)
-        content = await asyncio.to_thread(
-            session_file.read, self._read(request), self._context.settings.max_body_values
-        )
+        raw, settings = self._read(request), self._context.settings
+        values = session_file.max_values(settings.session_max_bytes, settings.max_body_values)
+        content = await self._files.run(tenant, lambda: session_file.read(raw, values))
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
         record = session_file.imported(content, tenant, session_id or content.session_id, card.name, now_ms)
@@ -230,13 +236,22 @@ class SessionRoutes:
         check_content_type(headers)
         party = body_party(self._context, tenant, request.scope)
         try:
-            raw = await self._context.bodies.read(request.receive, headers, tenant, party)
+            raw = await self._context.bodies.read(request.receive, headers, tenant, party, limit=self._limit)
         except RequestTooLarge:
-            with suppress(TimeoutError):
-                await discard_body(request.receive)
+            if b"expect" not in headers:  # that client waits to be asked for the body
+                with suppress(TimeoutError):
+                    await discard_body(request.receive)
             raise
         self._context.metrics.request_bytes.inc(len(raw))
         return raw
+
+
+def body_limit(settings: GatewaySettings) -> BodyLimit:
+    """Of bodies with sessions: there is no use in reading what no store would take."""
+    num_bytes = session_file.BYTES_PER_RECORD_BYTE * settings.session_max_bytes
+    if num_bytes >= settings.max_body_bytes:
+        return BodyLimit(settings.max_body_bytes)
+    return BodyLimit(num_bytes, "four times RYZ_SESSION_MAX_BYTES", "session_size")
 
 
 def _body_of(kind: type[BaseModel]) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from pydantic import Field, SecretStr
 
 from services.gateway.shape import MAX_VALUES
-from shared.settings import CommonSettings
+from shared.settings import CommonSettings, SessionSizeSettings
 from shared.web.limits import HttpLimits
 
 
-class GatewaySettings(CommonSettings, HttpLimits):
+class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     """Where it listens, who may ask, and the limits of every request."""
 
     http_host: str = Field(default="127.0.0.1", description="Where the API is served.")

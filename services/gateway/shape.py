@@ -18,8 +18,10 @@ class NotJson(ValueError):
     """What came is no JSON; the text says where it breaks, and holds nothing of it."""
 
 
-def read_json(raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES) -> Any:
-    """The value that `raw` stands for. finite: NaN and infinities are refused.
+def read_json(
+    raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES, settings: str = "RYZ_MAX_BODY_VALUES"
+) -> Any:
+    """The value that `raw` stands for. finite: NaN and infinities are refused. settings: of `max_values`.
 
     Raises:
         RequestTooLarge: it has more values than `max_values`.
@@ -28,7 +30,7 @@ def read_json(raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES) 
     if not _has_at_most(raw, max_values):
         raise RequestTooLarge(
             f"the body has more than {max_values} values (fields, list entries, objects, lists): send less "
-            "at once, or text in place of token ids (RYZ_MAX_BODY_VALUES)",
+            f"at once, or text in place of token ids ({settings})",
             reason="body_values",
         )
     try:

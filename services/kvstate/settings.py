@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
+from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings, SessionSizeSettings
 
 
-class Settings(CommonSettings, RedisTlsSettings):
+class Settings(CommonSettings, RedisTlsSettings, SessionSizeSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     redis_url: str = Field(
@@ -25,12 +25,6 @@ class Settings(CommonSettings, RedisTlsSettings):
         ge=1,
         le=315_360_000,
         description="Seconds that a session lives after its last turn.",
-    )
-    session_max_bytes: int = Field(
-        default=512 * 1024,
-        ge=1024,
-        le=8 * 1024 * 1024,
-        description="The largest session record; it has to fit into one message of the broker.",
     )
     session_max_per_tenant: int = Field(
         default=100_000,

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -10,12 +12,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from services.gateway import session_file
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.errors import RateLimited, Unavailable
 from shared.identity import root_hash, session_key
 from shared.messages import ChatMessage, ModelCard, SessionCommitted, SessionDeleted, SessionRecord
-from tests.gateway_kit import Gateway, running_gateway
+from tests.gateway_kit import Gateway, eventually, running_gateway
+from tests.raw_http import raw_connection
 from tests.session_services import SessionServices, with_turn
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -510,6 +514,110 @@ async def test_a_session_that_fits_http_but_not_the_broker() -> None:
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (413, "session_size")
         assert "RYZ_SESSION_MAX_BYTES" in error_of(answer)[2]
         assert gateway.fleet.sessions.records == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/import", "/v1/sessions/a/pin"])
+@pytest.mark.parametrize("framing", ["Content-Length: 3000000", "Transfer-Encoding: chunked"])
+async def test_what_no_store_would_take_is_refused_before_it_is_read(
+    path: str, framing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the announced length, or as soon as too much has come; nothing of it is parsed."""
+    parsed: list[bytes] = []
+    monkeypatch.setattr(session_file, "read", lambda raw, *_: parsed.append(raw))
+    async with running_gateway(session_max_bytes=2048) as gateway, raw_connection(gateway.port) as connection:
+        await connection.send(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
+            + f"Content-Type: application/json\r\n{framing}\r\n\r\n".encode()
+        )
+        if framing.endswith("chunked"):
+            await connection.send(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
+        answer = await connection.answer(4)
+        assert (answer.status, answer.headers["x-ryz-reason"]) == (413, "session_size")
+        assert "RYZ_SESSION_MAX_BYTES" in answer.error["message"]
+    assert parsed == []
+
+
+async def test_a_client_that_asks_first_is_not_told_to_send_too_much() -> None:
+    async with running_gateway(session_max_bytes=2048) as gateway, raw_connection(gateway.port) as connection:
+        await connection.send(
+            b"POST /v1/sessions/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 3000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert (await connection.answer()).status == 413
+
+
+async def test_the_largest_session_comes_in_however_its_file_is_laid_out() -> None:
+    tokens = pack_tokens(range(100_000, 130_000))
+    async with (
+        running_gateway(session_max_bytes=len(tokens) + 1000, max_payload=2**20) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED) as http,
+    ):
+        services = gateway.fleet.sessions
+        services.max_record_bytes = 2**20
+        services.records[TENANT, "a"] = record("a", token_ids=tokens)
+        file = (await http.get(at("a", "/export"))).content
+        for name, content in (("b", file), ("c", json.dumps(json.loads(file), indent=1).encode())):
+            answer = await http.post(f"/v1/sessions/import?session_id={name}", content=content)
+            assert answer.status_code == 201, answer.text
+            assert services.records[TENANT, name].token_ids == tokens
+
+
+async def test_files_of_sessions_take_no_thread_from_others(
+    gateway: Gateway, services: SessionServices, http: httpx.AsyncClient
+) -> None:
+    services.records[TENANT, "a"] = record("a")
+    blocked, loop = threading.Event(), asyncio.get_running_loop()
+    others = ThreadPoolExecutor(1)
+    loop.set_default_executor(others)
+    try:
+        waiting = loop.run_in_executor(None, blocked.wait)
+        async with asyncio.timeout(5):
+            file = (await http.get(at("a", "/export"))).content
+            answer = await http.post("/v1/sessions/import?session_id=b", content=file)
+        assert answer.status_code == 201
+        assert not waiting.done()
+    finally:
+        blocked.set()
+        await waiting
+
+
+async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant with many imports keeps neither other tenants' nor other requests waiting."""
+    go_on, order, real = threading.Event(), list[str](), session_file.read
+
+    def read(raw: bytes, *more: Any) -> Any:
+        order.append(json.loads(raw)["session_id"])
+        assert go_on.wait(10)
+        return real(raw, *more)
+
+    monkeypatch.setattr(session_file, "read", read)
+    keys = {"acme": "secret-a", "birch": "secret-b"}
+    async with (
+        running_gateway(api_keys=",".join(f"{key}:{name}" for name, key in keys.items())) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, headers=TYPED, timeout=20) as http,
+    ):
+
+        def bring(tenant: str, name: str) -> asyncio.Task[httpx.Response]:
+            file = session_file.dump(record(name), "f1", 0)
+            key = {"authorization": f"Bearer {keys[tenant]}"}
+            return asyncio.create_task(http.post("/v1/sessions/import", content=file, headers=key))
+
+        try:
+            imports = [bring("acme", f"a{n}") for n in range(8)]
+            await eventually(lambda: gateway.running == 8, 5)
+            imports.append(bring("birch", "b"))
+            await eventually(lambda: gateway.running == 9, 5)
+            assert len(order) == 1, "only one is in hand"
+            chat = await http.post(
+                "/v1/chat/completions",
+                json={"model": "demo", "messages": HELLO},
+                headers={"authorization": "Bearer secret-b"},
+            )
+            assert chat.status_code == 200
+        finally:
+            go_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*imports)} == {201}
+        assert order[1] == "b", "the next one is another tenant's"
 
 
 async def test_the_api_document_has_the_session_routes(http: httpx.AsyncClient) -> None:

@@ -147,3 +147,51 @@ def test_a_session_of_too_many_messages_is_refused_by_its_limit() -> None:
     with pytest.raises(RequestTooLarge, match="has 22000 messages, and may have 8192") as caught:
         session_file.read(many)
     assert caught.value.data["reason"] == "session_messages"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {f"k{n}": 0 for n in range(300)},
+        {"more": {f"k{n}": 0 for n in range(300)}},
+        {"more": [[{f"k{n}": 0 for n in range(300)}]]},
+        {"more": [2**64]},
+        {"more": {"a": [{"b": -(10**4000)}]}},
+    ],
+)
+def test_what_would_keep_the_encoder_long_is_refused_before(
+    odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorting many names and writing long numbers cannot be interrupted; no file of ours has either."""
+    raw = signed(json.loads(FILE) | odd)
+    monkeypatch.setattr(session_file, "_encoded", None)
+    assert refused(raw).data["reason"] == "file_format"
+
+
+def test_fields_that_this_version_does_not_know_are_left_alone() -> None:
+    odd: dict[str, Any] = {"more": {"a": [1, -(2**63), 2**64 - 1, 1.5, None, True, "x", {"b": []}]}}
+    assert session_file.read(signed(json.loads(FILE) | odd)) == session_file.read(FILE)
+
+
+def test_a_long_file_is_what_the_plain_rule_makes_of_it_and_is_encoded_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One long call of the encoder would keep every other thread of the process waiting."""
+    longest, real = 0, session_file._encoded
+
+    def encoded(value: Any) -> bytes:
+        nonlocal longest
+        longest = max(longest, len(value) if isinstance(value, list) else 0)
+        return real(value)
+
+    monkeypatch.setattr(session_file, "_encoded", encoded)
+    messages = [ChatMessage(role="user", content=f"{n} \u2028ü") for n in range(session_file.PART)]
+    for count in (0, 1, session_file.PART, session_file.PART + 1, 5 * session_file.PART):
+        record = replace(RECORD, token_ids=pack_tokens(range(count)), messages=messages)
+        file = session_file.dump(record, "f1", 5000)
+        assert signed(json.loads(file)).startswith(b"{")
+        plain = json.dumps(json.loads(file), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert file == plain.encode() + b"\n"
+        assert json.loads(signed(json.loads(file))) == json.loads(file)
+        assert session_file.read(file).token_ids == list(range(count))
+    assert 0 < longest <= session_file.PART
