@@ -22,6 +22,7 @@ from shared.bus import Message, Subscription
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
+from shared.telemetry.repeated import RepeatedLog
 
 LOOKUPS_AT_ONCE = 256
 READ_OF_REFUSED = 16 * 1024  # bytes of a request that comes too often, to find out whom to tell
@@ -41,6 +42,7 @@ class Handlers:
         self._metrics = parts.metrics
         self._settings = parts.settings
         self._clock = parts.clock
+        self._repeated = RepeatedLog(log)
         self._taking: list[Subscription] = []
         settings = parts.settings
         default = Limits(settings.router_outside_rps, settings.router_outside_max_priority)
@@ -119,7 +121,7 @@ class Handlers:
                     f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
                 )
         except InvalidRequest as error:
-            log.warning("bad heartbeat", subject=message.subject, error=error.message)
+            self._repeated.warning("bad heartbeat", subject=message.subject, error=error.message)
             self._metrics.event("bad_heartbeat")
             await self._reply_error(message, error)
             return

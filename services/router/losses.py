@@ -13,6 +13,7 @@ from shared.bus import Message
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import GroupDown
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +26,7 @@ class Losses:
         self._fleet = parts.fleet
         self._metrics = parts.metrics
         self._clock = parts.clock
+        self._repeated = RepeatedLog(log)
         self._router_id = parts.settings.instance_id
 
     async def listen(self) -> None:
@@ -61,7 +63,7 @@ class Losses:
         try:
             news = decode(message.data, GroupDown)
         except InvalidRequest as error:
-            log.warning("bad message", subject=message.subject, error=error.message)
+            self._repeated.warning("bad message", subject=message.subject, error=error.message)
             self._metrics.event("bad_group_down")
             return
         if news.router_id != self._router_id:
@@ -73,7 +75,7 @@ class Losses:
         try:
             instance_id = read_disconnect(message.data)
         except ValueError as error:
-            log.warning("bad message", subject=message.subject, error=str(error)[:200])
+            self._repeated.warning("bad message", subject=message.subject, error=str(error)[:200])
             self._metrics.event("bad_broker_news")
             return
         if instance_id is not None:

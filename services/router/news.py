@@ -20,6 +20,7 @@ from shared.messages import (
     SessionTurns,
     Wire,
 )
+from shared.telemetry.repeated import RepeatedLog
 
 W = TypeVar("W", bound=Wire)
 log = structlog.get_logger(__name__)
@@ -34,6 +35,7 @@ class SessionNews:
         self._memory = parts.memory
         self._metrics = parts.metrics
         self._clock = parts.clock
+        self._repeated = RepeatedLog(log)
         self._taking: Subscription | None = None
 
     async def listen(self) -> None:
@@ -101,7 +103,7 @@ class SessionNews:
             return decode(message.data, kind)
         except InvalidRequest as error:
             self._metrics.event("bad_session_news")
-            log.warning("bad message", subject=message.subject, error=error.message)
+            self._repeated.warning("bad message", subject=message.subject, error=error.message)
             if message.reply:
                 failure = ErrorReply(error=error.code, message=error.message, data=error.data)
                 await self._bus.publish(message.reply, encode(failure))

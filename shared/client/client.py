@@ -26,6 +26,7 @@ from shared.client.wheel import Wheel
 from shared.codec import decode, encode
 from shared.errors import Cancelled, InvalidRequest, Overloaded, RyzError, Unavailable
 from shared.messages import Accepted, AnyFrame, Delivered, FrameBatch, GenerateRequest, GroupDown, Tokens
+from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.traces import inject
 
 log = structlog.get_logger(__name__)
@@ -54,6 +55,7 @@ class InferenceClient:
         self._bus = bus
         self._settings = settings or ClientSettings()
         self.unwanted = Unwanted()
+        self._repeated = RepeatedLog(log)
         self._open: dict[str, GenerationStream] = {}
         self._inbox = bus.new_inbox()
         self._caller = caller
@@ -254,7 +256,7 @@ class InferenceClient:
             batch = decode(message.data, FrameBatch)
         except InvalidRequest as error:
             self.stats.ignored += 1
-            log.warning("frames that cannot be read", subject=message.subject, error=error.message)
+            self._repeated.warning("frames that cannot be read", subject=message.subject, error=error.message)
             return
         now = self._loop.time()
         touched: dict[GenerationStream, Commands] = {}
@@ -295,7 +297,7 @@ class InferenceClient:
             down = decode(message.data, GroupDown)
         except InvalidRequest as error:
             self.stats.ignored += 1
-            log.warning("news that cannot be read", subject=message.subject, error=error.message)
+            self._repeated.warning("news that cannot be read", subject=message.subject, error=error.message)
             return
         now, lost = self._loop.time(), 0
         known = self._is_known(down, now)

@@ -17,6 +17,7 @@ from shared.bus.api import Bus, Message, RequestTimedOut, Subscription
 from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ClaimGroup, GroupClaimed, State
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 LEAVING: frozenset[State] = frozenset({"draining", "stopped"})
@@ -45,6 +46,7 @@ class NameClaim:
         self._state = state
         self._earlier: ClaimGroup | None = None  # of one that asked at the same moment
         self._taken = False
+        self._repeated = RepeatedLog(log)
         self._subscription: Subscription | None = None
 
     async def take(self) -> None:
@@ -87,7 +89,7 @@ class NameClaim:
         try:
             theirs = decode(message.data, ClaimGroup)
         except InvalidRequest as error:
-            log.warning("message not decoded", subject=message.subject, error=error.message)
+            self._repeated.warning("message not decoded", subject=message.subject, error=error.message)
             return
         ours = self._claim
         if theirs.claim_id == ours.claim_id:

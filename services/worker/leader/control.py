@@ -6,8 +6,6 @@ its own inbox. On the others services speak, which are believed.
 
 from typing import TypeVar
 
-import structlog
-
 from services.worker.domain.resend_budget import ResendBudget
 from services.worker.leader.generations import Generations
 from services.worker.leader.replies import Replies
@@ -20,7 +18,6 @@ from shared.messages import Cancel, ErrorReply, Resend, ResendReply
 from shared.subjects import caller_of
 
 M = TypeVar("M", Cancel, Resend)
-log = structlog.get_logger(__name__)
 
 
 class Control:
@@ -81,7 +78,7 @@ class Control:
         """The message and whose request it is about; None: it was refused."""
         caller = caller_of(message.subject)
         if message.reply and not in_inbox(message.reply, caller):
-            log.warning("answer wanted in another's inbox", subject=message.subject, reply=message.reply)
+            self._replies.warn("answer wanted in another's inbox", message, reply=message.reply)
             self._replies.count_bad(message)
             return None
         try:

@@ -12,6 +12,7 @@ from shared import codec
 from shared.bus.api import Message
 from shared.errors import GroupLost, InvalidRequest
 from shared.messages import GroupDown
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -23,13 +24,14 @@ class Fence:
         self._group = group
         self._instance_id = instance_id
         self._generations = generations
+        self._repeated = RepeatedLog(log)
 
     async def on_group_down(self, message: Message) -> None:
         """Ends every request if it is this instance that was given up."""
         try:
             down = codec.decode(message.data, GroupDown)
         except InvalidRequest as error:
-            log.warning("news that cannot be read", subject=message.subject, error=error.message)
+            self._repeated.warning("news that cannot be read", subject=message.subject, error=error.message)
             return
         if (down.group, down.instance_id) != (self._group, self._instance_id):
             return

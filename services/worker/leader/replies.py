@@ -8,6 +8,7 @@ from shared.bus.api import Bus, Message
 from shared.errors import RyzError, Unavailable
 from shared.messages import ErrorReply, Wire
 from shared.subjects import caller_of
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -18,12 +19,17 @@ class Replies:
     def __init__(self, bus: Bus, metrics: Metrics) -> None:
         self._bus = bus
         self._metrics = metrics
+        self._repeated = RepeatedLog(log)
 
     async def undecodable(self, message: Message, error: RyzError) -> None:
         """Counts a message that could not be decoded, and tells its sender."""
         self.count_bad(message)
-        log.warning("message not decoded", subject=message.subject, error=error.message)
+        self.warn("message not decoded", message, error=error.message)
         await self.send(message, ErrorReply(error=error.code, message=error.message, data=error.data))
+
+    def warn(self, event: str, message: Message, **fields: str) -> None:
+        """Logs what a sender can cause as often as it likes, now and then."""
+        self._repeated.warning(event, subject=message.subject, **fields)
 
     def count_bad(self, message: Message) -> None:
         """Counts a message that is of no use."""
