@@ -134,6 +134,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
         retention_s=settings.retention_s,
         retention_bytes=settings.retention_bytes,
         outside_resend_bytes_s=settings.outside_resend_bytes_s,
+        outside_calls_s=settings.outside_calls_s,
         commit_wait_s=settings.session_done_wait_s,
         tokenize_timeout_s=settings.tokenize_timeout_s,
         stream_interval_s=settings.stream_interval_ms / 1000,

@@ -232,6 +232,13 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=2**40,
         description="Bytes of frames a second that are sent again to each bus user outside; 0: no limit.",
     )
+    outside_calls_s: int = Field(
+        default=500,
+        ge=0,
+        le=1_000_000,
+        description="Cancels a second that the group takes from all bus users outside, and so many questions "
+        "for lost frames; the broker drops the others. 0: no limit.",
+    )
     overload_retry_s: float = Field(
         default=1.0, gt=0, le=3600, description="When a refused caller is told to try again."
     )

@@ -104,6 +104,7 @@ class Bus(Protocol):
         queue: str = "",
         max_concurrent: int = 0,
         max_pending: int = 65_536,
+        max_per_s: int = 0,
     ) -> Subscription:
         """Delivers messages to `handler` until unsubscribed; ready when it returns.
 
@@ -111,6 +112,9 @@ class Bus(Protocol):
         max_concurrent: 0 runs the handler on one message after another, in order (it must not wait long);
             more runs up to that many at once, each as a task, in no order.
         max_pending: messages that may wait here; above it they are dropped, counted and logged.
+        max_per_s: about so many messages a second are delivered, at most that many at once; the broker drops
+            those above it, whoever sent them, so that a flood costs this process nothing. A message may come
+            twice. 0: no limit.
 
         An exception of the handler is logged and counted; the subscription lives on.
         """

@@ -148,12 +148,19 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         )
         self._backoff.reset()
 
-    async def listen(self, pattern: str, queue: str, sink: Callable[[Message], None]) -> Any:
-        """Subscribes; `sink` is called from the read loop with each message."""
+    async def listen(
+        self, pattern: str, queue: str, sink: Callable[[Message], None], *, limit: int = 0
+    ) -> Any:
+        """Subscribes; `sink` is called from the read loop with each message.
+
+        limit: after so many messages the broker ends the subscription.
+        """
         # a future in place of a callback keeps nats-py from starting a task; messages never reach it
         future = asyncio.get_running_loop().create_future()
         subscription = await self.subscribe(pattern, queue=queue, future=future)
         self._sinks[subscription._id] = sink
+        if limit:
+            await subscription.unsubscribe(limit)
         return subscription
 
     async def forget(self, subscription: Any, *, flush_s: int = 0) -> None:

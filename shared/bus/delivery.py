@@ -14,6 +14,7 @@ from shared.bus.api import Handler, Message
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
+TURN_MESSAGES = 32  # of one subscription, before other tasks have their turn
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +26,7 @@ class BusStats:
     published: int = 0
     received: int = 0
     dropped: int = 0
+    throttled: int = 0
     handler_errors: int = 0
     errors: int = 0
     disconnects: int = 0
@@ -76,6 +78,13 @@ class Delivery:
         self._pending.append(message)
         self._pending_bytes += size
 
+    def throttled(self) -> None:
+        """Counts that the broker drops messages for a while."""
+        self._stats.throttled += 1
+        if self._stats.throttled.bit_count() == 1:  # as above
+            log.warning("more messages than are taken", subject=self.subject,
+                        throttled=self._stats.throttled)  # fmt: skip
+
     def stop(self) -> None:
         """No handler starts from here on; those that run go on, what waits is forgotten."""
         self._stopped = True
@@ -104,12 +113,16 @@ class Delivery:
             await asyncio.wait(late, timeout=1.0)
 
     async def _work(self, message: Message) -> None:
+        handled = 0
         while True:
             try:
                 await self._handler(message)
             except Exception:
                 self._stats.handler_errors += 1
                 log.exception("handler failed", subject=message.subject)
+            handled += 1
+            if not handled % TURN_MESSAGES:  # handlers may never wait: others are to have their turn
+                await asyncio.sleep(0)
             if not self._pending:
                 return
             message = self._pending.popleft()

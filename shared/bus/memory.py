@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from shared.bus.api import Handler, Message, Subscription
+from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject, matches
@@ -67,9 +68,9 @@ class MemoryBroker:
             if subscription.queue:
                 queues.setdefault(subscription.queue, []).append(subscription)
             else:
-                subscription.delivery.offer(message)
+                subscription.offer(message)
         for members in queues.values():
-            random.choice(members).delivery.offer(message)
+            random.choice(members).offer(message)
         if not found and message.reply:
             self.route(Message(message.reply, b"", no_responders=True))
 
@@ -77,11 +78,22 @@ class MemoryBroker:
 class MemorySubscription:
     """A subscription of a `MemoryBus`."""
 
-    def __init__(self, broker: MemoryBroker, pattern: str, queue: str, delivery: Delivery) -> None:
+    def __init__(
+        self, broker: MemoryBroker, pattern: str, queue: str, delivery: Delivery, limit: int = 0
+    ) -> None:
         self.pattern = pattern
         self.queue = queue
         self.delivery = delivery
         self._broker = broker
+        self._limit = limit
+        self._credit = self._new_credit() if limit else None
+
+    def offer(self, message: Message) -> None:
+        """Takes a message, unless there are too many."""
+        if self._credit is None:
+            self.delivery.offer(message)
+        elif not self._credit.spent:
+            self._credit(message)
 
     async def unsubscribe(self) -> None:
         """See `Subscription.unsubscribe`."""
@@ -93,6 +105,23 @@ class MemorySubscription:
         self._broker.remove(self)
         await self.delivery.wait_empty(DRAIN_WAIT_S)
         self.delivery.stop()
+
+    def _new_credit(self) -> Credit:
+        loop = asyncio.get_running_loop()
+
+        def renew(after_s: float) -> None:
+            loop.call_later(after_s, self._refill)
+
+        return Credit(
+            self._limit,
+            self.delivery.offer,
+            renew=renew,
+            on_spent=self.delivery.throttled,
+            clock=loop.time,
+        )
+
+    def _refill(self) -> None:
+        self._credit = self._new_credit()
 
 
 class MemoryBus:
@@ -162,11 +191,12 @@ class MemoryBus:
         queue: str = "",
         max_concurrent: int = 0,
         max_pending: int = 65_536,
+        max_per_s: int = 0,
     ) -> Subscription:
         """See `Bus.subscribe`."""
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
-        return self._add(subject, handler, queue, max_concurrent, max_pending)
+        return self._add(subject, handler, queue, max_concurrent, max_pending, limit=limit_of(max_per_s))
 
     async def flush(self) -> None:
         """See `Bus.flush`."""
@@ -185,10 +215,17 @@ class MemoryBus:
         self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
 
     def _add(
-        self, pattern: str, handler: Handler, queue: str, max_concurrent: int, max_pending: int
+        self,
+        pattern: str,
+        handler: Handler,
+        queue: str,
+        max_concurrent: int,
+        max_pending: int,
+        *,
+        limit: int = 0,
     ) -> MemorySubscription:
         delivery = Delivery(pattern, handler, max_concurrent, max_pending, self.stats)
-        subscription = MemorySubscription(self.broker, pattern, queue, delivery)
+        subscription = MemorySubscription(self.broker, pattern, queue, delivery, limit)
         self.broker.add(subscription)
         self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
         return subscription

@@ -16,6 +16,7 @@ import structlog
 from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
 from shared.bus.connection import Address, Backoff, Connection
+from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.replies import Replies
 from shared.bus.subject import check_pattern, check_size, check_subject
@@ -33,9 +34,10 @@ log = structlog.get_logger(__name__)
 class NatsSubscription:
     """A subscription of a `NatsBus`; it outlives connections."""
 
-    def __init__(self, bus: "NatsBus", pattern: str, queue: str, delivery: Delivery) -> None:
+    def __init__(self, bus: "NatsBus", pattern: str, queue: str, delivery: Delivery, limit: int = 0) -> None:
         self.pattern = pattern
         self.queue = queue
+        self.limit = limit
         self.delivery = delivery
         self._bus = bus
 
@@ -72,6 +74,7 @@ class NatsBus:
         self._deliveries: set[Delivery] = set()
         self._replies = Replies(self._connection.new_inbox())
         self._reopening: asyncio.Task[None] | None = None
+        self._renewing: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(
@@ -196,12 +199,13 @@ class NatsBus:
         queue: str = "",
         max_concurrent: int = 0,
         max_pending: int = 65_536,
+        max_per_s: int = 0,
     ) -> Subscription:
         """See `Bus.subscribe`."""
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
         delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats)
-        subscription = NatsSubscription(self, subject, queue, delivery)
+        subscription = NatsSubscription(self, subject, queue, delivery, limit_of(max_per_s))
         self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
         self._subscriptions[subscription] = await self._register(subscription)
         await self.flush()
@@ -234,9 +238,10 @@ class NatsBus:
             await subscription.unsubscribe()
         for delivery in tuple(self._deliveries):
             await delivery.wait_idle(CLOSE_WAIT_S)
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+        ending = [*self._renewing] if self._reopening is None else [*self._renewing, self._reopening]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         if self.connected:
             try:
                 await self.flush()
@@ -247,8 +252,38 @@ class NatsBus:
         await self._connection.close()
 
     async def _register(self, subscription: NatsSubscription) -> Any:
-        delivery = subscription.delivery
-        return await self._connection.listen(subscription.pattern, subscription.queue, delivery.offer)
+        delivery, limit = subscription.delivery, subscription.limit
+        sink = delivery.offer
+        loop = asyncio.get_running_loop()
+
+        def renew(after_s: float) -> None:
+            task = loop.create_task(self._renew(subscription, after_s))
+            self._renewing.add(task)
+            task.add_done_callback(self._renewing.discard)
+
+        if limit:
+            sink = Credit(limit, sink, renew=renew, on_spent=delivery.throttled, clock=loop.time)
+        return await self._connection.listen(subscription.pattern, subscription.queue, sink, limit=limit)
+
+    async def _renew(self, subscription: NatsSubscription, after_s: float) -> None:
+        """The next life of a limited subscription. It begins before the one before is forgotten."""
+        await asyncio.sleep(after_s)
+        await self._up.wait()
+        connection, before = self._connection, self._subscriptions.get(subscription)
+        if before is None:
+            return
+        try:
+            theirs = await self._register(subscription)
+        except nats.errors.Error as error:  # lost in between: with the next connection it is made again
+            log.debug("not subscribed again", subject=subscription.pattern, error=str(error))
+            return
+        if self._connection is not connection:
+            return
+        if subscription in self._subscriptions:
+            self._subscriptions[subscription] = theirs
+        else:
+            before = theirs
+        await connection.forget(before, flush_s=FLUSH_TIMEOUT_S)
 
     def _new_connection(self) -> Connection:
         return Connection(

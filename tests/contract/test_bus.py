@@ -438,3 +438,70 @@ async def test_nats_connection_that_the_broker_closes_with_an_error_is_made_agai
 async def test_connecting_to_nothing_says_what_to_do() -> None:
     with pytest.raises(Unavailable, match="RYZ_NATS_URL"):
         await NatsBus.connect("nats://127.0.0.1:9", name="test", connect_wait_s=0.3)
+
+
+async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Connect) -> None:
+    """What is too much is dropped; what comes later is delivered, and nothing of a slow sender is lost."""
+    bus, sender, got, others = await connect(), await connect(), Collector(), Collector()
+    await bus.subscribe("flood.*", got, max_per_s=100)
+    await bus.subscribe("other", others)
+    for number in range(5_000):
+        await sender.publish("flood.x", b"%d" % number)
+    await sender.publish("other", b"")
+    await others.wait_for(1)
+    stats = bus.stats  # type: ignore[attr-defined]
+    assert 100 <= stats.received <= 250
+    assert stats.throttled == 1
+    async with asyncio.timeout(5):
+        while not any(message.subject == "flood.later" for message in got.messages):
+            await sender.publish("flood.later", b"")
+            await asyncio.sleep(0.02)
+
+
+async def test_a_limited_subscription_loses_nothing_below_its_limit(connect: Connect) -> None:
+    bus, sender, got = await connect(), await connect(), Collector()
+    await bus.subscribe("calm", got, max_per_s=20)
+    for number in range(60):  # three times its messages, at four fifths of its rate
+        await sender.publish("calm", b"%d" % number)
+        await asyncio.sleep(0.06)
+    await until(lambda: len({message.data for message in got.messages}) == 60)
+    assert bus.stats.throttled == 0  # type: ignore[attr-defined]
+
+
+async def test_a_limited_subscription_that_ended_stays_so(connect: Connect) -> None:
+    bus, sender, got = await connect(), await connect(), Collector()
+    subscription = await bus.subscribe("flood", got, max_per_s=10)
+    for _ in range(100):
+        await sender.publish("flood", b"")
+    await until(lambda: len(got.messages) >= 10)
+    await subscription.unsubscribe()
+    await asyncio.sleep(1.2)  # it would have been made again by now
+    before = len(got.messages)
+    await sender.publish("flood", b"")
+    await settle(sender)
+    await settle(bus)
+    assert len(got.messages) == before
+
+
+async def test_many_messages_of_one_subscription_let_others_have_their_turn(connect: Connect) -> None:
+    """Handlers that never wait would keep the loop until the last message."""
+    bus, sender = await connect(), await connect()
+    handled = turns = 0
+
+    async def count(_: Message) -> None:
+        nonlocal handled
+        handled += 1
+
+    await bus.subscribe("many", count)
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while handled < 1_000:
+            turns += handled > 0
+            await asyncio.sleep(0)
+
+    taking = asyncio.create_task(take_turns())
+    for _ in range(1_000):
+        await sender.publish("many", b"")
+    await asyncio.wait_for(taking, 5)
+    assert turns >= 1_000 // 64

@@ -440,3 +440,27 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
         await until(lambda: not both.kit.leader._generations.by_id)
     finally:
         await client.close()
+
+
+async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
+    """The broker drops what is beyond the limit; cancels of services have subjects of their own."""
+    async with world(tmp_path) as both:
+        await both.running()
+        leader, received = both.kit.bus, both.kit.bus.stats.received  # type: ignore[attr-defined]
+        flood = both.a.bus
+        for number in range(20_000):
+            await flood.publish(subjects.cancel_all(A), b"no message")
+            if not number % 100:
+                await asyncio.sleep(0)
+        await flood.flush()
+        await both.b_is_whole()
+        calls = leader.stats.received - received  # type: ignore[attr-defined]
+        assert 500 <= calls < 5_000
+        assert leader.stats.throttled >= 1  # type: ignore[attr-defined]
+        assert sum(entry["event"] == "message not decoded" for entry in both.kit.logs) < 5
+        await asyncio.sleep(1.1)  # the window of the flood is over
+        await both.running("another")
+        await both.b.bus.publish(
+            subjects.cancel("g0", B), codec.encode(Cancel(request_id="another", attempt=0))
+        )
+        assert isinstance(await both.b.end_of("another"), Failed)

@@ -26,6 +26,7 @@ class LeaderOptions:
     retention_s: float = 30.0
     retention_bytes: int = 64 * 2**20
     outside_resend_bytes_s: int = 2**20
+    outside_calls_s: int = 500
     commit_wait_s: float = 0.1
     tokenize_timeout_s: float = 10.0
     stream_interval_s: float = 0.0

@@ -224,9 +224,6 @@ class Leader:
             (subjects.cancel(group), self._control.on_cancel),
             (subjects.CANCEL_ALL, self._control.on_cancel),
             (subjects.resend(group), self._control.on_resend),
-            (subjects.cancel(group, subjects.ANY_CALLER), self._control.on_cancel),
-            (subjects.cancel_all(subjects.ANY_CALLER), self._control.on_cancel),
-            (subjects.resend(group, subjects.ANY_CALLER), self._control.on_resend),
             (subjects.ATTACH, self._attaching.on_attach),
             (subjects.delivered(group), self._deliveries.on_delivered),
             (subjects.peer(group), self._kv_calls.on_peer),
@@ -236,6 +233,14 @@ class Leader:
             (subjects.GROUP_DOWN, self._fence.on_group_down),
         ):
             self._subscriptions.append(await bus.subscribe(subject, handler))
+        for subject, handler in (
+            (subjects.cancel(group, subjects.ANY_CALLER), self._control.on_cancel),
+            (subjects.cancel_all(subjects.ANY_CALLER), self._control.on_cancel),
+            (subjects.resend(group, subjects.ANY_CALLER), self._control.on_resend),
+        ):
+            self._subscriptions.append(
+                await bus.subscribe(subject, handler, max_per_s=self._options.outside_calls_s)
+            )
         self._subscriptions.append(
             await bus.subscribe(subjects.warm(group), self._kv_calls.on_warm, max_concurrent=MAX_WARMING)
         )

@@ -1,0 +1,67 @@
+"""How many messages a second a subscription takes. The broker drops the others, which cost nothing here.
+
+A broker ends a subscription by itself after a number of messages, if it is told so. A limited subscription
+therefore has lives of so many messages each, and is made anew in time: usually before it ends, but not sooner
+than its rate allows.
+"""
+
+from collections.abc import Callable
+
+from shared.bus.api import Message
+
+WINDOW_S = 1.0
+
+
+class Credit:
+    """The messages of one life of a limited subscription; a callable that takes them.
+
+    limit: how many there are. renew: called once, with the seconds after which the next life may begin; 0: at
+    once. on_spent: called when all are used before that.
+    """
+
+    __slots__ = ("_began", "_clock", "_half", "_limit", "_offer", "_on_spent", "_renew", "_renewed", "_used")
+
+    def __init__(
+        self,
+        limit: int,
+        offer: Callable[[Message], None],
+        *,
+        renew: Callable[[float], None],
+        on_spent: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._limit, self._half = limit, limit // 2
+        self._offer = offer
+        self._renew = renew
+        self._on_spent = on_spent
+        self._clock = clock
+        self._began = clock()
+        self._used = 0
+        self._renewed = False
+
+    @property
+    def spent(self) -> bool:
+        """The broker sends no more of them."""
+        return self._used >= self._limit
+
+    def __call__(self, message: Message) -> None:
+        """Takes a message."""
+        self._used += 1
+        if self._used >= self._half and not self._renewed:
+            self._consider()
+        self._offer(message)
+
+    def _consider(self) -> None:
+        age_s = self._clock() - self._began
+        if age_s >= WINDOW_S / 2:  # half of the messages in half of the time, or later
+            self._renewed = True
+            self._renew(0.0)
+        elif self.spent:
+            self._renewed = True
+            self._on_spent()
+            self._renew(WINDOW_S - age_s)
+
+
+def limit_of(max_per_s: int) -> int:
+    """The messages of one life; 0: a subscription without a limit."""
+    return max(2, round(max_per_s * WINDOW_S)) if max_per_s else 0
