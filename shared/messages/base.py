@@ -11,9 +11,10 @@ import msgspec
 # \Z and not $, which lets a final newline pass
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}\Z"
 # Controls, spaces, breaks of lines, marks of text direction: what a terminal or a log would obey, or show as
-# another name. One class of characters, so that a match costs the same for each of them.
+# another name.
 NOT_IN_NAMES = r"\x00-\x20\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-NAME_PATTERN = rf"^[^{NOT_IN_NAMES}]{{1,128}}\Z"
+# first those of ASCII alone, which nearly all are, and which take a third of the time
+NAME_PATTERN = rf"^(?:[\x21-\x7e]{{1,128}}\Z|[^{NOT_IN_NAMES}]{{1,128}}\Z)"
 NAME_RULE = "1 to 128 printable characters, without spaces, control characters and marks of text direction"
 
 RequestId = Annotated[
