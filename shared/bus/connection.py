@@ -1,7 +1,7 @@
 """One nats-py connection with our hooks: direct delivery, counted errors, reconnecting with back-off.
 
-It reaches into nats-py's client where its releases have been the same for years (`_process_msg`,
-`_process_pong`, `_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
+It reaches into nats-py's client where its releases have been the same for years (`_process_pong`,
+`_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
 """
 
 import asyncio
@@ -189,9 +189,8 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
             raise asyncio.CancelledError
         return result
 
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
+    def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """See `Reader`."""
         sink = self._sinks.get(sid)
         if sink is None:
             return

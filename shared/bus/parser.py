@@ -13,14 +13,14 @@ from nats.errors import ProtocolError
 
 MAX_LINE = 64 * 1024  # INFO of a large cluster; a message's line has 4 KiB at most (`max_control_line`)
 _END = b"\r\n"
+_UNREADABLE = "nats: a line that cannot be read"
 
 
 class Reader(Protocol):
-    """What is told of each thing that was read; nats-py's client has these."""
+    """What is told of each thing that was read; nats-py's client has these, but for `deliver`."""
 
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None: ...
+    def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """A message for a subscription; `reply` and `headers` are empty where it has none."""
 
     async def _process_err(self, message: str) -> None: ...
 
@@ -40,50 +40,63 @@ class BrokerParser:
 
     def reset(self) -> None:
         """Forgets what came in part."""
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        self._needed = 0  # bytes of `_rest` without which nothing can be told
         self._message: tuple[bytes, int, bytes, int, int] | None = None  # subject, sid, reply, headers, size
 
     async def parse(self, data: bytes = b"") -> None:
         """Takes what came, and tells of what is complete. Raises `ProtocolError`."""
-        self._buffer += data
+        while True:
+            if self._rest:
+                self._rest += data
+                if len(self._rest) < self._needed:
+                    return
+                data = bytes(self._rest)
+            self._rest, self._needed = bytearray(), 0
+            control = self._read_messages(data)
+            if control is None:
+                return
+            data = (
+                b""  # what follows the line is in `_rest`, where a reader that ends the connection finds it
+            )
+            await self._read_control(control)
+
+    def _read_messages(self, data: bytes) -> bytes | None:
+        """Tells of messages up to the first line that is none, which it returns; None: there is no such line.
+
+        What has not been read yet is in `_rest` then.
+        """
+        at, end = 0, len(data)
         while True:
             if self._message is not None:
-                if not await self._read_payload(*self._message):
-                    return
-                continue
-            end = self._buffer.find(_END)
-            if end < 0:
-                if len(self._buffer) > MAX_LINE:
+                subject, sid, reply, header, size = self._message
+                after = at + size + 2
+                if after > end:
+                    self._rest, self._needed = bytearray(data[at:]), size + 2
+                    return None
+                self._message = None
+                self._reader.deliver(
+                    sid, subject, reply, data[at + header : after - 2], data[at : at + header]
+                )
+                at = after
+            line_end = data.find(_END, at)
+            if line_end < 0:
+                if end - at > MAX_LINE:
                     raise ProtocolError("nats: a line without end")
-                return
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 2]
-            await self._read_line(line)
+                self._rest = bytearray(data[at:])
+                return None
+            line = data[at:line_end]
+            at = line_end + 2
+            if not line.startswith((b"MSG ", b"HMSG ")):
+                self._rest = bytearray(data[at:])
+                return line
+            self._message = _message_of(line)
 
-    async def _read_payload(self, subject: bytes, sid: int, reply: bytes, header: int, size: int) -> bool:
-        buffer = self._buffer
-        if len(buffer) < size + 2:
-            return False
-        headers = bytes(buffer[:header]) if header else None
-        data = bytes(buffer[header:size])
-        del buffer[: size + 2]
-        self._message = None
-        await self._reader._process_msg(sid, subject, reply, data, headers)
-        return True
-
-    async def _read_line(self, line: bytes) -> None:
+    async def _read_control(self, line: bytes) -> None:
         kind, _, rest = line.partition(b" ")
         reader = self._reader
         try:
-            if kind == b"MSG":
-                *words, size = rest.split(b" ")
-                subject, sid, reply = words if len(words) == 3 else (*words, b"")
-                self._message = subject, _number(sid), reply, 0, _number(size)
-            elif kind == b"HMSG":
-                *words, header, size = rest.split(b" ")
-                subject, sid, reply = words if len(words) == 3 else (*words, b"")
-                self._message = subject, _number(sid), reply, _number(header), _number(size)
-            elif kind == b"PING":
+            if kind == b"PING":
                 await reader._process_ping()
             elif kind == b"PONG":
                 await reader._process_pong()
@@ -94,10 +107,21 @@ class BrokerParser:
             elif kind != b"+OK":
                 raise ProtocolError("nats: unknown operation")
         except ValueError as error:
-            raise ProtocolError("nats: a line that cannot be read") from error
+            raise ProtocolError(_UNREADABLE) from error
 
 
-def _number(word: bytes) -> int:
-    if not (word.isdigit() and len(word) <= 10):
-        raise ValueError(word)
-    return int(word)
+def _message_of(line: bytes) -> tuple[bytes, int, bytes, int, int]:
+    """Of a line that announces a message: subject, subscription, reply, sizes of headers and of all."""
+    words = line.split(b" ")
+    header = words.pop(-2) if words[0] == b"HMSG" else b"0"
+    if len(words) == 4:
+        (_, subject, sid, size), reply = words, b""
+    elif len(words) == 5:
+        _, subject, sid, reply, size = words
+    else:
+        raise ProtocolError(_UNREADABLE)
+    if not (b"%b%b%b" % (sid, header, size)).isdigit() or len(size) > 10 or len(sid) > 10:
+        raise ProtocolError(_UNREADABLE)
+    if not (sid and header and size) or int(header) > int(size):
+        raise ProtocolError(_UNREADABLE)
+    return subject, int(sid), reply, int(header), int(size)

@@ -24,10 +24,8 @@ class Seen:
         self.messages: list[tuple[Any, ...]] = []
         self.others: list[Any] = []
 
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
-        self.messages.append((subject, sid, reply or None, headers, data))
+    def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        self.messages.append((subject, sid, reply or None, headers or None, data))
 
     async def _process_err(self, message: str) -> None:
         self.others.append(message)
@@ -93,6 +91,8 @@ def test_other_lines() -> None:
         b"MSG a 1 -1\r\n",
         b"MSG a 1 99999999999999999999\r\n",
         b"HMSG a 1 x 5\r\n",
+        b"HMSG a 1 6 5\r\n",
+        b"HMSG 1\r\n",
         b"INFO {\r\n",
         b"HELLO\r\n",
         b"M" * (MAX_LINE + 1),
