@@ -43,7 +43,8 @@ local function store(tenant, id, at, gone)
   redis.call('HSET', key, 'v', ARGV[at + 3], 'r', ARGV[at + 4], 's', ARGV[at + 5], 'q', ARGV[at + 10])
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZADD', INDEX .. tenant, ARGV[at + 6], id)
-  redis.call('ZADD', ENDS .. tenant, now + ttl, id)
+  local added = redis.call('ZADD', ENDS .. tenant, now + ttl, id)
+  if found_sessions[tenant] then found_sessions[tenant] = found_sessions[tenant] + added end
   if ARGV[at + 9] == '1' then
     redis.call('ZADD', SPARE .. tenant, now, id)
   else
@@ -80,6 +81,7 @@ for at = 4, #ARGV - 1, 11 do
   end
   answer[#answer + 1] = verdict
 end
+settle()
 return answer
 """
 )
@@ -109,6 +111,7 @@ DELETE = (
 local tenant, id, stands = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local there = redis.call('EXISTS', SESSION .. tenant .. ':' .. id)
 drop(tenant, id)
+settle()
 if there == 0 then return 0 end
 redis.call('SET', GONE .. tenant .. ':' .. id, now, 'PX', stands)
 redis.call('ZREMRANGEBYSCORE', DELETED .. tenant, '-inf', now - stands)
@@ -142,7 +145,10 @@ if group == '' then
 end
 local function pins() return redis.call('ZLEXCOUNT', PINS, '[' .. tenant .. ' ', '(' .. tenant .. '!') end
 if not redis.call('ZSCORE', PINS, member) then
-  if pins() >= tonumber(ARGV[4]) then purge(tenant) end
+  if pins() >= tonumber(ARGV[4]) then
+    purge(tenant)
+    settle()
+  end
   if pins() >= tonumber(ARGV[4]) then return 2 end
   if redis.call('ZCARD', PINS) >= tonumber(ARGV[5]) then return 3 end
 end
@@ -175,8 +181,9 @@ for _, tenant in ipairs(ARGV) do
   purge(tenant)
   local sessions = math.max(redis.call('ZCARD', INDEX .. tenant), redis.call('ZCARD', ENDS .. tenant))
   if sessions == 0 then redis.call('SREM', TENANTS, tenant) end
-  answer[#answer + 1] = {sessions, size_of(tenant, '')}
+  answer[#answer + 1] = {sessions, bytes_of(tenant)}
 end
+settle()
 return answer
 """
 )

@@ -1,7 +1,8 @@
 """The Lua functions that the scripts of sessions begin with: what a tenant's sessions take, and how one goes.
 
-All that is counted of a tenant changes in the script that changes the session. Records that Redis lets expire
-are taken off the account when the tenant writes at its quota, and by `TALLY` within seconds.
+All that is counted of a tenant changes in the script that changes the session: its bytes in one sum, by
+`settle`, without which no script with `resize` or `drop` may end. Records that Redis lets expire are taken
+off the account when the tenant writes at its quota, and by `TALLY` within seconds.
 """
 
 from services.kvstate.domain import keys
@@ -24,23 +25,40 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local function size_of(tenant, id) return tonumber(redis.call('HGET', SIZES .. tenant, id) or 0) end
 
+local found_bytes, found_sessions, changes = {}, {}, {}  -- by tenant: what Redis said, and bytes since then
+
+local function bytes_of(tenant)
+  found_bytes[tenant] = found_bytes[tenant] or size_of(tenant, '')
+  return found_bytes[tenant] + (changes[tenant] or 0)
+end
+
+local function sessions_of(tenant)
+  found_sessions[tenant] = found_sessions[tenant] or redis.call('ZCARD', ENDS .. tenant)
+  return found_sessions[tenant]
+end
+
 local function resize(tenant, id, size, before)
-  local delta = size - before
   if size > 0 then
     redis.call('HSET', SIZES .. tenant, id, size)
   else
     redis.call('HDEL', SIZES .. tenant, id)
   end
-  if delta == 0 then return end
-  for _, who in ipairs({tenant, ''}) do
-    if redis.call('HINCRBY', SIZES .. who, '', delta) <= 0 then redis.call('HDEL', SIZES .. who, '') end
+  for _, who in ipairs({tenant, ''}) do changes[who] = (changes[who] or 0) + size - before end
+end
+
+local function settle()
+  for who, change in pairs(changes) do
+    if change ~= 0 and redis.call('HINCRBY', SIZES .. who, '', change) <= 0 then
+      redis.call('HDEL', SIZES .. who, '')
+    end
   end
 end
 
 local function drop(tenant, id)
   redis.call('DEL', SESSION .. tenant .. ':' .. id)
   redis.call('ZREM', INDEX .. tenant, id)
-  redis.call('ZREM', ENDS .. tenant, id)
+  local left = redis.call('ZREM', ENDS .. tenant, id)
+  if found_sessions[tenant] then found_sessions[tenant] = found_sessions[tenant] - left end
   redis.call('ZREM', SPARE .. tenant, id)
   redis.call('ZREM', PINS, tenant .. ' ' .. id)
   resize(tenant, id, 0, size_of(tenant, id))
@@ -54,8 +72,8 @@ end
 
 local function missing(tenant, before, size, max_sessions, max_bytes)
   local sessions, bytes = 0, 0
-  if before == 0 then sessions = redis.call('ZCARD', ENDS .. tenant) + 1 - max_sessions end
-  if size > before then bytes = size_of(tenant, '') + size - before - max_bytes end
+  if before == 0 then sessions = sessions_of(tenant) + 1 - max_sessions end
+  if size > before then bytes = bytes_of(tenant) + size - before - max_bytes end
   return math.max(0, sessions), math.max(0, bytes)
 end
 
