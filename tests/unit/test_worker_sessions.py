@@ -193,6 +193,27 @@ async def test_a_turn_that_only_waits_for_its_record_is_done(memory_bus: MemoryB
         assert isinstance((await kit.end_of("b", timeout_s=1.0))[-1], Done)
 
 
+async def test_the_end_of_a_call_with_a_key_waits_for_its_record_though_its_caller_left(
+    memory_bus: MemoryBus,
+) -> None:
+    """Whoever repeats the call gets that end, and is told what became of the turn."""
+    quick = SessionLimits(commit_timeout_s=0.05)
+    async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
+        kit.expected_errors.add("session records not stored")
+        await kit.run(chat("a", **given()))
+        kit.store.away = True
+        await kit.ask(chat("b", **given(), call_key="k", call_digest="d"))
+        await kit.until(lambda: len(tokens_of(kit.frames["b"])) == 16)
+        await kit.bus.publish(subjects.CANCEL_ALL, codec.encode(Cancel(request_id="b")))
+        await asyncio.sleep(0.1)
+        assert not isinstance(kit.frames["b"][-1], Done)
+        kit.store.away = False
+        done = (await kit.end_of("b"))[-1]
+        assert isinstance(done, Done)
+        assert done.session is not None
+        assert done.session.stored == "stored"
+
+
 def record(session_id: str, version: int = 1, text: str = "x") -> SessionRecord:
     said = [ChatMessage(role="user", content=text)]
     return SessionRecord(session_id=session_id, tenant="t", model="m", version=version, messages=said)

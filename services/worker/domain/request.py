@@ -172,6 +172,11 @@ class Generation:
         return self.request.attempt > 0 and not self.outside
 
     @property
+    def has_all_tokens(self) -> bool:
+        """Whether nothing is computed for it any more; its session's record may still be on its way."""
+        return self.started and self.open_choices == 0
+
+    @property
     def was_accepted(self) -> bool:
         """Whether the first frame was made."""
         return self.next_seq > (self.request.resume.next_seq if self.request.resume else 0)

@@ -113,7 +113,7 @@ class Generations:
         """
         if generation.ended:
             return
-        if generation.started and generation.open_choices == 0:
+        if generation.has_all_tokens:
             self.complete(generation)
             return
         self._metrics.requests.labels(error.code).inc()
@@ -149,6 +149,8 @@ class Generations:
         for key in self.keys_of(tenant, request_id) or [request_key("", request_id)]:
             generation, known = self.by_id.get(key), self.outbox.attempt(key)
             if generation is not None and generation.request.attempt <= attempt:
+                if generation.request.call_key and generation.has_all_tokens:
+                    continue  # whoever repeats the call is to be told what became of its turn
                 self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
             elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
                 whose = key.partition("/")[0]
