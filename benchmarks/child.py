@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+from shared.own_python import module_command, module_environment
+
 _PR_SET_PDEATHSIG = 1
-_ROOT = Path(__file__).resolve().parent.parent
 _EXIT_WAIT_S = 5.0
 
 
@@ -44,15 +44,14 @@ class Child:
         inherit: Sequence[int] = (),
     ) -> None:
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
             self._connection = Connection(ours.detach())
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.child", str(theirs.fileno()), str(os.getpid())],
+                [*module_command("benchmarks.child"), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for the report
                 pass_fds=(theirs.fileno(), *inherit),
-                env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+                env=module_environment({**os.environ, **(environment or {})}),
                 process_group=0,  # Ctrl-C is for the command, which ends its children
             )
         self.name = maker.partition(":")[2]

@@ -7,12 +7,13 @@ that of the services. How a stack comes up, and what is shown of the figures, is
 import asyncio
 import contextlib
 import json
-import sys
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.cpu import CpuMeter
+from shared.own_python import module_command, module_environment
 
 Progress = Callable[[int, str], None]  # (concurrency, phase)
 EXTRA_S = 40.0  # start of the generator, answers that are late
@@ -68,10 +69,14 @@ async def _level(plan: Plan, concurrency: int, progress: Progress) -> Level:
         "--warmup": plan.warmup_s,
         "--duration": plan.duration_s,
     }
-    command = ["-m", "benchmarks.load", *(str(part) for option in options.items() for part in option)]
+    command = module_command("benchmarks.load")
+    command += [str(part) for option in options.items() for part in option]
     command += ["--stream"] if plan.stream else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, process_group=0
+        *command,
+        env=module_environment(os.environ),
+        stdout=asyncio.subprocess.PIPE,
+        process_group=0,
     )
     progress(concurrency, "warm-up")
     try:

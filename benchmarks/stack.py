@@ -6,7 +6,6 @@ is decided by the supervisor (`cli/supervisor`).
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from cli.console import fail
 from cli.supervisor.state import StackState, StateDir, log_tail
+from shared.own_python import module_command, module_environment
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
@@ -43,7 +43,7 @@ def started(
     with tempfile.TemporaryDirectory(prefix="ryz-bench-") as name:
         folder = Path(name)
         said = folder / "up.log"
-        command = [sys.executable, "-m", "cli", "up", "--port", "0", "--state-dir", name, *options]
+        command = [*module_command("cli"), "up", "--port", "0", "--state-dir", name, *options]
         with said.open("wb") as log:
             # Ctrl-C is for the benchmark, which then takes the stack down in order; but no session of its
             # own, see `cli/supervisor/process.py`
@@ -52,7 +52,7 @@ def started(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(settings or {})},
+                env=module_environment({**os.environ, **(settings or {})}),
                 process_group=0,
             )
         try:

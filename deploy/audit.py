@@ -34,8 +34,8 @@ def main(arguments: list[str], constraints: Path = ROOT / "constraints.txt") -> 
     if any(argument.startswith("--osv-url") for argument in arguments):
         arguments = ["--vulnerability-service", "osv", *arguments]
     command = [
-        sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip",
-        "--strict", "--format", "json", "--progress-spinner", "off", *arguments,
+        sys.executable, "-P", "-m", "pip_audit", "--requirement", str(constraints), "--no-deps",
+        "--disable-pip", "--strict", "--format", "json", "--progress-spinner", "off", *arguments,
     ]  # fmt: skip
     pinned = sum("==" in line and not line.startswith("#") for line in constraints.read_text().splitlines())
     try:

@@ -3,7 +3,6 @@
 Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
 """
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from cli.supervisor.stores import Stores, plan_stores
 from services.worker.host import total_bytes
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
+from shared.own_python import module_command
 
 # Of a broker or a store that is not ours; they mean nothing to those that we start
 OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
@@ -161,7 +161,7 @@ def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]
             grace_s += max(0.0, float(drain)) - drain_s
     else:
         drain = str(drain_s)
-    command = [sys.executable, "-m", f"services.{kind}"]
+    command = module_command(f"services.{kind}")
     return ServiceSpec(name, command, probe, phase, grace_s, env | {"RYZ_DRAIN_TIMEOUT_S": drain})
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cli.supervisor import child
 from cli.supervisor.state import older_log
+from shared.own_python import module_environment
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 
@@ -67,7 +68,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.spec.env},
+                env=module_environment({**os.environ, **self.spec.env}),
                 process_group=0,
             )
 

@@ -15,7 +15,7 @@ from cli.supervisor.state import StackState, StateDir
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 50.0
-RYZ = [sys.executable, "-m", "cli"]
+RYZ = [sys.executable, "-P", "-m", "cli"]
 
 
 def ryz(

@@ -166,7 +166,7 @@ class RemoteRanks:
         last = f" ({self._refusal})" if self._refusal else ""
         return (
             f"{come} of {self._count} ranks of other hosts joined at {self._listen} within {limit_s:g} s"
-            f"{last}; start each with `python -m services.worker.engine --join HOST:PORT --model DIR`"
+            f"{last}; start each with `python -P -m services.worker.engine --join HOST:PORT --model DIR`"
         )
 
 

@@ -1,4 +1,4 @@
-"""A rank on another host than its leader: `python -m services.worker.engine --join HOST:PORT --model DIR`.
+"""A rank on another host than its leader: `python -P -m services.worker.engine --join HOST:PORT --model DIR`.
 
 Connects to the leader, proves that it holds RYZ_RANK_TOKEN, and forks a rank for as long as the connection
 lasts; then it comes again, until it is stopped, so that a leader that restarts finds it. Torch is imported

@@ -8,7 +8,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -25,8 +24,9 @@ from services.worker.domain.nursery_messages import (
     Request,
 )
 from services.worker.orchestrator.child import coming_exit_code, exit_text, runs
+from shared.own_python import module_command
 
-COMMAND = (sys.executable, "-m", "services.worker.engine.nursery")
+COMMAND = tuple(module_command("services.worker.engine.nursery"))
 _KILLED = -9
 _END_WAIT_S = 0.3
 _KILL_WAIT_S = 5.0

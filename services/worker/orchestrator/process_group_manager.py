@@ -19,10 +19,10 @@ from typing import Literal
 
 from services.worker.orchestrator.child import STILL_RUNNING, Child, SpawnedChild, stat
 from services.worker.orchestrator.nursery import Nursery
+from shared.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
-COMMAND = (sys.executable, "-m", "services.worker.engine")
-_ROOT = Path(__file__).resolve().parents[3]
+COMMAND = tuple(module_command("services.worker.engine"))
 _POLL_S = 0.005
 _KILL_WAIT_S = 5.0  # a killed process that the kernel does not hand over by then is stuck in a driver or disk
 _EXIT_POLL_S = 0.001
@@ -203,7 +203,7 @@ class ProcessGroupManager:
         return SpawnedChild(process)
 
     def _environment(self, threads: int) -> dict[str, str]:
-        environment = dict(os.environ)
+        environment = module_environment(os.environ)
         if self._instance_id:
             environment["RYZ_INSTANCE_ID"] = self._instance_id
         environment["RYZ_RANK_NICE"] = str(self._nice)
@@ -212,9 +212,6 @@ class ProcessGroupManager:
         # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
         # step took 50 times as long
         environment.setdefault("GOMP_SPINCOUNT", "2000")
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         return environment
 
 

@@ -1,0 +1,53 @@
+"""`ryz up` in a folder that every user may write to: what others put there is not run, also not later."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.kit import Stack, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+# The stranger's package goes on as if nothing was, as a careful one would: it takes ours for its own path.
+PLANTED = """
+import os, sys
+with open(os.path.join({folder!r}, "ran"), "a") as file:
+    file.write(" ".join(sys.orig_argv) + chr(10))
+for path in sys.path:
+    if os.path.isdir(os.path.join(path, __name__)) and os.path.join(path, __name__) not in __path__:
+        __path__.append(os.path.join(path, __name__))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ryz-open-") as name:
+        place = Path(name)
+        place.chmod(0o1777)
+        for package in ("services", "shared", "torch"):
+            (place / package).mkdir()
+            (place / package / "__init__.py").write_text(PLANTED.format(folder=name))
+        yield place
+
+
+@pytest.mark.parametrize("rank_start", ["fork", "spawn"])
+def test_packages_in_the_folder_are_not_run(folder: Path, rank_start: str) -> None:
+    options = ("--groups", "1", "--tensor-parallel", "1")
+    with Stack(folder, *options, env={"RYZ_RANK_START": rank_start}) as stack:
+        stack.await_ready()
+        worker = stack.pid_of("worker-g0")
+        ranks = [one for one in stack.family if one.ppid() == worker]
+        assert ranks, "the fork server, or a rank with an interpreter of its own"
+        assert [one.environ().get("PYTHONSAFEPATH") for one in (*ranks, psutil.Process(worker))] == ["1"] * (
+            len(ranks) + 1
+        )
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: stack.pid_of("worker-g0") not in {0, worker}, "the worker is started again", 20)
+        wait_for(lambda: all(one.ready for one in stack.state.services), "it is ready again", 40)
+        assert stack.end() == 0
+    ran = folder / "ran"
+    assert not ran.exists(), ran.read_text()
