@@ -48,9 +48,9 @@ async def measure(urls: Mapping[str, str], plan: Plan, progress: Callable[[str],
     Raises:
         FailoverError: the stack does not come back, or does not say twice the same without any fault.
     """
-    bus = await NatsBus.connect(urls["gateway"], name="bench")
-    asks = await NatsBus.connect(urls["cli"], name="bench")
-    hears = await NatsBus.connect(urls["router"], name="bench")
+    bus = await NatsBus.connect(urls["gateway"], name="bench", local=True)
+    asks = await NatsBus.connect(urls["cli"], name="bench", local=True)
+    hears = await NatsBus.connect(urls["router"], name="bench", local=True)
     client, fleet = InferenceClient(bus), Fleet(hears, asks)
     await client.start()
     await fleet.listen()

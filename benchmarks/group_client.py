@@ -76,8 +76,8 @@ class GroupClient:
         Raises:
             TurnError: the model is not served.
         """
-        bus = await NatsBus.connect(urls["router"], name="bench")  # who may give work to a group
-        asks = await NatsBus.connect(urls["cli"], name="bench")
+        bus = await NatsBus.connect(urls["router"], name="bench", local=True)  # who may give work to a group
+        asks = await NatsBus.connect(urls["cli"], name="bench", local=True)
         client = cls(bus, asks, model)
         await bus.subscribe(client._inbox, client._on_frames)
         await bus.flush()

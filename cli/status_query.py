@@ -102,7 +102,7 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
     """Connects to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
     state = place.read()
     if state and url in state.nats_urls.values():  # our own broker: the variables are about another one
-        return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S)
+        return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
     return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 

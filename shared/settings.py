@@ -57,6 +57,11 @@ class BusSettings(BaseSettings):
         default="", description="A PEM file with our certificate, for a broker that asks for one."
     )
     nats_key: str = Field(default="", description="Its private key; empty: it is in the certificate's file.")
+    nats_local: bool = Field(
+        default=False,
+        description="Nothing is sent to a broker on a loopback address unless it is a process of this user "
+        "or of root, by /proc/net/tcp. `ryz up` sets it for its own broker.",
+    )
 
     def caller(self, url: str = "") -> Caller | None:
         """Who a service outside is by the broker's URL; None: none of those. See `caller_by`."""

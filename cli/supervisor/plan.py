@@ -71,7 +71,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         command = nats_command(find_nats(), nats_port, config)
         env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
         specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
-        common |= dict.fromkeys(OF_OTHER_BROKERS, "")
+        common |= dict.fromkeys(OF_OTHER_BROKERS, "") | {"RYZ_NATS_LOCAL": "true"}
     if stores.own:
         common |= dict.fromkeys(OF_OTHER_STORES, "")
         binary = find_redis()

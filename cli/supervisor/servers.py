@@ -12,6 +12,9 @@ from pathlib import Path
 
 from cli.console import fail
 from shared.bus.accounts import ACCOUNTS
+from shared.tcp_table import distrust
+
+ANSWER_S = 1.0
 
 
 def find_nats() -> str:
@@ -38,14 +41,26 @@ def new_passwords() -> dict[str, str]:
 
 
 async def nats_answers(host: str, port: int) -> bool:
-    """Whether a broker greets on that port."""
-    return (await exchange(asyncio.open_connection(host, port), b"")).startswith(b"INFO")
+    """Whether a broker of this user, or of root, greets on that port."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                if not (await reader.readline()).startswith(b"INFO"):
+                    return False
+                peer, own = (writer.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+                return not await distrust(peer, own)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+    except (OSError, TimeoutError, ValueError):  # ValueError: a line without an end
+        return False
 
 
 async def exchange(
     connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
     question: bytes,
-    timeout_s: float = 1.0,
+    timeout_s: float = ANSWER_S,
 ) -> bytes:
     """The line that a server says, after this question; empty when it does not."""
     try:

@@ -169,7 +169,8 @@ class Stack:
         )
 
     async def _probe(self, child: Child) -> None:
-        while not await child.spec.probe():  # noqa: ASYNC110 (another process has no event)
+        # something else may answer in the place of a child that has ended
+        while not (await child.spec.probe() and child.running):  # noqa: ASYNC110 (another process has no event)
             await asyncio.sleep(PROBE_INTERVAL_S)
         entry = self._entries[child.spec.name]
         entry.ready = True

@@ -22,6 +22,7 @@ from shared.bus.api import Message
 from shared.bus.delivery import BusStats
 from shared.bus.parser import BrokerParser
 from shared.bus.transport import BoundedTransport
+from shared.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
@@ -29,6 +30,10 @@ NO_RESPONDERS = "503"
 MAX_HEADER_BYTES = 8192
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
+_FOREIGN_REMEDY = (
+    "end that process, or let the broker run as this user; where /proc/net/tcp cannot be read, set "
+    "RYZ_NATS_LOCAL=false if all users of this machine are trusted"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -73,11 +78,13 @@ class Address:
 
     url: commas separate the servers of a cluster. inbox: where answers come; empty: as the URL's user has it.
     tls: None leaves it to the URL and the broker; with a context nothing is sent without TLS.
+    local: nothing is sent to a broker on a loopback address that is not a process of this user or of root.
     """
 
     url: str
     inbox: str = ""
     tls: ssl.SSLContext | None = None
+    local: bool = False
 
     def __post_init__(self) -> None:
         for url in self.url.split(","):
@@ -120,6 +127,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
         self._refusals = 0
         self._given_up = False
+        self._trusted = not address.local  # the broker at the other end; see `_require_own_broker`
         self.refused = asyncio.Event()  # the broker does not know this user with this password
         self._bus_stats = stats
         self._backoff = backoff
@@ -206,9 +214,28 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         # nats-py would go on in the clear, password included
         if initial_connection and self._address.needs_tls and not info.get("tls_required"):
             raise nats.errors.Error("the broker speaks no TLS, which RYZ_NATS_URL or RYZ_NATS_CA asks for")
+        if initial_connection and self._address.local:
+            await self._require_own_broker()
         return await super()._process_info(info, initial_connection)
 
+    async def _require_own_broker(self) -> None:
+        # after the greeting, so the socket has an owner, and before CONNECT, which carries the password
+        writer = getattr(self._transport, "_io_writer", None)
+        peer, own = (writer and writer.get_extra_info(name) for name in ("peername", "sockname"))
+        why = (
+            await distrust(peer[:2], own[:2]) if peer and own else "this kind of connection shows no address"
+        )
+        if not why:
+            self._trusted = True
+            return
+        self._bus_stats.foreign_brokers += 1
+        if self._bus_stats.foreign_brokers.bit_count() == 1:  # 1, 2, 4, 8, ...: it may go on for long
+            log.error("nothing is sent to a broker that is not ours", why=why,
+                      times=self._bus_stats.foreign_brokers, remedy=_FOREIGN_REMEDY)  # fmt: skip
+        raise nats.errors.Error(f"nothing is sent to a broker that is not ours: {why} (RYZ_NATS_LOCAL)")
+
     async def _connect_to_server(self, server: Any) -> None:
+        self._trusted = not self._address.local
         await super()._connect_to_server(server)
         if type(self._transport) is TcpTransport:
             self._transport = BoundedTransport(self._transport)
@@ -267,6 +294,10 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         self._on_down(final=True)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if (
+            not self._trusted
+        ):  # nats-py would send what waits for a connection to whatever it has connected to
+            self._pending, self._pending_data_size = [], 0
         # what goes wrong in there, or a cancellation, would leave a closed connection without a word of it
         try:
             await super()._close(status, do_cbs)

@@ -31,6 +31,7 @@ class BusStats:
     errors: int = 0
     disconnects: int = 0
     reconnects: int = 0
+    foreign_brokers: int = 0
 
 
 class Delivery:

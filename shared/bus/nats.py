@@ -85,14 +85,15 @@ class NatsBus:
         connect_wait_s: float = 10.0,
         inbox: str = "",
         tls: ssl.SSLContext | None = None,
+        local: bool = False,
     ) -> "NatsBus":
-        """Connects, trying for `connect_wait_s` seconds; `url`, `inbox` and `tls` are those of `Address`.
+        """Connects, trying for `connect_wait_s` seconds; the others are those of `Address`.
 
         Raises:
             InvalidRequest: the broker refuses the user or the password in the URL, or wants one.
             Unavailable: no server answered in that time.
         """
-        bus = cls(Address(url, inbox, tls), name=name, connect_wait_s=connect_wait_s)
+        bus = cls(Address(url, inbox, tls, local), name=name, connect_wait_s=connect_wait_s)
         opening = asyncio.create_task(bus._open())
         refused = asyncio.create_task(bus._connection.refused.wait())
         try:
@@ -132,6 +133,7 @@ class NatsBus:
             connect_wait_s=connect_wait_s or settings.nats_connect_wait_s,
             inbox=settings.nats_inbox,
             tls=tls,
+            local=settings.nats_local,
         )
 
     @property

@@ -145,6 +145,10 @@ async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> Non
     assert first.url.startswith("https://")
     # what the environment says of another broker does not count for this one
     assert next(spec for spec in first.specs if spec.name == "router").env["RYZ_NATS_CA"] == ""
+    services = [spec for spec in first.specs if spec.name not in SERVERS]
+    assert {spec.env["RYZ_NATS_LOCAL"] for spec in services} == {"true"}, (
+        "nobody else's broker gets a password"
+    )
 
 
 async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
@@ -165,7 +169,9 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     assert plan.nats_url == "nats://far:4222"
     assert {spec.env["RYZ_NATS_URL"] for spec in plan.specs} == {"nats://far:4222"}
     assert not plan.files
-    assert not any("RYZ_NATS_CA" in spec.env for spec in plan.specs), "as the environment has them"
+    assert not any({"RYZ_NATS_CA", "RYZ_NATS_LOCAL"} & set(spec.env) for spec in plan.specs), (
+        "as the environment has them"
+    )
     assert plan.url.startswith("http://127.0.0.1:")
 
 

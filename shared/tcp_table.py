@@ -1,0 +1,84 @@
+"""The kernel's table of TCP sockets (`/proc/net/tcp`): whose process is at the other end of a connection.
+
+A port of a loopback address belongs to whoever took it first, so a client that is about to send a password
+looks up the user of the process that answers. The table has the sockets of this network namespace only.
+"""
+
+import asyncio
+import ipaddress
+import os
+import sys
+from pathlib import Path
+
+_TABLES = ("tcp", "tcp6")
+_FOLDER = Path("/proc/self/net")
+_ESTABLISHED = b"01"
+_READS = 3  # a socket that closes while the table is read may hide the next one
+
+Place = tuple[str, int]  # address and port
+
+
+async def distrust(peer: Place, own: Place) -> str:
+    """Why the other end of one of our connections is not trusted; empty: it is.
+
+    Trusted are processes of this user and of root, and what is not on a loopback address: that is on
+    another machine, and not in the table. Call it when the other end has sent something, so that its
+    socket has been accepted and has an owner.
+
+    Args:
+        peer: the other end's address and port.
+        own: ours.
+    """
+    if not ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback:
+        return ""
+    try:
+        user_id = await asyncio.to_thread(accepted_by, peer, own)
+    except OSError as error:
+        return f"who listens on port {peer[1]} cannot be seen: {error}"
+    if user_id is None:
+        return f"the socket at port {peer[1]} has no process"
+    if user_id not in {0, os.geteuid()}:
+        return (
+            f"a process of the user {user_id} listens on port {peer[1]}, and this is the user {os.geteuid()}"
+        )
+    return ""
+
+
+def accepted_by(local: Place, remote: Place) -> int | None:
+    """The user whose process has the connection's end at `local`; None: no process has it.
+
+    Args:
+        local: address and port of the end that is looked for.
+        remote: those of the end it is connected to.
+
+    Raises:
+        OSError: the tables cannot be read.
+    """
+    for _ in range(_READS):
+        for table in _TABLES:
+            wide = table == "tcp6"
+            ends = [_spelled(local, wide=wide), _spelled(remote, wide=wide)]
+            if "" in ends:
+                continue
+            path = _FOLDER / table
+            if wide and not path.exists():  # a kernel without IPv6
+                continue
+            for line in path.read_bytes().splitlines():
+                fields = line.split()
+                if len(fields) > 9 and fields[1:3] == [one.encode() for one in ends]:
+                    user, inode = int(fields[7]), int(fields[9])
+                    # a socket that was not accepted, or was closed, is shown as root's without an inode
+                    return user if inode and fields[3] == _ESTABLISHED else None
+    return None
+
+
+def _spelled(place: Place, *, wide: bool) -> str:
+    """A place as the tables have it: words of 32 bits in the machine's order; empty: it cannot be in it."""
+    address = ipaddress.ip_address(place[0].partition("%")[0])
+    packed = address.packed
+    if wide and address.version == 4:
+        packed = bytes(10) + b"\xff\xff" + packed
+    elif not wide and address.version == 6:
+        return ""
+    words = [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
+    return "".join(f"{word:08X}" for word in words) + f":{place[1]:04X}"
