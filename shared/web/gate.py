@@ -12,6 +12,7 @@ from typing import Protocol
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
 from shared.web.limits import HttpLimits, networks
 
+PAUSED_LOOK_S = 0.25  # between two looks at whether one that is not read from has gone
 _LINGER_S = 2.0  # for a client that still sends, and would lose the answer if the connection were reset
 
 
@@ -88,6 +89,7 @@ class Gate:
         self.headers = Waiting("headers", limits.http_headers_s)
         self.unread = Waiting("unread", limits.http_unread_s)
         self.lingering = Waiting("lingering", _LINGER_S)
+        self.paused = Waiting("paused", PAUSED_LOOK_S)
         self.idle = Waiting("idle", None)  # uvicorn closes them after its keep-alive time
         self._waiting = (self.lingering, self.first_byte, self.headers, self.unread, self.idle)
         self._clients: dict[Connection, str] = {}
@@ -122,7 +124,7 @@ class Gate:
 
     def expire(self, now_s: float) -> None:
         """Tells the connections whose time is over."""
-        for waiting in self._waiting:
+        for waiting in (*self._waiting, self.paused):
             for connection in waiting.expired(now_s):
                 connection.expire(waiting.name)
 

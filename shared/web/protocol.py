@@ -7,8 +7,10 @@ error shape and loses its connection.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import httptools
@@ -20,6 +22,7 @@ from shared.web.faults import Fault
 from shared.web.gate import Gate, Waiting
 
 CONNECTION = "ryz.connection"
+_GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
 _PIECE = 16 * 1024  # bytes that are parsed between two looks at the limits
 _LINGER_BYTES = 1024 * 1024  # read away behind an answer that came early, so that the client sees it
 
@@ -59,6 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0  # of the body's transfer, without the body
         self._framing_run = 0  # the same since the last byte of the body
         self._lingered = 0  # bytes that came behind an answer and belong to its request
+        self._answered: RequestResponseCycle | None = None
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
 
@@ -86,6 +90,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._over = True
         if self._begun:
             super().connection_lost(exc)
+        cycle = self._answered  # uvicorn tells the newest request, behind which this may be
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
         self._go()
 
     @property
@@ -111,6 +119,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def expire(self, waited_for: str) -> None:
         """See `Connection`."""
+        if waited_for == "paused":
+            self._look()
+            return
         if waited_for == "headers":
             self._refuse(faults.SLOW_HEADERS)
             return
@@ -175,6 +186,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Called by the parser."""
         self._in_message = False
         super().on_message_complete()
+        if not (self.pipeline or self._over):
+            self.flow.resume_reading()  # a long body has paused it, and who reads it may not know of its end
 
     def on_response_complete(self) -> None:
         """Called when the application's answer is sent."""
@@ -295,6 +308,21 @@ class LimitedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self._wait_for(self._gate.lingering)
 
+    def _look(self) -> None:
+        """Ends a connection that has gone while it is not read from: the event loop hears nothing of that."""
+        state = b"\0"
+        with suppress(OSError):  # of a Unix socket
+            state = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        if state[0] in _GONE:
+            self.drop()
+            return
+        self._wait_for(None)
+        self._settle()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _go(self) -> None:
         self.gone = True
         told, self.on_gone = self.on_gone, None
@@ -327,7 +355,7 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         waiting: Waiting | None
         if self.flow.read_paused:
-            waiting = None  # we are late, not the client
+            waiting = self._gate.paused  # we are late, not the client
         elif self._in_headers:
             waiting = gate.headers
         elif cycle is None:

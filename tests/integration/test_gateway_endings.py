@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import socket
+import struct
 from typing import Any
 
 import httpx
@@ -45,6 +47,40 @@ async def test_a_caller_that_leaves_cancels_its_generation(model: str, stream: b
         await gateway.wait_idle()
         assert gateway.metric("ryz_gateway_cancelled_total") == 1
         assert gateway.metric("ryz_gateway_open_streams") == 0
+
+
+@pytest.mark.parametrize("ahead", ["", "request", "half a body"])
+@pytest.mark.parametrize("size", [10, 700_000])
+@pytest.mark.parametrize("way", ["close", "reset", "half-close"])
+async def test_leaving_is_noticed_while_the_connection_is_not_read_from(
+    way: str, size: int, ahead: str
+) -> None:
+    """The server reads no further behind a long body, and behind a request that was sent ahead."""
+    async with running_gateway() as gateway:
+        raw = request_bytes("stuck", stream=False, user="u", metadata={"pad": "x" * size})
+        _, writer = await connect(gateway, b"")
+        for start in range(0, len(raw), 50_000):
+            writer.write(raw[start : start + 50_000])
+            await writer.drain()
+            await asyncio.sleep(0.002)
+        await gateway.fleet.wait_requests(1)
+        if ahead == "request":
+            writer.write(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        elif ahead:
+            writer.write(request_bytes("demo", stream=False, metadata={"pad": "x" * 200_000})[:150_000])
+        await asyncio.sleep(0.05)
+        assert gateway.running == 1
+        if way == "half-close":
+            writer.write_eof()
+        else:
+            sock = writer.get_extra_info("socket")
+            if way == "reset":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        await gateway.wait_cancelled()
+        await gateway.wait_idle()
+        assert gateway.metric("ryz_gateway_requests_total", status="500") == 0
+        writer.close()
 
 
 async def test_leaving_in_the_middle_of_the_body_takes_no_place() -> None:
