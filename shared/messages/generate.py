@@ -110,7 +110,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     session_version: that the session had before this turn, as `Accepted` told; -1: not known.
     """
 
-    token_ids: list[TokenIds]
+    token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
     next_seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
     fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
     session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1

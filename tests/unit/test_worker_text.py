@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.worker.domain.outbox import Outbox
 from services.worker.domain.session_context import Turn, appends, conversation, next_record
-from services.worker.domain.stops import StopMatcher
+from services.worker.domain.stops import StopMatcher, StopStrings
 from shared import codec
 from shared.messages import (
     Accepted,
@@ -25,7 +25,7 @@ from shared.messages.base import MAX_ATTEMPT
 
 
 def shown(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    matcher, out = StopMatcher(stops), ""
+    matcher, out = StopMatcher(StopStrings(stops)), ""
     for piece in pieces:
         text, stopped = matcher.feed(piece)
         out += text
@@ -54,6 +54,54 @@ def test_the_cut_does_not_matter(text: str, stops: list[str], cuts: list[int]) -
     assert stopped == any(stop in text for stop in stops)
     assert not any(stop in whole for stop in stops)
     assert text.startswith(whole)
+
+
+class SlowMatcher:
+    """The plain way, and the oracle: looks for each stop string in all text that is held."""
+
+    def __init__(self, stops: list[str]) -> None:
+        self._stops, self._held = stops, ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            return text[: min(found)[1]], True
+        endings = (at for at in range(len(text)) if any(s.startswith(text[at:]) for s in self._stops))
+        at = next(endings, len(text))
+        self._held = text[at:]
+        return text[:at], False
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+@given(
+    st.lists(st.text("abé中", max_size=9), max_size=12),
+    st.lists(st.text("abé中", min_size=1, max_size=7), min_size=1, max_size=5),
+)
+def test_each_piece_is_matched_as_by_the_slow_matcher(pieces: list[str], stops: list[str]) -> None:
+    matcher, slow = StopMatcher(StopStrings(stops)), SlowMatcher(stops)
+    for piece in pieces:
+        told = matcher.feed(piece)
+        assert told == slow.feed(piece)
+        if told[1]:
+            return
+    assert matcher.flush() == slow.flush()
+
+
+def test_stop_strings_of_more_characters_than_are_remembered_are_matched() -> None:
+    chars = [chr(0x4E00 + number) for number in range(1000)]
+    stops = ["".join(chars[at : at + 250]) for at in (0, 250, 500)] + ["".join(chars[700:950]), chars[999]]
+    pieces = [*chars[100:250], *chars[:249], *chars[690:960], *chars]
+    matcher, slow = StopMatcher(StopStrings(stops)), SlowMatcher(stops)
+    for piece in pieces:
+        told = matcher.feed(piece)
+        assert told == slow.feed(piece)
+        if told[1]:
+            return
+    raise AssertionError("no stop string was found")
 
 
 def message(role: str, content: str) -> ChatMessage:

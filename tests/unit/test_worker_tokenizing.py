@@ -11,13 +11,16 @@ import pytest
 from services.worker.adapters.chat_template import ChatTemplate
 from services.worker.adapters.model_dir import Model
 from services.worker.adapters.null_model import ByteTokenizer, null_model
-from services.worker.leader.tokenizing import INLINE_CHARS, PER_TENANT, THREADS
+from services.worker.domain.request import Detokenizer
+from services.worker.leader.tokenizing import INLINE_CHARS, INLINE_RESUMED, PER_TENANT, THREADS
 from shared import subjects
 from shared.bus.memory import MemoryBus
-from shared.codec import encode, pack_tokens
-from shared.messages import Cancel, ChatMessage, Done
+from shared.codec import decode, encode, pack_tokens
+from shared.errors import InvalidRequest
+from shared.messages import Cancel, ChatMessage, Done, GenerateRequest, ResumePoint
+from shared.messages.generate import MAX_CHOICES
 from tests.waiting import until
-from tests.worker_kit import Kit, chat, null_engine
+from tests.worker_kit import Kit, chat, null_engine, tokens_of
 
 SLOW = (
     "{% if messages[-1].content.startswith('slow') %}"
@@ -145,3 +148,82 @@ async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
             assert (failed.code, failed.data["reason"]) == ("deadline_exceeded", "tokenizing")  # type: ignore[union-attr]
         assert kit.metric("slow_prompts_total") == 3
         assert isinstance((await kit.run(chat("again")))[-1], Done)
+
+
+class Watched(ByteTokenizer):
+    """Notes the threads in which tokens become text, and holds those of the tokenizing threads if told to."""
+
+    def __init__(self) -> None:
+        self.threads: set[str] = set()
+        self.go = threading.Semaphore(0)
+        self.holds = False
+        self.held = 0
+
+    def detokenizer(self) -> Detokenizer:
+        name = threading.current_thread().name
+        self.threads.add(name)
+        if self.holds and name.startswith("tokenize"):
+            self.held += 1
+            self.go.acquire(timeout=20)
+        return super().detokenizer()
+
+
+def resumed(request_id: str, tokens: int, **fields: Any) -> GenerateRequest:
+    resume = {"token_ids": [pack_tokens([97] * tokens)], "next_seq": 2}
+    return chat(request_id, attempt=1, resume=resume, sampling={"max_tokens": 1000, "stop": ["zz"]}, **fields)
+
+
+async def test_only_the_text_of_long_resume_points_is_made_in_a_thread() -> None:
+    tokenizer = Watched()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    async with Kit(MemoryBus(), model=model) as kit:
+        short = await kit.run(resumed("short", INLINE_RESUMED))
+        assert tokenizer.threads == {threading.current_thread().name}
+        tokenizer.threads.clear()
+        long = await kit.run(resumed("long", INLINE_RESUMED + 1))
+        (thread,) = tokenizer.threads
+        assert thread.startswith("tokenize")
+        assert len(tokens_of(short)) == 1000 - INLINE_RESUMED
+        assert tokens_of(short)[1:] == tokens_of(long)
+        await kit.all_free()
+
+
+async def test_long_resume_points_go_by_turns_of_tenants_and_leave_the_loop_free() -> None:
+    tokenizer = Watched()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    async with Kit(MemoryBus(), model=model) as kit:
+        tokenizer.holds = True
+        try:
+            for number in range(5):
+                await kit.ask(resumed(f"a{number}", 500, tenant="many"))
+            await until(lambda: tokenizer.held == PER_TENANT)
+            assert isinstance((await kit.run(chat("quick")))[-1], Done)
+            await kit.ask(resumed("b", 500, tenant="few"))
+            await until(lambda: tokenizer.held == THREADS)
+            await kit.bus.publish(subjects.cancel("g0"), encode(Cancel(request_id="a0", tenant="many")))
+            assert (await kit.end_of("a0"))[-1].code == "cancelled"  # type: ignore[union-attr]
+        finally:
+            tokenizer.go.release(10)
+        for request_id in ("a1", "a4", "b"):
+            assert isinstance((await kit.end_of(request_id))[-1], Done)
+        await kit.all_free()
+
+
+async def test_a_resume_point_longer_than_any_answer_is_refused_before_the_prompt_is_tokenized() -> None:
+    model, tokenizer = counting()
+    async with Kit(MemoryBus(), model=model) as kit:
+        tokenizer.lengths.clear()
+        failed = await kit.failure(resumed("r", 1001))
+        assert (failed.code, failed.data["param"]) == ("invalid_request", "resume")
+        tokens = [pack_tokens([97] * 2049)]
+        failed = await kit.failure(
+            chat("s", resume={"token_ids": tokens, "next_seq": 2}, sampling={"max_tokens": 0})
+        )
+        assert "which may have 2048" in failed.message
+        assert tokenizer.lengths == []
+
+
+def test_a_resume_point_has_no_more_entries_than_a_request_has_choices() -> None:
+    point = ResumePoint(token_ids=[b""] * (MAX_CHOICES + 1), next_seq=0)
+    with pytest.raises(InvalidRequest, match="length <= 16"):
+        decode(encode(point), ResumePoint)

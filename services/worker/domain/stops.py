@@ -2,45 +2,87 @@
 
 The outcome does not depend on how the text is cut into pieces: the occurrence that is complete first
 counts, and the longer one of two that are complete at the same character. No character of it is shown.
+
+A character costs a few operations on whole numbers, however many stop strings there are and however much they
+repeat themselves: the Shift-And algorithm (Baeza-Yates and Gonnet, "A new approach to text searching", 1992)
+over all of them. Bit `place * number of strings + string` of the state says that the text ends with the first
+`place + 1` characters of that string, so that the highest bit tells the longest one.
 """
 
 from collections.abc import Sequence
+
+_KNOWN_CHARS = 256  # that are remembered; the masks of long stop strings have half a KiB
+
+
+class StopStrings:
+    """The stop strings of a request, for the matchers of all its choices."""
+
+    __slots__ = ("ends", "first_chars", "first_places", "masks", "width")
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.width = len(texts)
+        self.masks = _Masks(texts)  # by character
+        self.first_chars = frozenset(text[0] for text in texts)
+        self.first_places = (1 << self.width) - 1
+        self.ends = sum(1 << (len(text) - 1) * self.width + number for number, text in enumerate(texts))
+
+
+class _Masks(dict[str, int]):
+    """The bits of the places where a character stands, made when it is seen for the first time."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__()
+        self._texts = tuple(texts)
+
+    def __missing__(self, char: str) -> int:
+        mask, width = 0, len(self._texts)
+        for number, text in enumerate(self._texts):
+            place = text.find(char)
+            while place >= 0:
+                mask |= 1 << place * width + number
+                place = text.find(char, place + 1)
+        if len(self) == _KNOWN_CHARS:
+            self.clear()
+        self[char] = mask
+        return mask
 
 
 class StopMatcher:
     """Holds back text that may be the beginning of a stop string until it is clear that it is not."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._first_chars = frozenset(stop[0] for stop in stops)
-        self._longest = max(map(len, stops))
+    __slots__ = ("_held", "_state", "_stops")
+
+    def __init__(self, stops: StopStrings) -> None:
+        self._stops = stops
         self._held = ""
+        self._state = 0  # 0: nothing is held
 
     def feed(self, text: str) -> tuple[str, bool]:
         """Takes new text; returns what may be shown now, and whether a stop string is complete.
 
         After True there is nothing more to show; call neither method again.
         """
+        state, stops = self._state, self._stops
+        if not state and stops.first_chars.isdisjoint(text):
+            return text, False
+        masks, width, first_places, ends = stops.masks, stops.width, stops.first_places, stops.ends
+        for count, char in enumerate(text, 1):
+            state = (state << width | first_places) & masks[char]
+            if found := state & ends:
+                text, self._held = self._held + text[:count], ""
+                return text[: len(text) - _longest(found, width)], True
+        self._state = state
         text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
-            self._held = ""
-            return text[: min(found)[1]], True
-        held_from = self._possible_start(text)
-        self._held = text[held_from:]
-        return text[:held_from], False
+        shown = len(text) - _longest(state, width)
+        self._held = text[shown:]
+        return text[:shown], False
 
     def flush(self) -> str:
         """The text held back, once it is certain that no more follows."""
-        held, self._held = self._held, ""
+        held, self._held, self._state = self._held, "", 0
         return held
 
-    def _possible_start(self, text: str) -> int:
-        """Where the longest ending of `text` begins that is the beginning of a stop string."""
-        for index in range(max(0, len(text) - self._longest + 1), len(text)):
-            if text[index] in self._first_chars and self._begins_stop(text[index:]):
-                return index
-        return len(text)
 
-    def _begins_stop(self, ending: str) -> bool:
-        return any(stop.startswith(ending) for stop in self._stops)
+def _longest(state: int, width: int) -> int:
+    """Characters of the longest beginning of a stop string that the text ends with."""
+    return (state.bit_length() + width - 1) // width

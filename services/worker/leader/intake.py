@@ -226,7 +226,7 @@ class Intake:
         tokens = preparer.tokenize(request, turn) if short else None
         if tokens is None:
             tokens = await preparer.tokenize_in_thread(request, turn)
-        preparer.build(generation, tokens, turn)
+        await preparer.build_later(generation, tokens, turn)
         return await self._kv_tier.find(generation)
 
     def _new_turn(self, generation: Generation) -> Turn | None:

@@ -3,6 +3,7 @@
 Everything here can be checked before any token is computed, and refuses with the field at fault.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,15 +18,15 @@ from services.worker.domain.session_context import (
     repeats,
     turn_of,
 )
-from services.worker.domain.stops import StopMatcher
+from services.worker.domain.stops import StopMatcher, StopStrings
 from services.worker.domain.too_long import too_long
 from services.worker.domain.trials import TRIAL_TOKENS
 from services.worker.leader.deliveries import Deliveries
 from services.worker.leader.sessions import Sessions
-from services.worker.leader.tokenizing import Tokenizing
+from services.worker.leader.tokenizing import Tokenizing, is_long
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
-from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef
+from shared.messages import ChatMessage, GenerateRequest, ResumePoint, SessionRecord, SessionRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +85,24 @@ class Preparer:
                 f"model {self._model.name} has no chat template; send a prompt instead of messages",
                 param="messages",
             )
-        resume = request.resume
-        if resume is not None and len(resume.token_ids) != request.sampling.n:
+        if request.resume is not None:
+            self._check_resume(request, request.resume)
+
+    def _check_resume(self, request: GenerateRequest, resume: ResumePoint) -> None:
+        if len(resume.token_ids) != request.sampling.n:
             raise InvalidRequest(
                 f"resume.token_ids needs one entry per choice, {request.sampling.n}, "
                 f"got {len(resume.token_ids)}",
                 param="resume",
             )
-        if resume is not None and resume.fingerprint and resume.fingerprint != self.fingerprint:
+        if resume.fingerprint and resume.fingerprint != self.fingerprint:
             raise Unavailable(
                 f"model {self._model.name} has other weights here than the group that began with the answer",
                 reason="other_weights",
                 retry_after_s=1.0,
             )
+        holds = self._room().context_length
+        _check_length(resume, min(request.sampling.max_tokens or holds, holds))
 
     @staticmethod
     def needs_lookup(request: GenerateRequest) -> bool:
@@ -138,7 +144,7 @@ class Preparer:
         return (in_place_of_last(messages, session, record) or turn) if lost else turn
 
     def is_short(self, request: GenerateRequest) -> bool:
-        """Whether `tokenize` may be called without a thread."""
+        """Whether `tokenize` and `build` may be called without a thread."""
         return self._tokenizing.is_short(request)
 
     def tokenize(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
@@ -150,19 +156,52 @@ class Preparer:
         return await self._tokenizing.in_thread(request, turn)
 
     def build(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
-        """Gives the generation its choices.
+        """Gives the generation its choices. Not with a long resume point (`is_short`).
 
         Raises:
             ContextLengthExceeded: the prompt, or the prompt and the answer asked for, do not fit.
             InvalidRequest: token ids that the model does not have.
         """
-        request, sampling, room = generation.request, generation.request.sampling, self._room()
+        room, max_tokens = self._fit(generation, tokens, turn)
+        generation.choices = self._choices(generation, tokens, max_tokens, room)
+
+    async def build_later(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
+        """The same with any resume point: the text of a long one is made in a thread.
+
+        Raises:
+            DeadlineExceeded: that takes too long.
+        """
+        resume = generation.request.resume
+        if resume is None or not is_long(resume):
+            self.build(generation, tokens, turn)
+            return
+        room, max_tokens = self._fit(generation, tokens, turn)
+        make = functools.partial(self._choices, generation, tokens, max_tokens, room)
+        # given to the generation here, so that none that is over meanwhile gets any
+        generation.choices = await self._tokenizing.run(
+            generation.request.tenant, make, "the text before the resume point was not made"
+        )
+
+    def _fit(self, generation: Generation, tokens: list[int], turn: Turn | None) -> tuple[Room, int]:
+        """The room, and how many tokens an answer may have in it."""
+        request, room = generation.request, self._room()
         self._check_ids(request, tokens, room)
-        max_tokens = sampling.max_tokens or max(1, room.context_length - len(tokens))
+        max_tokens = request.sampling.max_tokens or max(1, room.context_length - len(tokens))
         if len(tokens) + max_tokens > room.context_length:
             raise too_long(self._model.name, request, turn, len(tokens), room.context_length)
+        if request.resume is not None:
+            _check_length(request.resume, max_tokens)
         generation.turn, generation.prompt_tokens = turn, len(tokens)
-        for index, before in enumerate(self._before(request, max_tokens, room)):
+        return room, max_tokens
+
+    def _choices(
+        self, generation: Generation, tokens: list[int], max_tokens: int, room: Room
+    ) -> list[Choice]:
+        """The choices of a request. Changes nothing else, so that it may be called in a thread."""
+        request, sampling = generation.request, generation.request.sampling
+        tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
+        choices = []
+        for index, before in enumerate(self._before(request, room)):
             sequence = Sequence(
                 request_id=generation.key,
                 choice=index,
@@ -178,29 +217,23 @@ class Preparer:
                 always_fetch=request.kv == "fetch",
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
             )
-            tokenizer = self._model.tokenizer
             choice = Choice(
                 sequence=sequence,
                 detokenizer=tokenizer.detokenizer(),
-                stops=StopMatcher(sampling.stop) if sampling.stop else None,
+                stops=StopMatcher(stops) if stops is not None else None,
                 token_text=tokenizer.token_text,
             )
             if before:
                 choice.prime()
-            generation.choices.append(choice)
+            choices.append(choice)
+        return choices
 
     @staticmethod
-    def _before(request: GenerateRequest, max_tokens: int, room: Room) -> list[list[int]]:
+    def _before(request: GenerateRequest, room: Room) -> list[list[int]]:
         """What earlier attempts have generated, for each choice."""
         if request.resume is None:
             return [[] for _ in range(request.sampling.n)]
         choices = [unpack_tokens(packed) for packed in request.resume.token_ids]
-        longest = max(map(len, choices))
-        if longest > max_tokens:
-            raise InvalidRequest(
-                f"resume.token_ids has {longest} tokens of a choice, which may have {max_tokens}",
-                param="resume",
-            )
         highest = max((max(tokens) for tokens in choices if tokens), default=0)
         if highest >= room.vocab_size:
             raise InvalidRequest(
@@ -219,6 +252,15 @@ class Preparer:
                 raise InvalidRequest(
                     f"{param} has token {max(ids)}, the vocabulary ends at {room.vocab_size - 1}", param=param
                 )
+
+
+def _check_length(resume: ResumePoint, max_tokens: int) -> None:
+    """Refuses by the number of its bytes a resume point that no answer can have come to."""
+    longest = max(map(len, resume.token_ids)) // 4
+    if longest > max_tokens:
+        raise InvalidRequest(
+            f"resume.token_ids has {longest} tokens of a choice, which may have {max_tokens}", param="resume"
+        )
 
 
 def _session_of(request: GenerateRequest) -> tuple[SessionRef, list[ChatMessage]]:

@@ -5,8 +5,10 @@ beside which the event loop goes on. Tenants go by turns there, and none has all
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,17 +20,20 @@ from services.worker.domain.too_long import too_long
 from services.worker.metrics import Metrics
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
-from shared.messages import GenerateRequest
+from shared.messages import GenerateRequest, ResumePoint
 from shared.tenant_places import TenantPlaces
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 INLINE_CHARS = 4096  # longer texts are tokenized in a thread
 INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.05  # far more than any template takes for that
 THREADS = 3
 PER_TENANT = 2  # one thread fewer: another tenant's prompt never waits for those of one alone
+INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
+_PROMPT = "the prompt was not tokenized"
 
 
 class Tokenizing:
@@ -47,7 +52,7 @@ class Tokenizing:
         self._spelled = SpelledTokens(model.tokenizer, model.template) if model.template else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
-        self._running: set[asyncio.Future[list[int]]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
 
     def close(self) -> None:
         """Takes no more; a thread that is busy ends with its prompt."""
@@ -57,6 +62,8 @@ class Tokenizing:
 
     def is_short(self, request: GenerateRequest) -> bool:
         """Whether tokenizing takes so little time that a thread would cost more."""
+        if request.resume is not None and is_long(request.resume):
+            return False
         messages = request.messages or ()
         if len(messages) > INLINE_MESSAGES:
             return False
@@ -72,30 +79,47 @@ class Tokenizing:
 
     async def in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
         """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
+        work = functools.partial(self._tokens, request, turn, self._timeout_s)
+        try:
+            return await self.run(request.tenant, work, _PROMPT)
+        except TemplateOverran as error:
+            raise self._too_slow(_PROMPT) from error
+
+    async def run(self, tenant: str, work: Callable[[], T], failure: str) -> T:
+        """What the work of a tenant returns, done in a thread in the tenant's turn.
+
+        failure: what has not happened in time, as the beginning of a sentence.
+
+        Raises:
+            DeadlineExceeded: it takes too long, the wait included.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._places.enter(request.tenant)
-                return await asyncio.shield(self._begin(request, turn))
-        except (TimeoutError, TemplateOverran) as error:
-            self._metrics.slow_prompts.inc()
-            raise DeadlineExceeded(
-                f"the prompt was not tokenized within {self._timeout_s:g} s (RYZ_TOKENIZE_TIMEOUT_S): it is "
-                "too long, the group is too busy with others, or the model's chat template is too slow",
-                reason="tokenizing",
-            ) from error
+                await self._places.enter(tenant)
+                return await asyncio.shield(self._begin(tenant, work))
+        except TimeoutError as error:
+            raise self._too_slow(failure) from error
 
-    def _begin(self, request: GenerateRequest, turn: Turn | None) -> asyncio.Future[list[int]]:
-        """Puts a prompt into a thread. The tenant's place is free when the thread is, whoever still waits."""
+    def _too_slow(self, failure: str) -> DeadlineExceeded:
+        self._metrics.slow_prompts.inc()
+        return DeadlineExceeded(
+            f"{failure} within {self._timeout_s:g} s (RYZ_TOKENIZE_TIMEOUT_S): it is "
+            "too long, the group is too busy with others, or the model's chat template is too slow",
+            reason="tokenizing",
+        )
+
+    def _begin(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Puts work into a thread. The tenant's place is free when the thread is, whoever still waits."""
         loop = asyncio.get_running_loop()
         try:
-            running = loop.run_in_executor(self._threads, self._tokens, request, turn, self._timeout_s)
+            running = loop.run_in_executor(self._threads, work)
         except BaseException:
-            self._places.leave(request.tenant)
+            self._places.leave(tenant)
             raise
 
         def ended(_: object) -> None:
             self._running.discard(running)
-            self._places.leave(request.tenant)
+            self._places.leave(tenant)
 
         self._running.add(running)
         running.add_done_callback(ended)
@@ -132,3 +156,8 @@ class Tokenizing:
     def _check_length(self, request: GenerateRequest, turn: Turn | None, at_least: int) -> None:
         if at_least > max(COUNTED_TOKENS, holds := self._context_length()):
             raise too_long(self._model.name, request, turn, at_least, holds, exact=False)
+
+
+def is_long(resume: ResumePoint) -> bool:
+    """Whether making the text before it takes so long that it needs a thread."""
+    return sum(map(len, resume.token_ids)) > 4 * INLINE_RESUMED
