@@ -17,6 +17,7 @@ from services.gateway.chunks import CompletionWriter
 from services.gateway.cost import check_cost
 from services.gateway.exchange import Running
 from services.gateway.idempotency import once_of
+from services.gateway.large_bodies import is_large
 from services.gateway.note import VERSION, Note, answer_id, read_note, writer_of
 from services.gateway.repeats import Repeats
 from services.gateway.respond import Envelope
@@ -55,7 +56,11 @@ class CompletionRoute(Route):
         check_content_type(exchange.headers)
         raw = await self._read(exchange)
         self.take_places(exchange, 1)
-        call = self._translate(raw, exchange)
+        if is_large(raw):
+            async with context.large.turn(exchange.tenant):
+                call = self._translate(raw, exchange)
+        else:
+            call = self._translate(raw, exchange)
         exchange.model = call.model
         check_cost(call.requests, settings.max_answer_entries)
         timeout_s = time_limit_s(

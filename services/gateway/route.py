@@ -17,6 +17,7 @@ from services.gateway.bodies import Bodies
 from services.gateway.chunks import error_event
 from services.gateway.errors import HttpRefusal, answer_for
 from services.gateway.exchange import Outcome, Reply, Running
+from services.gateway.large_bodies import LargeBodies
 from services.gateway.limits import LINGER_S, ClientDisconnected, RateLimiter, discard_body
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.parking import Parking, StreamLeft
@@ -40,7 +41,7 @@ class Context:
     """What all requests of a gateway share.
 
     places: of requests under way. held: bytes of bodies and answers. accepting: whether requests are welcome.
-    root_key: see `root_key.py`. running: answers that may be ended early.
+    large: turns of large bodies. root_key: see `root_key.py`. running: answers that may be ended early.
     """
 
     settings: GatewaySettings
@@ -54,6 +55,7 @@ class Context:
     accepting: Callable[[], bool]
     parking: Parking
     root_key: bytes = b""
+    large: LargeBodies = field(default_factory=LargeBodies)
     running: set[Answer] = field(default_factory=set)
 
 

@@ -6,6 +6,7 @@ mean for a generation is `translate.py`'s; unknown fields stay in `model_extra`,
 
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -15,11 +16,13 @@ from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_
 
 MAX_FIELDS = 256  # of one object; OpenAI's bodies have some 30, and clients add a few of their own
 MAX_MESSAGES = 4096
+MAX_PARTS = 4096  # of one message
 _MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
 NAME = rf"^[^{NOT_IN_NAMES}]+$"  # of a model or a session, for a field that bounds its length
 _U32_MAX = 2**32 - 1
 _I32_MAX = 2**31 - 1
 _I64 = 2**63
+_TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=_U32_MAX)]], msgspec.Meta(min_length=1)]
 
 
 def _wrong(message: str, at: str = "") -> PydanticCustomError:
@@ -46,6 +49,8 @@ def _text_of(content: Any) -> str:
         return content
     if not isinstance(content, list):
         raise _wrong("must be a string or a list of text parts")
+    if len(content) > MAX_PARTS:
+        raise _wrong(f"must have at most {MAX_PARTS} text parts, got {len(content)}: join them")
     texts = []
     for index, part in enumerate(content):
         if not isinstance(part, dict):
@@ -94,11 +99,13 @@ def _biases_of(biases: Any) -> dict[int, float]:
 
 
 def _is_token_ids(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(type(item) is int and 0 <= item <= _U32_MAX for item in value)
-    )
+    if not isinstance(value, list):
+        return False
+    try:
+        msgspec.convert(value, _TokenIds)  # in a sixth of the time of a loop
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _prompts_of(prompt: Any) -> list[str | list[int]]:
@@ -126,12 +133,13 @@ _TEXT_PART = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
+_TEXT_PARTS = {"type": "array", "items": _TEXT_PART, "maxItems": MAX_PARTS}
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 Content = Annotated[
     str,
     PlainValidator(_text_of),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PARTS]}),
 ]
 Stops = Annotated[
     list[str],

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from services.gateway import session_file
 from services.gateway.body import check_content_type, parse
 from services.gateway.file_thread import FileThread
+from services.gateway.large_bodies import is_large
 from services.gateway.limits import BodyLimit, discard_body
 from services.gateway.route import Context, body_party
 from services.gateway.session_schema import (
@@ -107,7 +108,7 @@ class SessionRoutes:
         It need not be created: a chat completion with a new id begins one too.
         """
         tenant = self._tenant(request)
-        body = parse(self._read(request) or b"{}", NewSession, self._context.settings.max_body_values)
+        body = await self._body(request, NewSession)
         model = _chosen(body.model, await self._list_models())
         messages, now_ms = messages_of(body.messages), _now_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
@@ -225,7 +226,11 @@ class SessionRoutes:
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
-        return parse(self._read(request), kind, self._context.settings.max_body_values)
+        raw, max_values = self._read(request) or b"{}", self._context.settings.max_body_values
+        if not is_large(raw):
+            return parse(raw, kind, max_values)
+        async with self._context.large.turn(self._tenant(request)):
+            return parse(raw, kind, max_values)
 
     def _read(self, request: Request) -> bytes:
         raw: bytes = request.state.raw

@@ -9,7 +9,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+import pytest
 
+from services.gateway import large_bodies
 from tests.gateway_kit import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
@@ -143,3 +145,24 @@ async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
             await eventually(lambda: gateway.metric("ryz_gateway_open_streams") == 0)
             assert gateway.metric("ryz_gateway_parked_streams") == parked
             await eventually(lambda parked=parked: gateway.running == parked)  # type: ignore[misc]
+
+
+async def test_large_bodies_wait_for_their_turn_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_bodies, "REST", 1000.0)  # as if the first had taken very long
+    ids = {"model": "demo", "prompt": [1] * 5000, "max_tokens": 1}
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(running_gateway(api_keys=KEYS))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=60))
+        assert (await http.post("/v1/completions", json=ids, headers=ACME)).status_code == 200
+        waiting = asyncio.create_task(http.post("/v1/completions", json=ids, headers=ACME))
+        messages = [{"role": "user", "content": "Hello"}] * 2000
+        session = asyncio.create_task(
+            http.post("/v1/sessions", json={"model": "demo", "messages": messages}, headers=BIRCH)
+        )
+        await eventually(lambda: gateway.running == 2)
+        for headers in (ACME, BIRCH):
+            assert (await http.post(CHAT, json=body(), headers=headers)).status_code == 200
+        assert not waiting.done()
+        assert not session.done()
+        assert (await waiting).status_code == 200
+        session.cancel()

@@ -14,7 +14,7 @@ from services.gateway import session_file
 from services.gateway.body import parse
 from services.gateway.call import chat_call, completion_call
 from services.gateway.errors import answer_for
-from services.gateway.schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.schema import MAX_PARTS, ChatCompletionRequest, CompletionRequest
 from services.gateway.session_schema import NewSession
 from services.gateway.shape import MAX_VALUES, read_json
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError
@@ -224,3 +224,26 @@ def test_a_value_is_read_exactly_if_it_fits(value: Any) -> None:
 
 def test_the_default_bound_takes_every_body_that_was_read_before_it_was_there() -> None:
     assert MAX_VALUES > 131_072  # the longest context among models that are served
+
+
+def test_the_parts_of_a_message_have_a_bound() -> None:
+    part = {"type": "text", "text": "a"}
+
+    def chat(parts: int) -> bytes:
+        content = [part] * parts
+        return json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
+
+    assert parse(chat(MAX_PARTS), ChatCompletionRequest).messages[0].content == "a" * MAX_PARTS
+    with pytest.raises(InvalidRequest, match=r"`messages\[0\].content` must have at most 4096 text parts"):
+        parse(chat(MAX_PARTS + 1), ChatCompletionRequest)
+
+
+@pytest.mark.parametrize("ids", [[], [True], [1.0], ["1", 1], [1, -1], [2**32], [2**70], [[2**32]]])
+def test_what_is_no_list_of_token_ids(ids: list[Any]) -> None:
+    with pytest.raises(InvalidRequest, match="`prompt`"):
+        parse(json.dumps({"model": "m", "prompt": ids}).encode(), CompletionRequest)
+
+
+def test_token_ids_up_to_their_largest() -> None:
+    body = parse(json.dumps({"model": "m", "prompt": [0, 2**32 - 1]}).encode(), CompletionRequest)
+    assert body.prompt == [[0, 2**32 - 1]]
