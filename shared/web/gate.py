@@ -11,6 +11,7 @@ from typing import Protocol
 
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
 from shared.web.limits import HttpLimits, networks
+from shared.web.partial import Holder, PartialHeaders
 
 PAUSED_LOOK_S = 0.25  # between two looks at whether one that is not read from has gone
 _LINGER_S = 2.0  # for a client that still sends, and would lose the answer if the connection were reset
@@ -69,6 +70,10 @@ class Waiting:
         return over
 
 
+class _Reading(Connection, Holder, Protocol):
+    """A connection whose headers have come in part."""
+
+
 class Gate:
     """The connections of one server.
 
@@ -84,7 +89,7 @@ class Gate:
         self.limits = limits
         self.single_headers = single_headers
         self.stats = HttpStats()
-        self.partial_bytes = 0  # headers that have come in part, of all connections
+        self._partial = PartialHeaders()
         self.first_byte = Waiting("first_byte", limits.http_first_byte_s)
         self.headers = Waiting("headers", limits.http_headers_s)
         self.unread = Waiting("unread", limits.http_unread_s)
@@ -121,6 +126,20 @@ class Gate:
         self._by_client[client] -= 1
         if not self._by_client[client]:
             del self._by_client[client]
+
+    @property
+    def partial_bytes(self) -> int:
+        """Headers that have come in part, of all connections."""
+        return self._partial.num_bytes
+
+    def hold(self, connection: _Reading, num_bytes: int) -> None:
+        """An admitted connection has so many bytes of headers, and waits for the rest; 0: no longer.
+
+        While all together are over the limit, the client that holds most loses its largest.
+        """
+        self._partial.hold(connection, self._clients[connection], num_bytes)
+        while self._partial.num_bytes > self.limits.http_max_partial_bytes:
+            self._partial.largest().give_up_headers()
 
     def expire(self, now_s: float) -> None:
         """Tells the connections whose time is over."""

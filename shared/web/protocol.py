@@ -84,9 +84,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gives everything back."""
+        self._hold(0)
         self._gate.release(self)
         self._wait_for(None)
-        self._hold(0)
         self._over = True
         if self._begun:
             super().connection_lost(exc)
@@ -129,8 +129,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self._gate.stats.closed_connections[waited_for] += 1
         self.drop()
 
+    def give_up_headers(self) -> None:
+        """See `Holder`."""
+        self._refuse(faults.PARTIAL_FULL)
+        self.headers.clear()
+        self.parser = None  # type: ignore[assignment]  # it has the header that has come in part
+
     def drop(self) -> None:
         """See `Connection`."""
+        self._hold(0)
         self._gate.release(self)
         self._wait_for(None)
         self._over = True
@@ -255,7 +262,8 @@ class LimitedProtocol(HttpToolsProtocol):
             return False
         if self._in_headers:
             self._hold(self._held + len(piece))
-            self._check_headers()
+            if not self._over:
+                self._check_headers()
             return not self._over
         if self._held:
             self._hold(0)
@@ -267,8 +275,6 @@ class LimitedProtocol(HttpToolsProtocol):
         fault = self._too_much()
         if fault is None and self._held > self._limits.http_max_header_bytes:
             fault = faults.headers_too_large(self._limits)
-        if fault is None and self._gate.partial_bytes > self._limits.http_max_partial_bytes:
-            fault = faults.PARTIAL_FULL
         if fault is not None:
             self._refuse(fault)
 
@@ -344,8 +350,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _hold(self, count: int) -> None:
         if count != self._held:
-            self._gate.partial_bytes += count - self._held
             self._held = count
+            self._gate.hold(self, count)
 
     def _settle(self) -> None:
         """Puts the connection where what it waits for has its deadline."""

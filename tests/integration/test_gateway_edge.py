@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,32 @@ async def test_partial_headers_of_all_are_bounded() -> None:
         for one in held:
             await one.__aexit__(None, None, None)
         await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == 0)
+
+
+async def test_the_address_that_holds_most_of_the_partial_headers_gives_way() -> None:
+    """One address fills their bytes; the requests of others, whose headers come in two reads, are served."""
+    async with running_gateway(http_max_partial_bytes=2**20) as gateway, AsyncExitStack() as stack:
+        most, some = "127.0.0.5", "127.0.0.6"
+        held = []
+        for number, (source, num_bytes) in enumerate([*[(most, 65_000)] * 15, (some, 65_400), (most, 8000)]):
+            connection = await stack.enter_async_context(raw_connection(gateway.port, source))
+            await connection.send((HEAD + b"X-A: ").ljust(num_bytes - number, b"a"))
+            held.append(connection)
+        full = sum(65_000 - number for number in range(15)) + 65_400 - 15 + 8000 - 16
+        await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == full)
+        for _ in range(3):
+            async with raw_connection(gateway.port) as connection:
+                await connection.send(POST + b"X-A: " + b"a" * 8000)
+                await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") != full)
+                await connection.send(b"\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
+                assert (await connection.answer()).status == 200
+        answer = await held[0].answer()  # the largest of that address; the others keep their places
+        assert (answer.status, answer.error["code"]) == (503, "partial_headers")
+        assert refused(gateway, "partial_headers") == 1
+        for connection in held[1:]:
+            await connection.send(b"\r\n\r\n")
+            assert (await connection.answer()).status == 200
+    assert gateway.metric("ryz_gateway_partial_header_bytes") == 0
 
 
 async def test_a_tls_handshake_has_a_deadline(tmp_path: Path) -> None:
