@@ -167,6 +167,7 @@ def up(  # noqa: PLR0917 (each is an option)
     from cli.supervisor.state import StateDir  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # what this command and its services write is for this user only
+    state_dir = StateDir(state_dir).path  # from here on the same one, whatever becomes of links
     runner.refuse_if_up(state_dir)
     refuse_open_network(host, os.environ.get("RYZ_API_KEYS", ""), told=open_to_network)
     if quantize == Quantize.int8 and kernels == Kernels.plain:
@@ -175,7 +176,7 @@ def up(  # noqa: PLR0917 (each is an option)
     if redis_dir is not None:
         make_writable(redis_dir, "--redis-dir")
     options = UpOptions(
-        state_dir=state_dir.resolve(),
+        state_dir=state_dir,
         model=directory,
         model_name=model_name or (directory.name if directory else "demo"),
         engine=engine.value,

@@ -10,9 +10,11 @@ import os
 from pathlib import Path
 
 from shared.errors import InvalidRequest
+from shared.own_paths import ForeignLinkError, walk
 
 STATE_DIR = Path(".ryz")
 STATE_FILE = "up.json"
+USERS_FILE = "bus-users.json"
 USUAL_BROKER = "nats://127.0.0.1:4222"
 
 
@@ -24,13 +26,13 @@ def read_own(path: Path) -> str:
     """The text of a file that this user wrote.
 
     Raises:
-        ForeignFileError: another user owns it, or it is a link.
+        ForeignFileError: another user owns it, it is a link, or one of another user leads to it.
         OSError: it cannot be read.
     """
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        opened = os.open(walk(path.parent) / path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno == errno.ELOOP or isinstance(error, ForeignLinkError):
             raise ForeignFileError from error
         raise
     with os.fdopen(opened) as file:

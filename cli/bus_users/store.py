@@ -11,15 +11,16 @@ from cli.console import fail
 from cli.supervisor.private import write_private
 from cli.supervisor.state import StackState, StateDir
 from shared.bus import nats_conf
-from shared.bus.users import FILE_NAME, BusUsers, as_text, read_users
+from shared.bus.users import BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
+from shared.local_stack import USERS_FILE
 
 BROKER = "nats"  # the supervisor's name of it
 
 
 def users_file(state_dir: Path) -> Path:
     """Where the users of the stack in that directory are kept."""
-    return state_dir.resolve() / FILE_NAME
+    return StateDir(state_dir).path / USERS_FILE
 
 
 def bus_users(state_dir: Path) -> BusUsers:
@@ -66,7 +67,7 @@ def _replace(path: Path, text: str) -> None:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Two commands at once would lose one of their changes."""
-    lock = os.open(directory / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(directory / f"{USERS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -3,7 +3,7 @@
 Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ class Plan:
     """The processes, and where the stack is reached.
 
     nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
-    files: what has to be there before the start; not for other users' eyes. run_dir: for sockets, likewise.
+    files: what has to be there before the start; not for other users' eyes. run_dir: for `sockets`, likewise.
     """
 
     specs: list[ServiceSpec]
@@ -50,6 +50,7 @@ class Plan:
     nats_urls: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
     run_dir: Path | None = None
+    sockets: Sequence[Path] = ()
 
 
 def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
@@ -116,6 +117,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         nats_urls=nats_urls,
         files=files,
         run_dir=stores.run_dir,
+        sockets=[store.socket for store in stores.own],
     )
 
 

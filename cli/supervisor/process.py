@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.supervisor import child
+from cli.supervisor.private import open_log
 from cli.supervisor.state import older_log
 from shared.own_python import module_environment
 
@@ -61,7 +62,7 @@ class Child:
         sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
         """
         wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
-        with self.log.open("ab") as log:
+        with os.fdopen(open_log(self.log), "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *wrapper,
                 *self.spec.command,

@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
 from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
-from cli.supervisor.private import make_private_dir, remove, write_private
+from cli.supervisor.private import make_private_dir, open_log, remove_dir, write_private
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
 from cli.supervisor.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
@@ -33,7 +33,7 @@ def run_detached(options: UpOptions) -> None:
     out.file.flush()
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
-        _leave_terminal(str(log))
+        _leave_terminal(log)
         asyncio.run(_run(options, place))
         return
     state = _await_ready(place, pid)
@@ -47,7 +47,7 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
     place.put_logs_aside()
-    probes, private = Probes(), list[Path]()
+    probes, files, made = Probes(), list[Path](), dict[Path, list[Path]]()
     try:
         plan = make_plan(options, probes, os.environ)
         own_pid = os.getpid()
@@ -61,11 +61,11 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             model=options.model_name,
             nats_urls=dict(plan.nats_urls),
         )
-        private.extend(plan.files)
+        files.extend(plan.files)
         for path, text in plan.files.items():
             write_private(path, text)
         if plan.run_dir is not None:
-            private.append(plan.run_dir)
+            made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
         stack = Stack(plan.specs, place, state, PlainReport())
         loop = asyncio.get_running_loop()
@@ -84,8 +84,10 @@ async def _run(options: UpOptions, place: StateDir) -> None:
             await stack.close()
     finally:
         await probes.close()
-        for path in private:
-            remove(path)
+        for file in files:
+            file.unlink(missing_ok=True)
+        for directory, sockets in made.items():
+            remove_dir(directory, sockets)
         place.release()
     out.print("All services have ended.", markup=False)
 
@@ -102,10 +104,10 @@ def refuse_if_up(state_dir: Path) -> None:
         )
 
 
-def _leave_terminal(log: str) -> None:
+def _leave_terminal(log: Path) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = open_log(log)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
     os.close(null)

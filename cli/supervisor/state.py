@@ -15,6 +15,7 @@ from typing import Any
 from cli.console import fail
 from cli.supervisor.private import make_private_dir, make_state_dir, write_private
 from shared.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
+from shared.own_paths import ForeignLinkError, walk
 from shared.redact import redact
 
 DEFAULT_DIR = STATE_DIR
@@ -64,10 +65,13 @@ class StackState:
 
 
 class StateDir:
-    """The directory of one stack: `up.json` while it runs, `logs/` also afterwards."""
+    """The directory of one stack: `up.json` while it runs, `logs/` also afterwards.
+
+    Raises `CommandError` where another user's link would lead elsewhere.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
+        self.path = _settle(path)
         self.logs = self.path / "logs"
         self._file = self.path / STATE_FILE
         self._lock: int | None = None
@@ -142,6 +146,19 @@ class StateDir:
             return None
         began = start_time(state.pid)
         return state if began is not None and abs(began - state.started_at) < CLOCK_SLACK_S else None
+
+
+def _settle(path: Path) -> Path:
+    """Where the directory is, without links. One that cannot be looked at is refused when it is used."""
+    try:
+        return walk(path)
+    except ForeignLinkError as error:
+        fail(
+            f"The state directory {path} cannot be used: {error.strerror}. Remove that, or name another "
+            "directory with `--state-dir`."
+        )
+    except OSError:
+        return path.absolute()
 
 
 def older_log(log: Path) -> Path:

@@ -13,7 +13,6 @@ from shared.errors import InvalidRequest
 from shared.messages.base import ID_PATTERN
 from shared.subjects import Caller
 
-FILE_NAME = "bus-users.json"
 MAX_BYTES = 4 * 1024 * 1024
 Name = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 

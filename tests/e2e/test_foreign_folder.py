@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.kit import Stack, wait_for
+from tests.e2e.kit import Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 # The stranger's package goes on as if nothing was, as a careful one would: it takes ours for its own path.
@@ -51,3 +51,37 @@ def test_packages_in_the_folder_are_not_run(folder: Path, rank_start: str) -> No
         assert stack.end() == 0
     ran = folder / "ran"
     assert not ran.exists(), ran.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's link")
+def test_a_strangers_link_leads_no_command_to_the_operators_files(folder: Path) -> None:
+    project = folder / "project"
+    (project / "run").mkdir(parents=True)
+    (project / "run" / "results.txt").write_text("data")
+    for path in (project, project / "run"):
+        path.chmod(0o755)
+    (folder / ".ryz").symlink_to(project)
+    os.chown(folder / ".ryz", 48_213, 48_213, follow_symlinks=False)
+    for command in (["up", "--engine", "null", "--port", "0", "--detach"], ["down"], ["bus-users", "list"]):
+        done = ryz(*command, cwd=folder)
+        assert done.returncode != 0
+        assert "is a link that another user made" in done.stderr
+    assert sorted(path.name for path in project.rglob("*")) == ["results.txt", "run"]
+    assert {path.stat().st_mode & 0o777 for path in (project, project / "run")} == {0o755}
+
+
+def test_a_folder_of_the_operators_own_keeps_what_no_stack_made(folder: Path) -> None:
+    mine = folder / "mine"
+    (mine / "run").mkdir(parents=True)
+    (mine / "run" / "results.txt").write_text("data")
+    done = ryz("up", "--engine", "null", "--port", "0", "--detach", "--state-dir", "mine", cwd=folder)
+    assert done.returncode != 0
+    assert "run in it was not made by a stack; move it away" in done.stderr
+    assert (mine / "run" / "results.txt").read_text() == "data"
+    (mine / "run").rename(mine / "my-run")
+    (mine / "notes.txt").write_text("notes")
+    with Stack(folder, "--engine", "null", "--groups", "1", "--state-dir", "mine") as stack:
+        stack.place = type(stack.place)(mine)
+        stack.await_ready()
+        assert stack.end() == 0
+    assert {path.name for path in mine.iterdir()} == {"logs", "my-run", "notes.txt", ".ryz-state"}

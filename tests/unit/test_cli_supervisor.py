@@ -14,6 +14,7 @@ from cli.supervisor.naming import check_name, group_name, stack_name
 from cli.supervisor.options import UpOptions, demo_model, find_model, threads_per_rank
 from cli.supervisor.plan import GRACE_S, make_plan
 from cli.supervisor.ports import pick_ports, require_free
+from cli.supervisor.private import MARKER
 from cli.supervisor.probes import Probes
 from cli.supervisor.process import Child, ServiceSpec
 from cli.supervisor.reach import require_reachable
@@ -272,7 +273,7 @@ def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None
     assert place.read() is None
     place.release()
     place.release()
-    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+    assert {path.name for path in tmp_path.iterdir()} == {"logs", MARKER}
 
 
 def test_a_state_with_passwords_is_for_this_user_only(tmp_path: Path) -> None:
