@@ -91,11 +91,16 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
-def unpack_tokens(data: bytes) -> list[int]:
-    """The inverse of `pack_tokens`; raises `InvalidRequest` when the length is no multiple of four."""
+def num_packed(data: bytes) -> int:
+    """How many token ids are packed there; raises `InvalidRequest` when the length is no multiple of four."""
     if len(data) % 4:
         raise InvalidRequest(f"token ids take four bytes each, got {len(data)} bytes", param="token_ids")
-    return list(struct.unpack(f"<{len(data) // 4}I", data))
+    return len(data) // 4
+
+
+def unpack_tokens(data: bytes) -> list[int]:
+    """The inverse of `pack_tokens`; raises `InvalidRequest` when the length is no multiple of four."""
+    return list(struct.unpack(f"<{num_packed(data)}I", data))
 
 
 def decode_reply(data: bytes, kind: type[M]) -> M:

@@ -16,6 +16,7 @@ from hashlib import blake2b
 
 VERSION = "ryz.kv.1"
 BLOCK_TOKENS = 16
+BLOCK_BYTES = 4 * BLOCK_TOKENS  # of token ids
 NAME_BYTES = 16
 _TOKENS = struct.Struct(f"<{BLOCK_TOKENS}I")
 
@@ -44,3 +45,8 @@ def split(names: bytes) -> list[bytes]:
 def extend(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The name of a block of these 16 tokens; `parent` is that of the block before it, or the root."""
     return blake2b(parent + _TOKENS.pack(*token_ids), digest_size=NAME_BYTES).digest()
+
+
+def extend_packed(parent: bytes, token_ids: bytes) -> bytes:
+    """The same name, of 16 token ids that are packed already, as messages have them (`codec.pack_tokens`)."""
+    return blake2b(parent + token_ids, digest_size=NAME_BYTES).digest()

@@ -140,12 +140,24 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
     )
 
 
-def imported(content: SessionFile, tenant: str, session_id: str, model: str, now_ms: int) -> SessionRecord:
-    """The session that an import begins: new at `now_ms`, and served by no group yet."""
+def imported(
+    content: SessionFile, tenant: str, session_id: str, card: ModelCard, now_ms: int
+) -> SessionRecord:
+    """The session that an import begins: new at `now_ms`, and served by no group yet.
+
+    Raises `RequestTooLarge` if it has more tokens than the model's context, which no turn can have computed:
+    all groups would have to name their blocks in vain.
+    """
+    if len(content.token_ids) > card.context_length:
+        raise RequestTooLarge(
+            f"the session has {len(content.token_ids)} token ids, and the context of the model {card.name!r} "
+            f"holds {card.context_length}: it was not made by that model as it is served here",
+            reason="session_tokens",
+        )
     return SessionRecord(
         session_id=session_id,
         tenant=tenant,
-        model=model,
+        model=card.name,
         version=1,
         messages=content.messages,
         token_ids=pack_tokens(content.token_ids),

@@ -190,7 +190,7 @@ class SessionRoutes:
         content = await self._files.run(tenant, lambda: session_file.read(raw, values))
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
-        record = session_file.imported(content, tenant, session_id or content.session_id, card.name, now_ms)
+        record = session_file.imported(content, tenant, session_id or content.session_id, card, now_ms)
         store = self._sessions.replace if replace else self._sessions.create
         return session_object(await store(record), now_ms)
 

@@ -69,14 +69,15 @@ class SessionAdmin:
     async def view(self, tenant: str, session_id: str) -> SessionView:
         """The session with all that is known of it; routers and leaders that do not answer are left out."""
         summary = await self.summary(tenant, session_id)
-        record = await self.record(tenant, session_id)
-        route, ready = None, set[str]()
-        with suppress(RyzError):
-            route = await self.fleet.route(tenant, session_id, summary.model)
-            ready = {name for name, state in route.groups.items() if state == "ready"}
-        holdings = []
-        with suppress(RyzError):
-            holdings = await self.fleet.holders(tenant, record.token_ids, expected=ready)
+        async with self.fleet.place(tenant):  # what waits for it has no record in hand
+            record = await self.record(tenant, session_id)
+            route, ready = None, set[str]()
+            with suppress(RyzError):
+                route = await self.fleet.route(tenant, session_id, summary.model)
+                ready = {name for name, state in route.groups.items() if state == "ready"}
+            holdings = []
+            with suppress(RyzError):
+                holdings = await self.fleet.holders(tenant, record.token_ids, expected=ready)
         return SessionView(summary, record, route, [one for one in holdings if one.cached_tokens])
 
     async def create(self, record: SessionRecord, *, pinned_group: str = "") -> SessionSummary:
@@ -150,7 +151,8 @@ class SessionAdmin:
                 group=summary.pinned_group,
             )
         await self._check_group(tenant, session_id, summary.model, group)
-        return await self.fleet.warm(tenant, session_id, group)
+        async with self.fleet.place(tenant):
+            return await self.fleet.warm(tenant, session_id, group)
 
     async def delete(self, tenant: str, session_id: str) -> None:
         """Removes the session: text, tokens, pin, and the KV that no other session holds."""

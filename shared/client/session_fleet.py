@@ -1,16 +1,21 @@
 """What routers and leaders know of a session: where its turns would go, and whose memory has its KV."""
 
 import asyncio
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from shared import subjects
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.codec import decode, decode_reply, encode
-from shared.errors import Unavailable
+from shared.errors import RateLimited, Unavailable
 from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQuery, Warmed, WarmSession
+from shared.tenant_places import TenantPlaces, TooManyWait
 
 RETRY_S = 1.0
+# Views and moves of one client at the same time: a view sends a whole sequence to all leaders, a move has one
+# fetched. As in the KV state service, one place is left over when a tenant has all that it may have.
+PLACES, PER_TENANT = 4, 2
+MAX_WAITING = 128  # of a tenant
 
 
 @contextmanager
@@ -38,6 +43,26 @@ class SessionFleet:
         self._bus = bus
         self._timeout_s = timeout_s
         self._gather_s = gather_s
+        self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
+
+    @asynccontextmanager
+    async def place(self, tenant: str) -> AsyncIterator[None]:
+        """One of a few places for what all leaders or a store's blocks are asked for, in the tenant's turn.
+
+        Raises `RateLimited` when as many of the tenant wait as may.
+        """
+        try:
+            await self._places.enter(tenant)
+        except TooManyWait:
+            raise RateLimited(
+                f"the tenant has {MAX_WAITING} calls about sessions waiting; make fewer at the same time",
+                reason="session_calls",
+                retry_after_s=RETRY_S,
+            ) from None
+        try:
+            yield
+        finally:
+            self._places.leave(tenant)
 
     async def route(self, tenant: str, session_id: str, model: str) -> SessionRoute:
         """Where a session of that model would go, and the model's groups with their states."""
@@ -53,7 +78,8 @@ class SessionFleet:
     ) -> list[Holding]:
         """What leaders have in memory of a sequence of packed token ids, in the order of their groups.
 
-        expected: groups after whose answers nobody else is waited for; empty: the whole time is waited out.
+        Call it in a `place`: the token ids go to each leader. expected: groups after whose answers nobody
+        else is waited for; empty: the whole time is waited out.
         """
         held: dict[str, Holding] = {}
         complete = asyncio.Event()
@@ -78,7 +104,10 @@ class SessionFleet:
         return [held[group] for group in sorted(held)]
 
     async def warm(self, tenant: str, session_id: str, group: str) -> Warmed:
-        """Has a group fetch what the store has of the session, and be where its next turn goes."""
+        """Has a group fetch what the store has of the session, and be where its next turn goes.
+
+        Call it in a `place`.
+        """
         message = WarmSession(tenant=tenant, session_id=session_id)
         with asking(f"group {group!r}", "group_away"):
             answer = await self._bus.request(subjects.warm(group), encode(message), timeout_s=self._timeout_s)

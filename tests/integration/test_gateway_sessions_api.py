@@ -292,7 +292,9 @@ async def test_a_file_that_does_not_fit_changes_nothing(
     assert (status, code, answer.headers["x-ryz-reason"]) == (409, "conflict", "other_model")
     assert "fingerprint f1" in message
     assert "'demo' (fingerprint f2)" in message
-    gateway.fleet.cards = [ModelCard(name="demo", context_length=8, fingerprint="f1")]
+    gateway.fleet.cards = [ModelCard(name="demo", context_length=39, fingerprint="f1")]
+    assert await refused(raw) == (413, "session_tokens")
+    gateway.fleet.cards = [ModelCard(name="demo", context_length=40, fingerprint="f1")]
     services.max_record_bytes = 100
     assert await refused(raw) == (413, "session_size")
     assert services.records == {}
@@ -554,6 +556,7 @@ async def test_the_largest_session_comes_in_however_its_file_is_laid_out() -> No
     ):
         services = gateway.fleet.sessions
         services.max_record_bytes = 2**20
+        gateway.fleet.cards = [ModelCard(name="demo", context_length=30_000, fingerprint="f1")]
         services.records[TENANT, "a"] = record("a", token_ids=tokens)
         file = (await http.get(at("a", "/export"))).content
         for name, content in (("b", file), ("c", json.dumps(json.loads(file), indent=1).encode())):

@@ -54,7 +54,7 @@ def test_what_is_exported_can_be_read_and_begins_anew() -> None:
     )
     assert (content.messages, content.token_ids) == (RECORD.messages, [1, 2**32 - 1, 3])
     assert (content.turns, content.created_ms, content.exported_ms) == (1, 1000, 5000)
-    record = session_file.imported(content, "other", "s2", "demo", 9000)
+    record = session_file.imported(content, "other", "s2", card("demo", "f1"), 9000)
     assert (record.tenant, record.session_id, record.version, record.last_group) == ("other", "s2", 1, "")
     assert (record.created_ms, record.updated_ms, record.turns) == (9000, 9000, 1)
     assert (record.messages, record.token_ids) == (RECORD.messages, RECORD.token_ids)
@@ -122,7 +122,18 @@ def content(model: str, fingerprint: str) -> SessionFile:
 
 
 def card(name: str, fingerprint: str) -> ModelCard:
-    return ModelCard(name=name, context_length=8, fingerprint=fingerprint)
+    return ModelCard(name=name, context_length=2048, fingerprint=fingerprint)
+
+
+def test_a_session_has_no_more_tokens_than_the_model_s_context() -> None:
+    for count in (2048, 2049):
+        one = SessionFile(session_id="s", model="demo", messages=[], token_ids=list(range(count)))
+        if count == 2048:
+            assert len(session_file.imported(one, "t", "s", card("demo", ""), 1).token_ids) == 4 * count
+            continue
+        with pytest.raises(RequestTooLarge, match=r"2049 token ids, and the context .* holds 2048") as caught:
+            session_file.imported(one, "t", "s", card("demo", ""), 1)
+        assert caught.value.data["reason"] == "session_tokens"
 
 
 def test_the_weights_decide_which_model_goes_on() -> None:

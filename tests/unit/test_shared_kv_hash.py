@@ -27,6 +27,7 @@ def test_the_format_is_the_documented_one() -> None:
     assert kv_hash.root("é", "fp32", "") == parent
     block = hashlib.blake2b(parent + struct.pack("<16I", *range(5, 21)), digest_size=16).digest()
     assert kv_hash.extend(parent, list(range(5, 21))) == block
+    assert kv_hash.extend_packed(parent, struct.pack("<16I", *range(5, 21))) == block
 
 
 def test_everything_that_decides_the_content_is_in_the_name() -> None:

@@ -1,16 +1,19 @@
 """What other Python services use to look at sessions and change them; the gateway's tests have the rest."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 import pytest
 
 from shared import subjects
+from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
+from shared.client import session_fleet
 from shared.client.session_admin import SessionAdmin
-from shared.codec import pack_tokens
-from shared.errors import Conflict, InvalidRequest, SessionNotFound, Unavailable
-from shared.messages import SessionRecord
+from shared.codec import decode, pack_tokens
+from shared.errors import Conflict, InvalidRequest, RateLimited, SessionNotFound, Unavailable
+from shared.messages import HoldersQuery, SessionRecord, WarmSession
 from tests.session_services import SessionServices
 
 RECORD = SessionRecord(
@@ -73,3 +76,41 @@ async def test_an_error_says_who_is_away_and_when_to_come_back(memory_bus: Memor
     with pytest.raises(Unavailable, match="Redis is away") as caught:
         await SessionAdmin(memory_bus).page("acme")
     assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize("how", ["view", "move"])
+async def test_a_tenant_asks_leaders_about_two_sessions_at_a_time(memory_bus: MemoryBus, how: str) -> None:
+    """Each view sends a whole sequence to all leaders, and each move has one fetched."""
+    services = await SessionServices(memory_bus).start()
+    admin, asked = SessionAdmin(memory_bus, gather_s=30.0, timeout_s=30.0), list[str]()
+    for tenant in ("acme", "other"):
+        await admin.create(msgspec.structs.replace(RECORD, tenant=tenant))
+    subject = subjects.KV_HOLDERS if how == "view" else subjects.warm("g0")
+    await services.leave(subject)
+
+    async def silent(message: Message) -> None:
+        if how == "view":
+            asked.append(decode(message.data, HoldersQuery).tenant)
+        else:
+            asked.append(decode(message.data, WarmSession).tenant)
+
+    def calls(tenant: str, count: int) -> list[asyncio.Task[object]]:
+        ask = admin.view if how == "view" else partial(admin.move, group="g0")
+        return [asyncio.create_task(ask(tenant, "s1")) for _ in range(count)]
+
+    await memory_bus.subscribe(subject, silent)
+    flood = calls("acme", 48)
+    await asyncio.sleep(0.1)
+    assert asked == ["acme"] * 2
+    beside = calls("other", 1)
+    await asyncio.sleep(0.1)
+    assert asked == ["acme"] * 2 + ["other"]
+    more = calls("acme", session_fleet.MAX_WAITING)
+    done, _ = await asyncio.wait(more, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    refusal = done.pop().exception()
+    assert isinstance(refusal, RateLimited)
+    assert refusal.data["reason"] == "session_calls"
+    for task in (*flood, *beside, *more):
+        task.cancel()
+    await asyncio.gather(*flood, *beside, *more, return_exceptions=True)
+    assert admin.fleet._places.take("acme")

@@ -1,13 +1,15 @@
 """What others ask a leader about sessions and blocks, over the bus."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from services.worker.leader.peers import PeerSessions
 from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
-from shared import codec, subjects
+from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
 from shared.errors import InvalidRequest, RyzError, SessionNotFound, Unavailable
@@ -60,8 +62,8 @@ class Group(Kit):
         asked = WarmSession(tenant="default", session_id="s")
         return codec.decode_reply(await self.call(subjects.warm("g0"), asked), Warmed)
 
-    async def holders(self) -> Holding:
-        query = HoldersQuery(tenant="default", token_ids=codec.pack_tokens(TOKENS))
+    async def holders(self, tokens: list[int] = TOKENS) -> Holding:
+        query = HoldersQuery(tenant="default", token_ids=codec.pack_tokens(tokens))
         return codec.decode_reply(await self.call(subjects.KV_HOLDERS, query), Holding)
 
     async def on_turns(self, message: Message) -> None:
@@ -172,3 +174,64 @@ async def test_tokens_that_are_none(kit: Group) -> None:
         codec.decode_reply(
             await kit.call(subjects.KV_HOLDERS, HoldersQuery(tenant="default", token_ids=b"123")), Holding
         )
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The parents of blocks that were named, by whatever function."""
+    named: list[bytes] = []
+
+    def counted(real: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], bytes]:
+        def name(parent: bytes, token_ids: Any) -> bytes:
+            named.append(parent)
+            return real(parent, token_ids)
+
+        return name
+
+    for function in ("extend", "extend_packed"):
+        if hasattr(kv_hash, function):
+            monkeypatch.setattr(kv_hash, function, counted(getattr(kv_hash, function)))
+    return named
+
+
+async def test_a_long_sequence_that_is_not_here_costs_one_name(kit: Group, hashed: list[bytes]) -> None:
+    held = await kit.holders(list(range(120_000)))
+    assert (held.num_tokens, held.cached_tokens) == (120_000, 0)
+    assert len(hashed) == 1
+
+
+async def test_nothing_is_named_behind_what_is_here(kit: Group, hashed: list[bytes]) -> None:
+    await filled(kit)
+    hashed.clear()
+    assert (await kit.holders([*TOKENS[:64], *range(1000)])).cached_tokens == 64
+    assert len(hashed) == 5
+
+
+async def test_a_long_session_is_named_in_slices(kit: Group, hashed: list[bytes]) -> None:
+    kit.remember(list(range(120_000)))
+    warming = asyncio.create_task(kit.warm())
+    seen = set[int]()
+    while not warming.done():
+        seen.add(len(hashed))
+        await asyncio.sleep(0)
+    assert (await warming).num_tokens == 120_000
+    steps = sorted(seen)
+    assert steps[-1] == 7500
+    assert max(after - before for before, after in pairwise(steps)) <= 512
+
+
+async def test_questions_that_pile_up_are_dropped(kit: Group) -> None:
+    """Those of a flood: who asked waits for an answer for a moment, and leaves the group out."""
+    answers: list[Message] = []
+
+    async def collect(message: Message) -> None:
+        answers.append(message)
+
+    inbox = kit.bus.new_inbox()
+    await kit.bus.subscribe(inbox, collect)
+    query = codec.encode(HoldersQuery(tenant="default", token_ids=b""))
+    for _ in range(200):
+        await kit.bus.publish(subjects.KV_HOLDERS, query, reply=inbox)
+    await asyncio.sleep(0.05)
+    assert 1 <= len(answers) < 40
+    assert (await kit.holders()).num_tokens == 100

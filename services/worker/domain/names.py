@@ -4,6 +4,7 @@ Names are chains of content hashes (`shared/kv_hash.py`); the tenant is in their
 share. Without names nothing is shared: that is how the prefix cache is switched off.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,15 @@ class BlockNames:
             parent = kv_hash.extend(parent, tokens[end - BLOCK_SIZE : end])
             names.append(parent)
         return names
+
+    def of_packed(self, token_ids: bytes, tenant: str) -> Iterator[bytes]:
+        """The names of all blocks that some tenant's packed tokens fill, each made when it is asked for."""
+        if self.sharing == "off":
+            return
+        name = self._root(tenant)
+        for end in range(kv_hash.BLOCK_BYTES, len(token_ids) + 1, kv_hash.BLOCK_BYTES):
+            name = kv_hash.extend_packed(name, token_ids[end - kv_hash.BLOCK_BYTES : end])
+            yield name
 
     def _root(self, tenant: str) -> bytes:
         return kv_hash.root(self.fingerprint, self.kv_format, tenant if self.sharing == "tenant" else "")

@@ -1,9 +1,13 @@
 """What others ask a leader about sessions: who has the KV, get it here, what was said, and that one is gone.
 
 Text that is known here and not in the store yet, or no more, is given to leaders that go on with the session.
+A session may have as many tokens as a context: their blocks are named in slices, between which the leader's
+loop goes on, and no further than the answer needs.
 """
 
+import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from services.worker.leader.generations import Generations
 from services.worker.leader.kv_tier import KVTier
@@ -26,6 +30,10 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.sessions import SessionRecord
+
+MAX_ASKED = 16  # questions of all callers after what is in memory that may wait; those above are dropped
+MAX_WARMS = 256  # calls to warm a session that may wait
+_SLICE = 256  # names that are made before others have their turn; some 0.3 ms
 
 
 class KVCalls:
@@ -58,22 +66,20 @@ class KVCalls:
         self._refuse = refuse
 
     async def on_holders(self, message: Message) -> None:
-        """How much of a sequence is in this group's memory."""
+        """How much of a sequence is in this group's memory; only up to the first gap are blocks named."""
         try:
             query = codec.decode(message.data, HoldersQuery)
-            tokens = codec.unpack_tokens(query.token_ids)
+            num_tokens = codec.num_packed(query.token_ids)
         except InvalidRequest as error:
             await self._replies.undecodable(message, error)
             return
-        scheduler, cached = self._generations.scheduler, 0
-        if scheduler is not None:
-            cached = scheduler.blocks.num_found(self._tier.names.of_tokens(tokens, query.tenant))
+        cached = await self._num_cached(query.token_ids, query.tenant)
         await self._replies.send(
             message,
             Holding(
                 group=self._group,
                 model=self._model,
-                num_tokens=len(tokens),
+                num_tokens=num_tokens,
                 cached_tokens=cached * kv_hash.BLOCK_TOKENS,
                 tensor_parallel=self._tensor_parallel,
                 kv_format=self._tier.names.kv_format,
@@ -118,13 +124,13 @@ class KVCalls:
             return
         names = kv_hash.split(gone.names)
         record = self._sessions.newest(gone.tenant, gone.session_id)
+        self._sessions.forget(gone.tenant, gone.session_id)
         if record is not None:  # what others share with it is computed again; better than to leave any of it
-            names += self._tier.names.of_tokens(codec.unpack_tokens(record.token_ids), gone.tenant)
+            names += await self._names(record.token_ids, gone.tenant)
         scheduler = self._generations.scheduler
         if scheduler is not None:
             scheduler.blocks.drop(names)
             scheduler.write_behind.forget(names)
-        self._sessions.forget(gone.tenant, gone.session_id)
 
     async def tell_turns(self, records: list[SessionRecord]) -> None:
         """Turns ended here: routers hear where these sessions are."""
@@ -152,15 +158,36 @@ class KVCalls:
                 f"{self._model}",
                 param="group",
             )
-        tokens = codec.unpack_tokens(record.token_ids)
-        names = self._tier.names.of_tokens(tokens, asked.tenant)
+        names = await self._names(record.token_ids, asked.tenant)
         fetched = await self._tier.warm(names)
         scheduler = self._generations.scheduler
         cached = scheduler.blocks.num_found(names) if scheduler is not None else 0
         await self.tell_turns([record])
         return Warmed(
             group=self._group,
-            num_tokens=len(tokens),
+            num_tokens=codec.num_packed(record.token_ids),
             cached_tokens=cached * kv_hash.BLOCK_TOKENS,
             fetched_tokens=fetched * kv_hash.BLOCK_TOKENS,
         )
+
+    async def _num_cached(self, token_ids: bytes, tenant: str) -> int:
+        """How many of a sequence's blocks are here, from the first on without a gap."""
+        scheduler, count = self._generations.scheduler, 0
+        if scheduler is None:
+            return 0
+        for name in self._tier.names.of_packed(token_ids, tenant):
+            if not scheduler.blocks.is_cached(name):
+                break
+            count += 1
+            if count % _SLICE == 0:
+                await asyncio.sleep(0)
+        return count
+
+    async def _names(self, token_ids: bytes, tenant: str) -> list[bytes]:
+        """The names of a sequence's blocks; others have their turn meanwhile."""
+        names: list[bytes] = []
+        coming = self._tier.names.of_packed(token_ids, tenant)
+        while part := list(islice(coming, _SLICE)):
+            names += part
+            await asyncio.sleep(0)
+        return names

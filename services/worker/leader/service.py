@@ -27,7 +27,7 @@ from services.worker.leader.finish import Finisher
 from services.worker.leader.generations import Generations
 from services.worker.leader.heartbeat import Carrier, Heartbeats
 from services.worker.leader.intake import Intake
-from services.worker.leader.kv_calls import KVCalls
+from services.worker.leader.kv_calls import MAX_ASKED, MAX_WARMS, KVCalls
 from services.worker.leader.kv_holdings import BlockIndex
 from services.worker.leader.kv_tier import KVTier
 from services.worker.leader.loop import EngineLoop
@@ -227,7 +227,6 @@ class Leader:
             (subjects.ATTACH, self._attaching.on_attach),
             (subjects.delivered(group), self._deliveries.on_delivered),
             (subjects.peer(group), self._kv_calls.on_peer),
-            (subjects.KV_HOLDERS, self._kv_calls.on_holders),
             (subjects.SESSION_GONE, self._kv_calls.on_gone),
             (subjects.drain(group), self._drain.on_drain),
             (subjects.GROUP_DOWN, self._fence.on_group_down),
@@ -242,7 +241,15 @@ class Leader:
                 await bus.subscribe(subject, handler, max_per_s=self._options.outside_calls_s)
             )
         self._subscriptions.append(
-            await bus.subscribe(subjects.warm(group), self._kv_calls.on_warm, max_concurrent=MAX_WARMING)
+            await bus.subscribe(subjects.KV_HOLDERS, self._kv_calls.on_holders, max_pending=MAX_ASKED)
+        )
+        self._subscriptions.append(
+            await bus.subscribe(
+                subjects.warm(group),
+                self._kv_calls.on_warm,
+                max_concurrent=MAX_WARMING,
+                max_pending=MAX_WARMS,
+            )
         )
         await self._loop.start()  # heartbeats say "ready" from here on, so everything else is
         self._spawn(self._loop.run(), self._keep_house())
