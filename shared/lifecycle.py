@@ -115,13 +115,17 @@ class Service:
             },
         )
 
-    async def connect_bus(self, stack: AsyncExitStack, name: str = "") -> NatsBus:
-        """Connects to the broker; ready needs the connection, and the stack closes it."""
+    async def connect_bus(self, stack: AsyncExitStack, name: str = "", *, needed: bool = True) -> NatsBus:
+        """Connects to the broker; the stack closes the connection.
+
+        name: of a connection beside the main one. needed: ready needs it.
+        """
         bus = await NatsBus.of(
             self.settings, name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}"
         )
         stack.push_async_callback(bus.close)
-        self.add_check(f"broker{name and f' {name}'}", lambda: bus.connected)
+        if needed:
+            self.add_check(f"broker{name and f' {name}'}", lambda: bus.connected)
         BusCollector(bus.stats, name or "main").register(self.registry)
         return bus
 

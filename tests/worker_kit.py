@@ -136,9 +136,11 @@ class Kit:
         index: BlockIndex | None = None,
         *,
         instance_id: str = "i",
+        outside: Bus | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
+        self.outside = outside or bus
         self.group = group
         self.engine = engine or null_engine()
         self.store = DictStore()
@@ -148,6 +150,7 @@ class Kit:
         self.leader = Leader(
             LeaderOptions(group=group, instance_id=instance_id, **options),
             bus=bus,
+            outside=self.outside,
             carrier=OnLoop(bus),
             engine=self.engine,
             model=model or null_model("demo", 2048),

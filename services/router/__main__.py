@@ -29,6 +29,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run`."""
     settings = cast(Settings, service.settings)
     bus = await service.connect_bus(stack)
+    # the broker cuts a connection that is flooded: this one carries nothing of services, and ready without it
+    outside = await service.connect_bus(stack, "outside", needed=False)
     fleet, memory = Fleet(settings.fleet_limits()), Memory(settings)
     metrics = Metrics(service.registry, settings.router_policy)
     service.registry.register(FleetCollector(fleet, memory))
@@ -36,7 +38,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     policy = make_policy(settings.router_policy, settings.hybrid_limits(), costs)
     parts = Parts(bus, fleet, policy, costs, memory, metrics, settings, time.monotonic, service.tracer)
     losses = Losses(parts)
-    handlers, news = Handlers(parts, Dispatcher(parts), losses), SessionNews(parts)
+    handlers, news = Handlers(parts, Dispatcher(parts), losses, outside), SessionNews(parts)
     watch = Watch(parts, losses)
     pins = PinKeeper(bus, memory.pins, metrics, settings.router_pins_refresh_s)
     service.set_detail(lambda: describe(parts))

@@ -17,9 +17,11 @@ from services.router.incoming import Incoming, Sender
 from services.router.memory import Forward
 from services.router.parts import Parts
 from shared import subjects
+from shared.bus.accounts import INBOX
 from shared.codec import encode
 from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Failed, FrameBatch, Route, Work
+from shared.telemetry.repeated import RepeatedLog
 
 _JITTER = 0.2  # of the time to come back
 log = structlog.get_logger(__name__)
@@ -38,6 +40,7 @@ class Dispatcher:
         self._account = Account(parts.metrics, parts.costs, parts.tracer)
         self._metrics = parts.metrics
         self._memory = parts.memory
+        self._repeated = RepeatedLog(log)
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Gives the request to a group, the `count`-th that it is offered to, or answers with an error."""
@@ -82,7 +85,10 @@ class Dispatcher:
         try:
             await self._bus.publish(sender.reply_to, encode(FrameBatch(frames=[frame])))
         except RyzError as problem:
-            log.warning("answer not sent", request_id=sender.request_id, problem=problem.message)
+            # callers name the subject: they could have a line for each
+            self._repeated.warning(
+                "answer not sent", subject=INBOX, request_id=sender.request_id, problem=problem.message
+            )
             self._metrics.event("answer_not_sent")
 
     async def _refuse(self, incoming: Incoming, refusal: Refusal) -> None:

@@ -11,30 +11,33 @@ import structlog
 from msgspec.structs import replace
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.rate import UserRates
 from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
 from services.router.losses import Losses
+from services.router.outside_gate import OutsideGate
 from services.router.parts import Parts
-from services.router.user_limits import Limits, UserLimits
 from shared import subjects
-from shared.bus import Message, Subscription
+from shared.bus import Bus, Message, Subscription
 from shared.codec import decode, encode
-from shared.errors import InvalidRequest, Overloaded, RyzError
+from shared.errors import InvalidRequest, RyzError
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
 from shared.telemetry.repeated import RepeatedLog
 
 LOOKUPS_AT_ONCE = 256
-READ_OF_REFUSED = 16 * 1024  # bytes of a request that comes too often, to find out whom to tell
 log = structlog.get_logger(__name__)
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
 class Handlers:
-    """Subscriptions around a `Dispatcher`."""
+    """Subscriptions around a `Dispatcher`.
 
-    def __init__(self, parts: Parts, dispatcher: Dispatcher, losses: Losses) -> None:
+    outside: where requests of users outside are read; all that is sent goes out on the bus of `parts`.
+    """
+
+    def __init__(self, parts: Parts, dispatcher: Dispatcher, losses: Losses, outside: Bus) -> None:
         self._bus = parts.bus
+        self._outside = outside
+        self._gate = OutsideGate(parts, dispatcher)
         self._dispatcher = dispatcher
         self._losses = losses
         self._fleet = parts.fleet
@@ -44,10 +47,6 @@ class Handlers:
         self._clock = parts.clock
         self._repeated = RepeatedLog(log)
         self._taking: list[Subscription] = []
-        settings = parts.settings
-        default = Limits(settings.router_outside_rps, settings.router_outside_max_priority)
-        self._limits = UserLimits(settings.router_bus_users, default)
-        self._rates = UserRates()
         asks = parts.settings.router_policy == "state_server"
         timeout_s = parts.settings.router_lookup_timeout_s
         self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
@@ -63,13 +62,22 @@ class Handlers:
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
         self._taking = [
             await self._bus.subscribe(
-                subject, self.on_generate, queue=queue, max_concurrent=at_once, max_pending=max_pending
-            )
-            for subject in (subjects.GENERATE_ALL, subjects.generate_all(subjects.ANY_CALLER))
+                subjects.GENERATE_ALL,
+                self.on_generate,
+                queue=queue,
+                max_concurrent=at_once,
+                max_pending=max_pending,
+            ),
+            await self._outside.subscribe(
+                subjects.generate_all(subjects.ANY_CALLER),
+                self.on_outside,
+                queue=queue,
+                max_concurrent=at_once,
+                max_pending=max_pending,
+                max_per_s=self._settings.router_outside_calls_s,
+            ),
+            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending),
         ]
-        self._taking.append(
-            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending)
-        )
 
     async def leave(self) -> None:
         """Takes no more requests; what the broker had handed to this process already is dispatched.
@@ -85,16 +93,23 @@ class Handlers:
         await self._bus.flush()
 
     async def on_generate(self, message: Message) -> None:
-        """A caller's request."""
+        """A service's request."""
         now = self._clock()
         try:
-            incoming = read(message, now, self._max_priority(subjects.caller_of(message.subject), now))
-        except Overloaded as error:
-            await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "user_rate")
-            return
+            incoming = read(message, now)
         except RyzError as error:
             await self._dispatcher.fail(sender(message), error, "invalid")
             return
+        await self._route(incoming, now)
+
+    async def on_outside(self, message: Message) -> None:
+        """The request of a user outside."""
+        now = self._clock()
+        incoming = await self._gate.admit(message, now)
+        if incoming is not None:
+            await self._route(incoming, now)
+
+    async def _route(self, incoming: Incoming, now: float) -> None:
         if self._last_groups and incoming.session_id:
             incoming = await self._looked_up(self._last_groups, incoming)
             now = self._clock()
@@ -156,21 +171,6 @@ class Handlers:
             await self._bus.publish(
                 message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
             )
-
-    def _max_priority(self, caller: subjects.Caller | None, now: float) -> int:
-        """What a caller outside may ask for. Raises `Overloaded` when it asks too often."""
-        if caller is None:
-            return 0  # of no meaning: services are believed
-        limits = self._limits.of(caller.user, now)
-        wait_s = self._rates.wait_s(caller.user, limits.max_rps, now)
-        if wait_s:
-            raise Overloaded(
-                f"user {caller.user} makes more than {limits.max_rps:g} requests a second; send fewer, or "
-                "raise its `--max-rps` (`ryz bus-users`) or RYZ_ROUTER_OUTSIDE_RPS",
-                reason="user_rate",
-                retry_after_s=wait_s,
-            )
-        return limits.max_priority
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
         last = await last_groups.find(incoming.asker.tenant, incoming.session_id)

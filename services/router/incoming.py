@@ -88,6 +88,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         resumed=request.attempt > 0 and caller is None,
         # without the KV format, which heartbeats do not name
         weights=request.resume.fingerprint.partition("/")[0] if request.resume is not None else "",
+        places=request.sampling.n,
     )
     return Incoming(
         data=data,

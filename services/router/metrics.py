@@ -35,6 +35,12 @@ class Metrics:
             ["code", "reason"],
             registry=registry,
         )
+        self._unanswered = Counter(
+            "ryz_router_unanswered_refusals_total",
+            "Requests of users outside that were refused without an answer, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self._events = Counter(
             "ryz_router_events_total",
             "What else happened: heartbeats ignored or invalid, groups lost, work that nobody took, ...",
@@ -78,6 +84,10 @@ class Metrics:
     def refused(self, code: str, reason: str) -> None:
         """A request is answered with an error."""
         self._refusals.labels(code, reason).inc()
+
+    def unanswered(self, reason: str) -> None:
+        """A user outside is not told of a refusal: it was told of many."""
+        self._unanswered.labels(reason).inc()
 
     def lost(self, reason: str) -> None:
         """A group was given up."""

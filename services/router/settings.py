@@ -139,7 +139,15 @@ class Settings(CommonSettings):
         default=500.0,
         ge=0,
         le=1e6,
-        description="Requests a second that a router takes of each bus user outside; 0: no limit.",
+        description="Requests a second that a router takes of each bus user outside; one counts n times, and "
+        "once more for every 16 KiB. 0: no limit.",
+    )
+    router_outside_calls_s: int = Field(
+        default=4000,
+        ge=0,
+        le=1_000_000,
+        description="Messages a second that a router reads of all bus users outside together; the broker "
+        "drops the others. 0: no limit.",
     )
     router_bus_users: str = Field(
         default="",

@@ -176,6 +176,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     leader = Leader(
         leader_options(settings),
         bus=bus,
+        outside=await service.connect_bus(stack, "outside", needed=False),
         carrier=OnThread(lambda stack: service.connect_bus(stack, "heartbeats")),
         engine=engine,
         model=model,

@@ -250,10 +250,16 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
         await router.subscribe(subjects.BROKER_DISCONNECT, told)
         liar = await NatsBus.connect(broker.url("outside"), name="worker/i-2")
         await liar.close()
+        beside = await NatsBus.connect(broker.url("worker"), name="worker/i-1/outside")
+        await beside.close()
         leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
         leader._connection._transport.close()  # type: ignore[union-attr]  # no goodbye
         async with asyncio.timeout(10):
-            assert [await gone.get() for _ in range(2)] == [("worker/i-2", False), ("worker/i-1", True)]
+            assert [await gone.get() for _ in range(3)] == [
+                ("worker/i-2", False),
+                ("worker/i-1/outside", False),
+                ("worker/i-1", True),
+            ]
         await leader.close()
 
 

@@ -17,6 +17,7 @@ from shared import codec, subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
+from shared.lifecycle import Service as Process
 from shared.messages import (
     AnyFrame,
     Attach,
@@ -101,8 +102,10 @@ class Service:
 class World:
     """A broker with two tenants outside, a router, one group, and the gateway's connection."""
 
-    def __init__(self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service]) -> None:
-        self.broker, self.kit, self.gateway = broker, kit, gateway
+    def __init__(
+        self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service], process: Process
+    ) -> None:
+        self.broker, self.kit, self.gateway, self.router = broker, kit, gateway, process
         self.a, self.b, self.colleague = services
 
     async def running(self, request_id: str = "victim") -> GenerateRequest:
@@ -134,12 +137,17 @@ async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -
             return made
 
         services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
-        await stack.enter_async_context(router(broker.url("router"), **settings))
-        kit = Kit(await bus("worker"), null_engine(delay_s=0.005), outside_resend_bytes_s=resend_bytes_s)
+        process = await stack.enter_async_context(router(broker.url("router"), **settings))
+        kit = Kit(
+            await bus("worker"),
+            null_engine(delay_s=0.005),
+            outside=await bus("worker"),
+            outside_resend_bytes_s=resend_bytes_s,
+        )
         await stack.enter_async_context(kit)
         await until(lambda: kit.leader.state == "ready")
         await asyncio.sleep(0.2)  # a heartbeat
-        yield World(broker, kit, await bus("gateway"), services)
+        yield World(broker, kit, await bus("gateway"), services, process)
 
 
 @pytest.fixture
@@ -446,7 +454,8 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
     """The broker drops what is beyond the limit; cancels of services have subjects of their own."""
     async with world(tmp_path) as both:
         await both.running()
-        leader, received = both.kit.bus, both.kit.bus.stats.received  # type: ignore[attr-defined]
+        leader = both.kit.outside
+        received = leader.stats.received  # type: ignore[attr-defined]
         flood = both.a.bus
         for number in range(20_000):
             await flood.publish(subjects.cancel_all(A), b"no message")
@@ -464,3 +473,23 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
             subjects.cancel("g0", B), codec.encode(Cancel(request_id="another", attempt=0))
         )
         assert isinstance(await both.b.end_of("another"), Failed)
+
+
+async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) -> None:
+    """What it lets through comes on a connection of its own, and few refusals are answered."""
+    async with world(tmp_path, router_outside_calls_s=2000) as both:
+        await both.running()
+        read = both.router.registry.get_sample_value
+        for number in range(20_000):
+            await both.a.bus.publish(subjects.generate("demo", A), b"\x80", reply=f"{both.a.inbox}.r")
+            if not number % 100:
+                await asyncio.sleep(0)
+        await both.a.bus.flush()
+        await both.b_is_whole()
+        assert 2000 <= (read("ryz_bus_received_total", {"connection": "outside"}) or 0) < 12_000
+        assert (read("ryz_bus_throttled_total", {"connection": "outside"}) or 0) >= 1
+        assert sum(not message.no_responders for message in both.a.heard) < 1_500
+        await both.gateway.publish(subjects.generate("demo"), b"\x80", reply=f"{both.gateway.new_inbox()}.r")
+        await asyncio.sleep(1.1)  # the window of the flood is over
+        assert isinstance(await both.b.run(both.b.ask("mine")), Done)
+        assert set(both.router.readiness()["checks"]) == {"broker"}

@@ -21,7 +21,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     last_group: where the session was last served, as far as anybody told; empty: unknown.
     session_tokens: whose KV the session has so far, where it was last served; 0: none, or unknown.
     resumed: a group had it before and was lost, or gave it back. weights: the fingerprint of those that its
-    answer was begun with; empty: it was not, or that is not known.
+    answer was begun with; empty: it was not, or that is not known. places: one for each sequence (`n`).
     """
 
     model: str
@@ -32,6 +32,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     resumed: bool = False
     weights: str = ""
+    places: int = 1
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):

@@ -67,4 +67,6 @@ def read_disconnect(data: bytes) -> str | None:
         return None
     if not name.startswith(_LEADER) or news.reason not in _PEER_ENDED:
         return None
-    return name.removeprefix(_LEADER).removesuffix(_HEARTBEATS) or None
+    instance_id = name.removeprefix(_LEADER).removesuffix(_HEARTBEATS)
+    # a leader lives on without a connection of another name, as the one for callers outside
+    return instance_id if instance_id and "/" not in instance_id else None

@@ -54,13 +54,18 @@ MAX_WARMING = 8  # sessions that are fetched at once because somebody asked for 
 
 
 class Leader:
-    """One group's leader. Call `start`, later `drain`, and `stop` in any case."""
+    """One group's leader. Call `start`, later `drain`, and `stop` in any case.
+
+    outside: where the calls of services outside are read; answers to them go out on `bus`. On a connection of
+    its own, a flood that has the broker cut it reaches nothing else.
+    """
 
     def __init__(
         self,
         options: LeaderOptions,
         *,
         bus: Bus,
+        outside: Bus,
         carrier: Carrier,
         engine: Engine,
         model: Model,
@@ -71,6 +76,7 @@ class Leader:
     ) -> None:
         self._options = options
         self._bus = bus
+        self._outside = outside
         self._engine = engine
         self._model = model
         self._clock = clock
@@ -238,7 +244,7 @@ class Leader:
             (subjects.resend(group, subjects.ANY_CALLER), self._control.on_resend),
         ):
             self._subscriptions.append(
-                await bus.subscribe(subject, handler, max_per_s=self._options.outside_calls_s)
+                await self._outside.subscribe(subject, handler, max_per_s=self._options.outside_calls_s)
             )
         self._subscriptions.append(
             await bus.subscribe(subjects.KV_HOLDERS, self._kv_calls.on_holders, max_pending=MAX_ASKED)
