@@ -17,6 +17,7 @@ from cli.supervisor.process import ServiceSpec
 from cli.supervisor.servers import find_nats, nats_answers, nats_command, new_passwords
 from cli.supervisor.store import find_redis
 from cli.supervisor.stores import Stores, plan_stores
+from services.gateway.auth import parse_keys
 from services.worker.host import total_bytes
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
@@ -25,6 +26,8 @@ from shared.own_python import module_command
 # Of a broker or a store that is not ours; they mean nothing to those that we start
 OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
 OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
+
+TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
 
 # Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
 # A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
@@ -140,7 +143,7 @@ def _own_settings(
         "RYZ_THREADS": environ.get("RYZ_THREADS")
         or str(threads_per_rank(options.groups, options.tensor_parallel)),
     }
-    own |= _memory_share(options.groups, environ)
+    own |= _memory_share(options.groups, environ) | _tenant_share(environ)
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
 
 
@@ -151,6 +154,17 @@ def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
     except ValueError:
         return {}  # the workers refuse it, by its name
     return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
+
+
+def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where keys name several tenants, none of them may have all running places, unless a setting says so."""
+    if environ.get(TENANT_SHARE):
+        return {}
+    try:
+        tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
+    except ValueError:
+        return {}  # the gateway refuses them
+    return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}
 
 
 def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]], drain: str) -> ServiceSpec:

@@ -1,6 +1,6 @@
 """The settings of a worker group's leader, and of the engine that it starts."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -55,7 +55,8 @@ class Settings(CommonSettings, RedisTlsSettings):
         gt=0,
         le=1,
         description="The part of RYZ_MAX_RUNNING that one tenant may have also while no other waits. Places "
-        "that become free go to waiting tenants by turns in any case.",
+        "that become free go to waiting tenants by turns in any case. Empty: 1. `ryz up` sets 0.5 where "
+        "RYZ_API_KEYS names several tenants, and Compose where it is set.",
     )
     token_budget: int = Field(
         default=512,
@@ -327,6 +328,11 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=1_000_000,
         description="Records that may wait to be stored; the oldest go first.",
     )
+
+    @field_validator("max_running_per_tenant", mode="before")
+    @classmethod
+    def _whole_if_empty(cls, share: Any) -> Any:
+        return 1.0 if share == "" else share  # Compose cannot leave a variable out
 
     @field_validator("model")
     @classmethod

@@ -159,6 +159,27 @@ async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
     assert [spec.env["RYZ_THREADS"] for spec in plan.specs if spec.name.startswith("worker")] == ["7", "7"]
 
 
+@pytest.mark.parametrize(
+    ("environ", "shares"),
+    [
+        ({}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:acme"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch"}, {"0.5"}),
+        ({"RYZ_API_KEYS": "wrong"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch", "RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
+    ],
+)
+async def test_no_tenant_has_all_running_places_where_keys_name_several(
+    tmp_path: Path, environ: dict[str, str], shares: set[str | None]
+) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, environ)
+    await probes.close()
+    workers = [spec.env for spec in plan.specs if spec.name.startswith("worker")]
+    assert {env.get("RYZ_MAX_RUNNING_PER_TENANT") for env in workers} == shares
+
+
 async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     probes = Probes()
     given = options(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from services.worker.settings import Settings
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
@@ -36,6 +37,16 @@ def test_an_address_of_the_network_wants_keys() -> None:
     env = SERVICES["gateway"]["environment"]
     assert env["RYZ_HTTP_PUBLISHED"] == "${RYZ_HTTP_BIND:-127.0.0.1}"
     assert env["RYZ_OPEN_TO_NETWORK"] == "${RYZ_OPEN_TO_NETWORK:-false}"
+
+
+def test_with_keys_no_tenant_has_all_running_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WORKERS:
+        share = SERVICES[name]["environment"]["RYZ_MAX_RUNNING_PER_TENANT"]
+        assert share == "${RYZ_MAX_RUNNING_PER_TENANT:-${RYZ_API_KEYS:+0.5}}"
+    monkeypatch.setenv("RYZ_ENGINE", "null")
+    for given, meant in (("", 1.0), ("0.5", 0.5)):  # without keys Compose sets it to nothing
+        monkeypatch.setenv("RYZ_MAX_RUNNING_PER_TENANT", given)
+        assert Settings().max_running_per_tenant == meant
 
 
 def test_only_sessions_are_persistent_and_only_where_asked() -> None:
