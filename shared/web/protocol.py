@@ -252,10 +252,8 @@ class LimitedProtocol(HttpToolsProtocol):
         body_before, message = self._body_bytes, self._num_messages
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            self._over = True  # no other protocol is spoken here: the request is answered, then it ends
-            self._wait_for(None)
-            self.cycle.keep_alive = False
+        except httptools.HttpParserUpgrade as stop:
+            self._go_on(piece[stop.args[0] :])
         except httptools.HttpParserError:
             self._refuse(self._fault or faults.MALFORMED)
         if self._over:
@@ -270,6 +268,39 @@ class LimitedProtocol(HttpToolsProtocol):
         if was_body and message == self._num_messages:
             self._check_framing(len(piece) - (self._body_bytes - body_before))
         return not self._over
+
+    def _should_upgrade(self) -> bool:
+        """uvicorn asks when the parser stops behind the headers. True: it begins nothing, see `_go_on`."""
+        return self.parser.get_method() != b"CONNECT"
+
+    def _go_on(self, rest: bytes) -> None:
+        """Reads a request on whose client would change to another protocol: a server may ignore the wish.
+
+        The parser takes no body then, so another one gets the headers without the wish. Behind CONNECT there
+        is no HTTP in any case: the request is answered, and the connection ends.
+        """
+        while self._should_upgrade():
+            names = [name + b": " + value for name, value in self.scope["headers"] if name != b"upgrade"]
+            method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+            first = method + b" " + self.url + b" HTTP/" + version
+            self._make_parser()
+            try:
+                self.parser.feed_data(b"\r\n".join((first, *names, b"", b"")))
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as stop:  # of the next request
+                rest = rest[stop.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse(self._fault or faults.MALFORMED)
+                return
+            else:
+                return
+        self._over = True
+        self._wait_for(None)
+        self.cycle.keep_alive = False
+
+    def _make_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def _check_headers(self) -> None:
         fault = self._too_much()

@@ -304,13 +304,61 @@ async def test_an_answer_under_way_is_not_broken_into(gateway: Gateway) -> None:
     await gateway.wait_idle()
 
 
-async def test_another_protocol_is_not_spoken(gateway: Gateway) -> None:
-    for upgrade in (b"websocket", b"h2c"):
-        async with raw_connection(gateway.port) as connection:
-            await connection.send(HEAD + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n")
-            answer = await connection.answer()
-            assert (answer.status, answer.headers["connection"]) == (200, "close")
-            assert await connection.closed()
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"h2c\r\nUpgrade: x"])
+async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protocol: bytes) -> None:
+    """JDK's client wishes for HTTP/2 with its first request, whatever that is: its body must be read."""
+    wish = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQ\r\nUpgrade: " + protocol
+    sized = POST + wish + b"\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    chunked = POST + wish + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    plain = HEAD + wish + b"\r\n\r\n"
+    async with raw_connection(gateway.port) as connection:
+        for pieces in (
+            [sized + BODY],
+            [sized[:-2], sized[-2:] + BODY[:9], BODY[9:]],
+            [chunked],
+            [chunked[:-4], chunked[-4:]],
+            [plain],
+            [sized + BODY + chunked + plain, sized + BODY],
+        ):
+            for piece in pieces:
+                await connection.send(piece)
+                await asyncio.sleep(0.02)
+            for _ in range(4 if len(pieces[0]) > 2 * len(sized) else 1):
+                answer = await connection.answer()
+                assert (answer.status, answer.headers.get("connection")) == (200, None)
+    assert {request.model for request in gateway.fleet.requests} == {"demo"}
+
+
+async def test_a_wish_for_another_protocol_hides_no_request(gateway: Gateway) -> None:
+    """The body is as long as its headers say, and what follows it is the next request."""
+    inner = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    wish = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    async with raw_connection(gateway.port) as connection:
+        for framing in (
+            b"Content-Length: %d\r\n\r\n%s" % (len(inner), inner),
+            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner),
+        ):
+            await connection.send(POST + wish + framing + HEAD + b"\r\n")
+            assert (await connection.answer()).status == 400  # that body is not JSON
+            assert (await connection.answer()).body == b'{"status":"live"}'
+        await connection.send(POST + wish + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert (await connection.answer()).error["code"] == "malformed_http"
+        assert await connection.closed()
+    async with raw_connection(gateway.port) as connection:
+        await connection.send(HEAD + wish + b"\r\n")
+        assert (await connection.answer()).status == 200
+        await connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert (await connection.answer()).status == 400
+        assert await connection.closed()
+
+
+@pytest.mark.parametrize("wish", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+async def test_nothing_behind_connect_is_read(gateway: Gateway, wish: bytes) -> None:
+    async with raw_connection(gateway.port) as connection:
+        head = b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n" + wish
+        await connection.send(head + b"\r\n" + HEAD + b"\r\n")
+        assert (await connection.answer()).status == 400
+        assert await connection.reader.read() == b""
 
 
 async def test_connections_of_one_address_are_bounded() -> None:
