@@ -45,7 +45,7 @@ FRAMING = Fault(
 ADDRESS_FULL = Fault(
     429,
     "address_connections",
-    "your address has too many open connections; close some, or reuse them "
+    "your address has too many connections whose requests are under way; retry when one has ended "
     "(RYZ_HTTP_MAX_CONNECTIONS_PER_ADDRESS, RYZ_HTTP_TRUSTED_PROXIES)",
 )
 ALL_FULL = Fault(503, "connections", "too many open connections; retry in a moment (RYZ_MAX_CONNECTIONS)")

@@ -1,7 +1,7 @@
 """Which connections a server has, whose they are, and what each of them waits for until when.
 
 Decides which new connection is admitted, and names those whose time is over. It knows no sockets: what
-becomes of a connection is the protocol's.
+becomes of a connection is the protocol's. Which connection gives way is decided in `waiting.py`.
 """
 
 from collections import Counter
@@ -9,22 +9,14 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
 
+from shared.web import waiting
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
 from shared.web.limits import HttpLimits, networks
 from shared.web.partial import Holder, PartialHeaders
+from shared.web.waiting import Connection, Lines, Waiting, first_to_go, new_lines
 
 PAUSED_LOOK_S = 0.25  # between two looks at whether one that is not read from has gone
 _LINGER_S = 2.0  # for a client that still sends, and would lose the answer if the connection were reset
-
-
-class Connection(Protocol):
-    """What the gate needs of a connection."""
-
-    def expire(self, waited_for: str) -> None:
-        """The time for that is over."""
-
-    def drop(self) -> None:
-        """Ends at once, to make room or because the server ends."""
 
 
 @dataclass(slots=True)
@@ -36,38 +28,15 @@ class HttpStats:
     closed_connections: "Counter[str]" = field(default_factory=Counter)
 
 
-class Waiting:
-    """Connections that wait for the same thing, the one that has waited longest first."""
+class _Address:
+    """Connections of one client: how many, and what they wait for."""
 
-    __slots__ = ("_since_s", "limit_s", "name")
+    __slots__ = ("count", "lines", "name")
 
-    def __init__(self, name: str, limit_s: float | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.limit_s = limit_s
-        self._since_s: dict[Connection, float] = {}
-
-    def add(self, connection: Connection, now_s: float) -> None:
-        """Its time begins now."""
-        self._since_s[connection] = now_s
-
-    def discard(self, connection: Connection) -> None:
-        """It waits no longer."""
-        self._since_s.pop(connection, None)
-
-    def oldest(self) -> Connection | None:
-        """The one that has waited longest."""
-        return next(iter(self._since_s), None)
-
-    def expired(self, now_s: float) -> list[Connection]:
-        """Those whose time is over."""
-        if self.limit_s is None:
-            return []
-        over = []
-        for connection, since_s in self._since_s.items():
-            if now_s - since_s < self.limit_s:
-                break
-            over.append(connection)
-        return over
+        self.count = 0
+        self.lines = new_lines()
 
 
 class _Reading(Connection, Holder, Protocol):
@@ -77,8 +46,8 @@ class _Reading(Connection, Holder, Protocol):
 class Gate:
     """The connections of one server.
 
-    When all places are taken, a new connection takes the place of the one that has waited longest without a
-    request, so idle connections do not keep clients out.
+    When all places are taken, or all of an address, a new connection takes the place of one of them without a
+    request, so connections that are only held do not keep clients out.
 
     Args:
         limits: what is allowed.
@@ -90,15 +59,25 @@ class Gate:
         self.single_headers = single_headers
         self.stats = HttpStats()
         self._partial = PartialHeaders()
-        self.first_byte = Waiting("first_byte", limits.http_first_byte_s)
-        self.headers = Waiting("headers", limits.http_headers_s)
-        self.unread = Waiting("unread", limits.http_unread_s)
-        self.lingering = Waiting("lingering", _LINGER_S)
-        self.paused = Waiting("paused", PAUSED_LOOK_S)
-        self.idle = Waiting("idle", None)  # uvicorn closes them after its keep-alive time
-        self._waiting = (self.lingering, self.first_byte, self.headers, self.unread, self.idle)
-        self._clients: dict[Connection, str] = {}
-        self._by_client: Counter[str] = Counter()
+        self.lingering = Waiting("lingering", waiting.LINGERING, _LINGER_S)
+        self.first_byte = Waiting("first_byte", waiting.FIRST_BYTE, limits.http_first_byte_s)
+        self.handshake = Waiting("handshake", waiting.HANDSHAKE, None)  # `start_tls` has a limit
+        self.headers = Waiting("headers", waiting.HEADERS, limits.http_headers_s)
+        self.idle = Waiting("idle", waiting.IDLE, None)  # uvicorn closes them after its keep-alive time
+        self.unread = Waiting("unread", waiting.UNREAD, limits.http_unread_s)
+        self.paused = Waiting("paused", waiting.PAUSED, PAUSED_LOOK_S)
+        self._waiting = (
+            self.lingering,
+            self.first_byte,
+            self.handshake,
+            self.headers,
+            self.idle,
+            self.unread,
+            self.paused,
+        )
+        self._lines = tuple(each.line for each in self._waiting)
+        self._clients: dict[Connection, _Address] = {}
+        self._addresses: dict[str, _Address] = {}
         self._trusted = networks(limits.http_trusted_proxies)
 
     @property
@@ -106,16 +85,22 @@ class Gate:
         """Connections that have a place."""
         return len(self._clients)
 
-    def admit(self, connection: Connection, address: str) -> Fault | None:
+    def admit(self, connection: Connection, address: str, now_s: float) -> Fault | None:
         """Gives a new connection a place, or says why there is none. Give it back with `release`."""
-        client = client_of(address)
-        crowded = self._by_client[client] >= self.limits.http_max_connections_per_address
-        if crowded and not self._is_trusted(address):
-            return self._refused(ADDRESS_FULL)
-        if self.open >= self.limits.max_connections and not self._make_room():
+        name = client_of(address)
+        client = self._addresses.get(name)
+        allowed = self.limits.http_max_connections_per_address
+        if client and client.count >= allowed and not self._is_trusted(address):
+            if not self._make_room(client.lines, now_s, allowed, "address_gave_way"):
+                return self._refused(ADDRESS_FULL)
+        elif not self._has_room(now_s):
             return self._refused(ALL_FULL)
+        client = self._addresses.get(name)  # its only connection may have given way
+        if client is None:
+            client = self._addresses[name] = _Address(name)
+        client.count += 1
         self._clients[connection] = client
-        self._by_client[client] += 1
+        connection.lines = client.lines
         return None
 
     def release(self, connection: Connection) -> None:
@@ -123,9 +108,9 @@ class Gate:
         client = self._clients.pop(connection, None)
         if client is None:
             return
-        self._by_client[client] -= 1
-        if not self._by_client[client]:
-            del self._by_client[client]
+        client.count -= 1
+        if not client.count:
+            del self._addresses[client.name]
 
     @property
     def partial_bytes(self) -> int:
@@ -143,23 +128,26 @@ class Gate:
 
     def expire(self, now_s: float) -> None:
         """Tells the connections whose time is over."""
-        for waiting in (*self._waiting, self.paused):
-            for connection in waiting.expired(now_s):
-                connection.expire(waiting.name)
+        for each in self._waiting:
+            for connection in each.expired(now_s):
+                connection.expire(each.name)
 
     def close(self) -> None:
         """Ends all connections."""
         for connection in tuple(self._clients):
             connection.drop()
 
-    def _make_room(self) -> bool:
-        for waiting in self._waiting:
-            connection = waiting.oldest()
-            if connection is not None:
-                self.stats.closed_connections["gave_way"] += 1
-                connection.drop()
-                return True
-        return False
+    def _has_room(self, now_s: float) -> bool:
+        allowed = self.limits.max_connections
+        return self.open < allowed or self._make_room(self._lines, now_s, allowed, "gave_way")
+
+    def _make_room(self, lines: Lines, now_s: float, places: int, reason: str) -> bool:
+        connection = first_to_go(lines, now_s, places)
+        if connection is None:
+            return False
+        self.stats.closed_connections[reason] += 1
+        connection.drop()
+        return True
 
     def _refused(self, fault: Fault) -> Fault:
         self.stats.refused_connections[fault.code] += 1

@@ -15,13 +15,16 @@ class HttpLimits(BaseModel):
         default=16_384,
         ge=1,
         le=1_000_000,
-        description="Open HTTP connections, idle ones included. The limit of open files lowers it.",
+        description="Open HTTP connections, idle ones included. The limit of open files lowers it. "
+        "A new one takes the place of one without a request; with a request under way on each it gets 503.",
     )
     http_max_connections_per_address: int = Field(
         default=1024,
         ge=1,
         le=1_000_000,
-        description="Open HTTP connections of one IPv4 address or one IPv6 /64 network.",
+        description="Open HTTP connections of one IPv4 address or one IPv6 /64 network. "
+        "A new one takes the place of one of these without a request; "
+        "with a request under way on each it gets 429.",
     )
     http_trusted_proxies: str = Field(
         default="",

@@ -19,7 +19,8 @@ from uvicorn.protocols.utils import get_remote_addr
 
 from shared.web import faults
 from shared.web.faults import Fault
-from shared.web.gate import Gate, Waiting
+from shared.web.gate import Gate
+from shared.web.waiting import Lines, Waiting
 
 CONNECTION = "ryz.connection"
 _GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
@@ -50,6 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._raw: asyncio.Transport | None = None  # while TLS is not there yet
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""
+        self.lines: Lines  # set when it is admitted
         self._waits: Waiting | None = None
         self._fault: Fault | None = None
         self._begun = False  # admitted, and TLS is there
@@ -69,7 +71,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admits the connection, or answers why not."""
         peer = get_remote_addr(transport)
-        fault = self._gate.admit(self, peer[0] if peer else "")
+        fault = self._gate.admit(self, peer[0] if peer else "", self.loop.time())
         if fault is not None:
             self._over = True
             if self._tls is None:
@@ -210,7 +212,7 @@ class LimitedProtocol(HttpToolsProtocol):
         raw, context = self._raw, self._tls
         assert raw is not None
         assert context is not None
-        self._wait_for(None)
+        self._wait_for(self._gate.handshake)
         raw.pause_reading()
         self._handshake = self.loop.create_task(self._shake_hands(raw, context))
         # `start_tls` tells its protocol of the transport by `call_soon`, and resumes reading by another one.
@@ -229,12 +231,14 @@ class LimitedProtocol(HttpToolsProtocol):
                 ssl_shutdown_timeout=limit_s,
             )
         except OSError:
-            self._gate.stats.closed_connections["tls_handshake"] += 1
-            self.drop()
+            if not self._over:
+                self._gate.stats.closed_connections["tls_handshake"] += 1
+                self.drop()
             return
-        assert secured is not None
-        if self._over:
-            secured.abort()
+        if secured is None or self._over:  # None: the connection was lost meanwhile
+            if secured is not None:
+                secured.abort()
+            self.drop()
             return
         self._begin(secured)
         if self._early:
@@ -411,7 +415,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._waits.discard(self)
         self._waits = waiting
         if waiting is not None:
-            waiting.add(self, self.loop.time())
+            # nothing asks since when it is idle: there the clock is not read
+            waiting.add(self, 0.0 if waiting is self._gate.idle else self.loop.time())
 
 
 def _hand_over(raw: asyncio.Transport, data: bytes) -> None:

@@ -365,10 +365,12 @@ async def test_connections_of_one_address_are_bounded() -> None:
     async with running_gateway(
         http_max_connections_per_address=3, http_trusted_proxies="127.0.0.9/32"
     ) as gateway:
+        streamed = BODY[:-1].replace(b"demo", b"slow") + b',"stream":true}'
         held = [raw_connection(gateway.port) for _ in range(3)]
         for one in held:
-            await one.__aenter__()
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 3)
+            busy = await one.__aenter__()
+            await busy.send(POST + b"Content-Length: %d\r\n\r\n" % len(streamed) + streamed)
+        await gateway.fleet.wait_requests(3)
         answer = await ask(gateway.port, HEAD + b"\r\n")
         assert (answer.status, answer.error["code"]) == (429, "address_connections")
         assert answer.headers["retry-after"] == "1"

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import httpx
 import pytest
@@ -86,8 +86,10 @@ def test_admin_endpoints_have_limits_names_and_a_key(nats_url: str) -> None:
     assert httpx.get(f"{base}/live", headers={"X-A": "a" * 20_000}).status_code == 431
     assert httpx.get(f"{base}/live", headers={"Host": "rebound.example"}).status_code == 421
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-    held[-1].settimeout(5)
-    assert held[-1].recv(1000).startswith(b"HTTP/1.1 429 ")
+    held[0].settimeout(5)
+    with suppress(ConnectionError):
+        assert held[0].recv(1000) == b""  # it gave way
+    assert httpx.get(f"{base}/live").status_code == 200
     for sock in held:
         sock.close()
     process.terminate()

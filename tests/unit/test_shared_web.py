@@ -11,12 +11,14 @@ from shared.web.gate import Gate, client_of
 from shared.web.hosts import HostRule, host_rule
 from shared.web.limits import HttpLimits
 from shared.web.open_files import RESERVED, raise_limit
+from shared.web.waiting import Lines, new_lines
 
 
 class Held:
     """A connection of a test."""
 
     def __init__(self) -> None:
+        self.lines: Lines = new_lines()
         self.told: list[str] = []
 
     def expire(self, waited_for: str) -> None:
@@ -44,14 +46,14 @@ def test_an_address_has_its_share_and_proxies_have_none() -> None:
     limits = HttpLimits(http_max_connections_per_address=2, http_trusted_proxies="10.1.0.0/16, 2001:db8::7")
     gate = Gate(limits)
     held = [Held() for _ in range(3)]
-    results = [gate.admit(one, f"2001:db8:0:9::{place}") for place, one in enumerate(held)]
+    results = [gate.admit(one, f"2001:db8:0:9::{place}", 10.0) for place, one in enumerate(held)]
     assert [fault.code if fault else "" for fault in results] == ["", "", "address_connections"]
-    assert all(gate.admit(Held(), "10.1.2.3") is None for _ in range(9))
-    assert all(gate.admit(Held(), "::ffff:10.1.2.3") is None for _ in range(9))
-    assert all(gate.admit(Held(), "2001:db8::7") is None for _ in range(9))
+    assert all(gate.admit(Held(), "10.1.2.3", 10.0) is None for _ in range(9))
+    assert all(gate.admit(Held(), "::ffff:10.1.2.3", 10.0) is None for _ in range(9))
+    assert all(gate.admit(Held(), "2001:db8::7", 10.0) is None for _ in range(9))
     gate.release(held[0])
     gate.release(held[0])
-    assert gate.admit(held[2], "2001:db8:0:9::3") is None
+    assert gate.admit(held[2], "2001:db8:0:9::3", 10.0) is None
     assert gate.open == 2 + 27
 
 
@@ -59,15 +61,15 @@ def test_who_has_waited_longest_without_a_request_gives_way() -> None:
     gate = Gate(HttpLimits(max_connections=3))
     silent, idle, busy = Held(), Held(), Held()
     for one in (idle, silent, busy):
-        assert gate.admit(one, "10.0.0.1") is None
+        assert gate.admit(one, "10.0.0.1", 10.0) is None
     gate.idle.add(idle, 0.0)
     gate.first_byte.add(silent, 5.0)
-    assert gate.admit(Held(), "10.0.0.2") is None
+    assert gate.admit(Held(), "10.0.0.2", 10.0) is None
     assert (silent.told, idle.told, busy.told) == (["drop"], [], [])
     gate.release(silent)
     gate.first_byte.discard(silent)
     gate.idle.discard(idle)
-    fault = gate.admit(Held(), "10.0.0.2")
+    fault = gate.admit(Held(), "10.0.0.2", 10.0)
     assert fault is not None
     assert fault.code == "connections"
     assert gate.stats.refused_connections == {"connections": 1}
