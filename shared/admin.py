@@ -5,7 +5,9 @@ Signals stay with `lifecycle.py`; the server here never installs handlers of its
 
 import asyncio
 import contextlib
+import errno
 import functools
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -21,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from shared.errors import Unavailable
+from shared.tcp_table import listens_here
 from shared.web.gate import Gate
 from shared.web.hosts import HostRule
 from shared.web.keys import BearerKey
@@ -76,7 +79,9 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def http_server(app: ASGIApp, host: str, port: int, gate: Gate, **options: Any) -> AsyncIterator[int]:
+async def http_server(
+    app: ASGIApp, host: str, port: int, gate: Gate, *, held: bool = False, **options: Any
+) -> AsyncIterator[int]:
     """Serves `app` inside the block and yields the port; 0 takes a free one.
 
     Args:
@@ -84,14 +89,14 @@ async def http_server(app: ASGIApp, host: str, port: int, gate: Gate, **options:
         host: an address to listen on.
         port: its port.
         gate: the limits of connections and headers.
+        held: another socket of this user is bound to the port and leaves the listening to us.
         options: go to uvicorn.
 
     Raises:
         Unavailable: the address cannot be had.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        sock = _listen(host, port, held=held)
     except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {error}", reason="address_in_use") from error
     close_dead_peers(sock, gate.limits.http_dead_peer_s)
@@ -116,6 +121,14 @@ async def http_server(app: ASGIApp, host: str, port: int, gate: Gate, **options:
         await task
         gate.close()
         sock.close()
+
+
+def _listen(host: str, port: int, *, held: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # with SO_REUSEPORT the kernel would let a second server of this user have half of the connections
+    if held and port and listens_here(host, port):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=held)
 
 
 def close_dead_peers(sock: socket.socket, after_s: int) -> None:

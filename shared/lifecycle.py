@@ -146,7 +146,9 @@ class Service:
         key = BearerKey(self.settings.metrics_key)
         app = admin_app(lambda: self.is_ready, self.readiness, self.registry, key, hosts)
         gate = Gate(ADMIN_LIMITS)
-        port = await stack.enter_async_context(http_server(app, host, self.settings.admin_port, gate))
+        port = await stack.enter_async_context(
+            http_server(app, host, self.settings.admin_port, gate, held=self.settings.ports_held)
+        )
         self._admin_url = f"http://{host}:{port}"
         log.info("admin endpoints", host=host, port=port)
         return port

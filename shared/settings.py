@@ -117,6 +117,11 @@ class CommonSettings(BusSettings):
     log_format: Literal["json", "console"] = Field(default="json", description="How log lines look.")
     admin_host: str = Field(default="127.0.0.1", description="Where /live, /ready and /metrics are served.")
     admin_port: int = Field(default=0, ge=0, le=65535, description="Their port; 0 takes a free one.")
+    ports_held: bool = Field(
+        default=False,
+        description="`ryz up` sets it for its services: a socket of this user holds their HTTP ports, the "
+        "gateway's too, also while no process listens there. Linux only.",
+    )
     metrics_key: SecretStr = Field(
         default=SecretStr(""),
         description="/metrics asks for it as `Authorization: Bearer <key>`, and /ready gives no details "

@@ -7,12 +7,13 @@ looks up the user of the process that answers. The table has the sockets of this
 import asyncio
 import ipaddress
 import os
+import socket
 import sys
 from pathlib import Path
 
 _TABLES = ("tcp", "tcp6")
 _FOLDER = Path("/proc/self/net")
-_ESTABLISHED = b"01"
+_ESTABLISHED, _LISTENS = b"01", b"0A"
 _READS = 3  # a socket that closes while the table is read may hide the next one
 
 Place = tuple[str, int]  # address and port
@@ -70,6 +71,31 @@ def accepted_by(local: Place, remote: Place) -> int | None:
                     # a socket that was not accepted, or was closed, is shown as root's without an inode
                     return user if inode and fields[3] == _ESTABLISHED else None
     return None
+
+
+def listens_here(host: str, port: int) -> bool:
+    """Whether a process of this user listens at that address and port, or at this port of all addresses.
+
+    Raises:
+        OSError: the tables cannot be read, or the host has no address.
+    """
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    address = socket.getaddrinfo(host, port, kind, socket.SOCK_STREAM)[0][4][0]
+    everywhere = ipaddress.ip_address(str(address)).is_unspecified
+    for table in _TABLES:
+        wide = table == "tcp6"
+        places = {_spelled((one, port), wide=wide) for one in (str(address), "::" if wide else "0.0.0.0")}
+        path = _FOLDER / table
+        if wide and not path.exists():
+            continue
+        for line in path.read_bytes().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] != _LISTENS or int(fields[7]) != os.geteuid():
+                continue
+            place = fields[1].decode()
+            if place in places or (everywhere and int(place.rpartition(":")[2], 16) == port):
+                return True
+    return False
 
 
 def _spelled(place: Place, *, wide: bool) -> str:

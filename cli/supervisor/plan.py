@@ -3,6 +3,7 @@
 Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
 """
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Plan:
 
     nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
     files: what has to be there before the start; not for other users' eyes. run_dir: for `sockets`, likewise.
+    http_places: where services listen for HTTP; the supervisor holds these ports, see `held_ports`.
     """
 
     specs: list[ServiceSpec]
@@ -54,6 +56,7 @@ class Plan:
     files: Mapping[Path, str] = field(default_factory=dict)
     run_dir: Path | None = None
     sockets: Sequence[Path] = ()
+    http_places: list[tuple[str, int]] = field(default_factory=list)
 
 
 def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
@@ -68,7 +71,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
     nats_urls = {user: f"nats://{user}:{word}@127.0.0.1:{nats_port}" for user, word in passwords.items()}
     stores = plan_stores(options, environ, total_bytes())
     specs, files = list[ServiceSpec](), dict[Path, str]()
-    common = {"RYZ_LOG_LEVEL": options.log_level}
+    common = {"RYZ_LOG_LEVEL": options.log_level, "RYZ_PORTS_HELD": "true"}
     if not options.nats_url:
         config = options.state_dir / "nats.conf"
         files[config] = nats_conf.render(bus_users(options.state_dir).hashes())
@@ -99,7 +102,8 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         )
     scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
     url = f"{scheme}://{_reachable(options.host)}:{http_port}"
-    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
+    probe_key = secrets.token_hex(16)
+    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
     if options.open_to_network:
         api["RYZ_OPEN_TO_NETWORK"] = "true"
     model = options.model_name
@@ -107,7 +111,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         _service(
             "gateway",
             shared_by("gateway") | api,
-            probes.gateway(url, model, environ.get("RYZ_API_KEYS", "")),
+            probes.gateway(url, model, probe_key),
             drain,
         )
     )
@@ -121,6 +125,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
         files=files,
         run_dir=stores.run_dir,
         sockets=[store.socket for store in stores.own],
+        http_places=[(options.host, http_port), *(("127.0.0.1", port) for port in free[: len(names)])],
     )
 
 

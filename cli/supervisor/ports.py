@@ -1,7 +1,8 @@
 """Free TCP ports, and a clear word when the wanted one is taken."""
 
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from cli.console import fail
 
@@ -33,6 +34,40 @@ def require_free(host: str, port: int, option: str) -> None:
                 f"Port {port} on {host} is taken{_owner(port)} ({error.strerror}). Choose another with "
                 f"`{option} {port + 1}`, or let one be found with `{option} 0`."
             )
+
+
+@contextmanager
+def held_ports(places: Iterable[tuple[str, int]]) -> Iterator[None]:
+    """Keeps ports for this user's services inside the block, also while one of them is down.
+
+    Each has a socket that is bound and never listens: clients of a service that is down are refused at once,
+    and the kernel lets nobody bind the port but this user with SO_REUSEPORT. Fails when one is taken.
+    """
+    with ExitStack() as stack:
+        for host, port in places:
+            stack.enter_context(_hold(host, port))
+        yield
+
+
+def _hold(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:  # as the servers bind it
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            held.bind((host, port))
+        except OSError:
+            # connections that ended a moment ago may be all that has the port
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((host, port))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        # only now: bound with it, a second supervisor of this user would get the same port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
+        held.close()
+        fail(f"Port {port} on {host} was taken in this moment{_owner(port)} ({error.strerror}). Try again.")
+    return held
 
 
 def _owner(port: int) -> str:

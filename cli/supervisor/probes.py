@@ -23,13 +23,13 @@ class Probes:
         """Ready when the service's admin endpoint says so."""
         return lambda: self._is_ok(f"http://127.0.0.1:{port}/ready")
 
-    def gateway(self, url: str, model: str, api_keys: str) -> Probe:
+    def gateway(self, url: str, model: str, key: str) -> Probe:
         """Ready when the gateway says so and lists the model: then the whole path is there.
 
-        api_keys: the gateway's own setting; the list is behind a key when there is one.
+        key: the gateway's `RYZ_PROBE_KEY`, good for this list only. Never a caller's key: something else may
+        listen at the address while the gateway is down.
         """
-        key = api_keys.partition(",")[0].strip().rpartition(":")[0]
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"}
 
         async def probe() -> bool:
             return await self._is_ok(f"{url}/ready") and await self._lists(f"{url}/v1/models", model, headers)

@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
 from cli.supervisor.options import UpOptions
 from cli.supervisor.plan import make_plan
+from cli.supervisor.ports import held_ports
 from cli.supervisor.private import make_private_dir, open_log, remove_dir, write_private
 from cli.supervisor.probes import Probes
 from cli.supervisor.stack import Stack
@@ -47,9 +49,10 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
     place.put_logs_aside()
-    probes, files, made = Probes(), list[Path](), dict[Path, list[Path]]()
+    probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
     try:
         plan = make_plan(options, probes, os.environ)
+        ports.enter_context(held_ports(plan.http_places))
         own_pid = os.getpid()
         state = StackState(
             pid=own_pid,
@@ -83,6 +86,7 @@ async def _run(options: UpOptions, place: StateDir) -> None:
         finally:
             await stack.close()
     finally:
+        ports.close()
         await probes.close()
         for file in files:
             file.unlink(missing_ok=True)

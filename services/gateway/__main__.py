@@ -132,6 +132,7 @@ async def start(
             settings.http_host,
             settings.http_port,
             gateway_gate(settings, service.registry),
+            held=settings.ports_held,
             ssl_certfile=settings.http_cert or None,
             ssl_keyfile=settings.http_key or None,
             timeout_keep_alive=settings.keep_alive_s,

@@ -30,6 +30,11 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):
     api_keys: SecretStr = Field(
         default=SecretStr(""), description="`key:tenant,key:tenant`; empty: open to everybody, as `default`."
     )
+    probe_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="`GET /v1/models` takes it in place of an API key, and nothing else does. `ryz up` makes "
+        "one for its own questions.",
+    )
     open_to_network: bool = Field(
         default=False,
         description="Serve without API keys although other machines reach `RYZ_HTTP_HOST`.",

@@ -90,3 +90,31 @@ async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
             assert process.returncode == 2
             assert named in log.decode()
             assert hidden not in log.decode()
+
+
+async def test_the_supervisors_key_lists_models_and_does_nothing_else(nats_url: str) -> None:
+    port = free_port()
+    settings = {
+        "nats_url": nats_url,
+        "http_port": str(port),
+        "api_keys": "key-of-ada:ada",
+        "probe_key": "probe-9931",
+    }
+    async with (
+        gateway_process(**settings),
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers={"authorization": "Bearer probe-9931"}
+        ) as http,
+    ):
+        await ready(http)
+        answer = await http.get("/v1/models")
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_responders"), (
+            "it was asked for"
+        )
+        for method, path in (
+            ("GET", "/v1/models/demo"),
+            ("GET", "/v1/sessions"),
+            ("POST", "/v1/completions"),
+        ):
+            assert (await http.request(method, path, json=CHAT)).status_code == 401, path
+        assert (await http.get("/v1/models", headers={"authorization": "Bearer x"})).status_code == 401

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> Non
     )
 
 
+async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_path: Path) -> None:
+    class Recorded(Probes):
+        def gateway(self, url: str, model: str, key: str) -> Callable[[], Awaitable[bool]]:
+            keys.append(key)
+            return super().gateway(url, model, key)
+
+    keys: list[str] = []
+    probes = Recorded()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
+    await probes.close()
+    services = [spec.env for spec in plan.specs if spec.name not in SERVERS]
+    assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
+    ports = {int(env.get("RYZ_HTTP_PORT") or env["RYZ_ADMIN_PORT"]) for env in services}
+    assert {port for _, port in plan.http_places} == ports
+    assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
+    assert len(keys[0]) >= 32
+
+
 async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
     probes = Probes()
     plan = make_plan(options(tmp_path), probes, {"RYZ_THREADS": "7"})
@@ -199,7 +218,7 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
 
 async def test_probes_wait_for_the_model(tmp_path: Path) -> None:
     probes = Probes(timeout_s=1.0)
-    probe = probes.gateway("http://127.0.0.1:9", "demo", "a-long-key:tenant")
+    probe = probes.gateway("http://127.0.0.1:9", "demo", "a-key")
     assert not await probe()
     await probes.close()
 
