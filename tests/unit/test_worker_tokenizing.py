@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from services.worker.adapters.chat_template import ChatTemplate
 from services.worker.adapters.model_dir import Model
 from services.worker.adapters.null_model import ByteTokenizer, null_model
 from services.worker.domain.request import Detokenizer
-from services.worker.leader.tokenizing import INLINE_CHARS, INLINE_RESUMED, PER_TENANT, THREADS
+from services.worker.leader.tokenizing import INLINE_CHARS, INLINE_RESUMED, PER_TENANT, THREADS, Tokenizing
+from services.worker.metrics import Metrics
 from shared import subjects
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode, pack_tokens
@@ -140,7 +142,7 @@ async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
     async with Kit(MemoryBus(), model=model, tokenize_timeout_s=2.0) as kit:
         began = time.monotonic()
         for number in range(3):
-            await kit.ask(chat(f"slow{number}", "slow"))
+            await kit.ask(chat(f"slow{number}", "slow", tenant="slow"))
         assert isinstance((await kit.run(chat("quick")))[-1], Done)
         assert time.monotonic() - began < 2.0  # the slow ones have not ended yet
         for number in range(3):
@@ -155,9 +157,14 @@ class Watched(ByteTokenizer):
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
+        self.encoded: set[str] = set()
         self.go = threading.Semaphore(0)
         self.holds = False
         self.held = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.encoded.add(threading.current_thread().name)
+        return super().encode(text, add_special_tokens=add_special_tokens)
 
     def detokenizer(self) -> Detokenizer:
         name = threading.current_thread().name
@@ -227,3 +234,80 @@ def test_a_resume_point_has_no_more_entries_than_a_request_has_choices() -> None
     point = ResumePoint(token_ids=[b""] * (MAX_CHOICES + 1), next_seq=0)
     with pytest.raises(InvalidRequest, match="length <= 16"):
         decode(encode(point), ResumePoint)
+
+
+class Clocked(ByteTokenizer):
+    """A clock that goes on by what a text takes: as many milliseconds as it has characters."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.now += len(text) / 1000
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_threads_for_the_second() -> None:
+    tokenizer = Clocked()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    metrics = Metrics(CollectorRegistry())
+    tokenizing = Tokenizing(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
+
+    def at_once(tenant: str, chars: int) -> bool:
+        return tokenizing.at_once(chat("r", tenant=tenant, prompt="x" * chars), None) is not None
+
+    try:
+        assert [at_once("many", 20) for _ in range(4)] == [True, True, True, False]
+        assert at_once("few", 20)
+        assert not at_once("many", 1)
+        assert len(await tokenizing.in_thread(chat("r", tenant="many", prompt="xx"), None)) == 2
+        tokenizer.now += 1.0
+        assert at_once("many", 20)
+    finally:
+        tokenizing.close()
+
+
+async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_however_many_come() -> None:
+    class Quick(Clocked):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            self.now += 0.0002
+            return ByteTokenizer.encode(self, text, add_special_tokens=add_special_tokens)
+
+    tokenizer = Quick()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    tokenizing = Tokenizing(model, Metrics(CollectorRegistry()), lambda: 2048, clock=lambda: tokenizer.now)
+    try:
+        for _ in range(1000):
+            assert tokenizing.at_once(chat("r", prompt="xx"), None) is not None
+    finally:
+        tokenizing.close()
+
+
+async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.worker.leader.tokenizing.INLINE_S", 0.0)
+    tokenizer = Watched()
+    model = replace(null_model("demo", 2048), tokenizer=tokenizer)
+    async with Kit(MemoryBus(), model=model) as kit:
+        assert isinstance((await kit.run(chat("r")))[-1], Done)
+        assert isinstance((await kit.run(chat("p", prompt="hello")))[-1], Done)
+        (thread,) = tokenizer.encoded
+        assert thread.startswith("tokenize")
+
+
+@pytest.mark.parametrize(
+    ("fields", "short"),
+    [
+        ({"prompt": "x" * INLINE_CHARS}, True),
+        ({"prompt": "x" * (INLINE_CHARS + 1)}, False),
+        ({"prompt": "中" * (INLINE_CHARS // 2)}, True),
+        ({"prompt": "中" * (INLINE_CHARS // 2 + 1)}, False),
+        ({"messages": [{"role": "user", "content": "é" * INLINE_CHARS}]}, False),
+        ({"messages": [{"role": "user", "content": "", "name": "x" * (INLINE_CHARS + 1)}]}, False),
+    ],
+)
+def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str, Any], short: bool) -> None:
+    tokenizing = Tokenizing(null_model("demo", 2048), Metrics(CollectorRegistry()), lambda: 2048)
+    assert tokenizing.is_short(chat("r", **fields)) is short
+    tokenizing.close()

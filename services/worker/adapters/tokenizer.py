@@ -13,7 +13,7 @@ from services.worker.adapters.token_bound import least_tokens
 from services.worker.domain.request import Detokenizer
 from shared.errors import InvalidRequest
 
-LONG_CHARS = 4096  # up to here the threads of a batch call cost more than they are worth
+LONG_CHARS = 256  # up to here the threads of a batch call cost as much as they are worth
 
 
 class Tokenizer(Protocol):
@@ -76,7 +76,7 @@ class FileTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
         if len(text) > LONG_CHARS:
-            # `encode` holds the interpreter's lock all the time: seconds without a heartbeat for a long text
+            # `encode` holds the interpreter's lock all the time, from whatever thread it is called
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         else:
             encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)

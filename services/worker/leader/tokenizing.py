@@ -1,11 +1,14 @@
 """Prompts to tokens, within limits of time and length, so that no text and no template holds the leader up.
 
 Short texts are tokenized at once; long ones, and those that keep the template busy, in one of a few threads,
-beside which the event loop goes on. Tenants go by turns there, and none has all threads.
+beside which the event loop goes on. Tenants go by turns there, and none has all threads. The length of a text
+does not tell how long it takes: a tenant whose short ones took long has all in threads for the rest of the
+second.
 """
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -26,11 +29,13 @@ from shared.tenant_places import TenantPlaces
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-INLINE_CHARS = 4096  # longer texts are tokenized in a thread
+INLINE_CHARS = 2048  # longer texts are tokenized in a thread; a text that is not ASCII counts twice
 INLINE_MESSAGES = 64
-INLINE_TEMPLATE_S = 0.05  # far more than any template takes for that
+INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
 THREADS = 3
 PER_TENANT = 2  # one thread fewer: another tenant's prompt never waits for those of one alone
+INLINE_S = 0.05  # a tenant's, in a second: beyond it all of its prompts are tokenized in threads
+DEAR_S = 0.00025  # what takes less is not counted: a thread for it would cost the event loop as much
 INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
 _PROMPT = "the prompt was not tokenized"
@@ -40,10 +45,16 @@ class Tokenizing:
     """Makes the tokens of prompts.
 
     timeout_s: for one prompt, in a thread. context_length: of the engine that runs now, in tokens.
+    clock: in seconds.
     """
 
     def __init__(
-        self, model: Model, metrics: Metrics, context_length: Callable[[], int], timeout_s: float = 10.0
+        self,
+        model: Model,
+        metrics: Metrics,
+        context_length: Callable[[], int],
+        timeout_s: float = 10.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._metrics = metrics
@@ -52,6 +63,9 @@ class Tokenizing:
         self._spelled = SpelledTokens(model.tokenizer, model.template) if model.template else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
+        self._clock = clock
+        self._second_ends = 0.0
+        self._spent: dict[str, float] = {}  # seconds of each tenant's dear prompts, in this second
         self._running: set[asyncio.Future[Any]] = set()
 
     def close(self) -> None:
@@ -67,15 +81,33 @@ class Tokenizing:
         messages = request.messages or ()
         if len(messages) > INLINE_MESSAGES:
             return False
-        return len(request.prompt or "") + sum(len(m.content) for m in messages) <= INLINE_CHARS
+        prompt = request.prompt or ""
+        chars = len(prompt) if prompt.isascii() else 2 * len(prompt)
+        for message in messages:
+            text = message.content
+            chars += len(message.name) + (len(text) if text.isascii() else 2 * len(text))
+        return chars <= INLINE_CHARS
 
     def at_once(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
-        """The tokens of a short prompt; None: its template takes so long that it needs a thread."""
+        """The tokens of a short prompt; None: it needs a thread, because its template takes so long, or
+        because the tenant's prompts have taken so long in this second.
+        """
+        began = self._clock()
+        if began >= self._second_ends:
+            self._second_ends = began + 1.0
+            self._spent.clear()
+        spent = self._spent.get(request.tenant, 0.0)
+        if spent >= INLINE_S:
+            return None
         try:
             return self._tokens(request, turn, INLINE_TEMPLATE_S)
         except TemplateOverran:
             log.warning("the chat template is slow", request_id=request.request_id)
             return None
+        finally:
+            took = self._clock() - began
+            if took >= DEAR_S:
+                self._spent[request.tenant] = spent + took
 
     async def in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
         """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
