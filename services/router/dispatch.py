@@ -10,7 +10,7 @@ import time
 import structlog
 
 from services.router.account import Account
-from services.router.domain.choice import choose
+from services.router.domain.choice import at_a_full_group, choose
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
 from services.router.domain.policy import RETRY_STARTING_S
 from services.router.incoming import Incoming, Sender
@@ -106,7 +106,14 @@ class Dispatcher:
         avoid = duplicates.group_of(tenant, request_id, attempt - 1, now) if attempt else None
         view = self._fleet.view(facts.model, now, avoid or "", facts.weights)
         pinned = self._memory.pins.group_of(tenant, incoming.session_id)
-        return view, choose(facts, view, now, policy=self._policy, pinned=pinned)
+        decision = choose(facts, view, now, policy=self._policy, pinned=pinned)
+        if (
+            isinstance(decision, Refusal)
+            and decision.code == "overloaded"
+            and self._memory.contests.allows(tenant, facts.places, now)
+        ):
+            decision = at_a_full_group(facts, view, "contested_full", pinned)
+        return view, decision
 
     async def _send(
         self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
@@ -154,6 +161,7 @@ class Dispatcher:
         )
         memory.sessions.sent(facts, incoming.asker, chosen.group, now)
         memory.balance.add(chosen.group, now)
+        memory.contests.served(incoming.asker.tenant)
         return True
 
     def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:

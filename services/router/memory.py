@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.router.domain.balance import DecayingCounts
+from services.router.domain.contests import Contests
 from services.router.domain.duplicates import Duplicates
 from services.router.domain.expiring import ExpiringMap
 from services.router.domain.pins import Pins
@@ -34,6 +35,7 @@ class Memory:
         self.sessions = Sessions(ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max)
         self.pins = Pins(settings.router_pins_max)
         self.balance = DecayingCounts(settings.router_balance_half_life_s)
+        self.contests = Contests(settings.router_contested_places_s)
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

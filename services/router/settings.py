@@ -157,6 +157,13 @@ class Settings(CommonSettings):
     router_outside_max_priority: int = Field(
         default=0, ge=-10, le=10, description="A request of a bus user outside has at most that priority."
     )
+    router_contested_places_s: float = Field(
+        default=50.0,
+        ge=0,
+        le=1e6,
+        description="When all groups are full and there are several tenants, requests of each for so many "
+        "places a second go to a group all the same: its leader knows which tenant is to give way. 0: none.",
+    )
     router_breaker_failures: int = Field(
         default=3,
         ge=1,

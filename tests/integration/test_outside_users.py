@@ -493,3 +493,18 @@ async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) 
         await asyncio.sleep(1.1)  # the window of the flood is over
         assert isinstance(await both.b.run(both.b.ask("mine")), Done)
         assert set(both.router.readiness()["checks"]) == {"broker"}
+
+
+async def test_a_tenant_that_holds_all_places_gives_some_to_another(both: World) -> None:
+    """The router sees full groups alone; the leader knows whose they are, and is asked."""
+    sampling = {"n": 16, "max_tokens": 300, "ignore_eos": True}
+    for number in range(9):  # 64 places run and 64 wait
+        await both.a.send(both.a.ask(f"r{number}", sampling=sampling))
+        await until(lambda number=number: bool(both.a.of(f"r{number}")))  # type: ignore[misc]
+    await asyncio.sleep(0.2)  # heartbeats
+    for number in range(3):
+        end = await both.b.run(both.b.ask(f"mine{number}", sampling={"max_tokens": 2}))
+        assert isinstance(end, Done), end
+    failed = [end for n in range(8) if isinstance(end := await both.a.end_of(f"r{n}"), Failed)]
+    assert 1 <= len(failed) <= 2
+    assert {end.data["reason"] for end in failed} == {"shed"}

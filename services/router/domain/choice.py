@@ -3,6 +3,8 @@
 A resumed request was accepted once and its caller waits in mid-stream: it goes where it starts soonest, and a
 full group is no reason to refuse it. A request of higher priority is not turned away by an estimate, either:
 the group that has the least to do gets it, and its leader decides what has to make room.
+The same goes for some requests of equal priority when there are several tenants (`contests.py`): the router
+cannot tell which of them holds the places.
 """
 
 from msgspec.structs import replace
@@ -38,9 +40,17 @@ def choose(
     decision = choose_pinned(pinned, _RESUMED if request.resumed else policy, request, fleet, now)
     if not urgent or not isinstance(decision, Refusal) or decision.code != "overloaded":
         return decision
+    return at_a_full_group(request, fleet, "urgent_full", pinned)
+
+
+def at_a_full_group(request: RequestFacts, fleet: FleetView, reason: str, pinned: str = "") -> Assignment:
+    """The group whose leader is to decide what has to make room: the one it is bound to, or the least loaded.
+
+    Raises:
+        ValueError: no group is ready.
+    """
     bound = fleet.find(pinned) if pinned else None
-    group = bound or _least(request.routing_key, fleet)
-    return Assignment(group.name, "urgent_full")
+    return Assignment((bound or _least(request.routing_key, fleet)).name, reason)
 
 
 def _least(key: str, fleet: FleetView) -> GroupView:

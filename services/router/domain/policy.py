@@ -16,6 +16,7 @@
 | `pinned`, `pin_away` | every policy | the session is pinned here; or the group it is pinned to is away |
 | `resumed` | every policy | it was on a group that was lost or drains; here it starts soonest |
 | `urgent_full` | every policy | all are full, but its priority is for the leader to weigh, or it is resumed |
+| `contested_full` | every policy | all are full, perhaps with another tenant's requests: the leader knows |
 | `duplicate` | every policy | an earlier copy of the request went here |
 
 A policy never sees a group that is lost, tripped or draining (`FleetView.ready` leaves them out), and never
