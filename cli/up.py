@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console import fail, make_writable
+from cli.console import fail
 from cli.supervisor.options import UpOptions, find_model
 from cli.supervisor.state import DEFAULT_DIR
 
@@ -164,6 +164,7 @@ def up(  # noqa: PLR0917 (each is an option)
     from cli.supervisor.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.supervisor.private import OWN_UMASK  # noqa: PLC0415
     from cli.supervisor.reach import refuse_open_network, require_reachable  # noqa: PLC0415
+    from cli.supervisor.redis_dir import make_redis_dir  # noqa: PLC0415
     from cli.supervisor.state import StateDir  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # what this command and its services write is for this user only
@@ -173,8 +174,6 @@ def up(  # noqa: PLR0917 (each is an option)
     if quantize == Quantize.int8 and kernels == Kernels.plain:
         fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
     directory = find_model(model, engine, tensor_parallel)
-    if redis_dir is not None:
-        make_writable(redis_dir, "--redis-dir")
     options = UpOptions(
         state_dir=state_dir,
         model=directory,
@@ -191,7 +190,7 @@ def up(  # noqa: PLR0917 (each is an option)
         redis_url=redis_url,
         nats_port=nats_port,
         redis_port=redis_port,
-        redis_dir=redis_dir.resolve() if redis_dir else None,
+        redis_dir=make_redis_dir(redis_dir) if redis_dir else None,
         log_level=log_level.value,
         start_timeout_s=start_timeout,
         redis_memory_share=redis_memory_share,

@@ -11,6 +11,7 @@ import pytest
 from cli.console import CommandError
 from cli.supervisor import ownership
 from cli.supervisor.private import MARKER, open_log, remove_dir
+from cli.supervisor.redis_dir import make_redis_dir
 from cli.supervisor.state import StateDir
 from shared.local_stack import ForeignFileError, read_own
 
@@ -169,3 +170,59 @@ def test_the_owner_of_a_sticky_directory_may_replace_what_is_in_it(tmp_path: Pat
     os.chown(folder, THEIRS, THEIRS)
     with pytest.raises(CommandError, match=r"another user owns .*open, and may replace"):
         StateDir(folder / "b").make()
+
+
+def test_a_directory_for_sessions_is_made_and_used_again(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("kept")
+    kept = make_redis_dir(tmp_path / "link")
+    assert kept == tmp_path / "kept"
+    assert kept.stat().st_mode & 0o777 == 0o700
+    (kept / "appendonlydir").mkdir(mode=0o700)
+    (kept / "appendonlydir" / "appendonly.aof.1.incr.aof").touch(mode=0o600)
+    (kept / "dump.rdb").touch(mode=0o644)
+    kept.chmod(0o755)
+    assert make_redis_dir(kept) == kept
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("whose", "told"),
+    [
+        ("itself", "it belongs to another user"),
+        ("a link to it", "is a link that another user made"),
+        ("its parent's group", r"the group 48213 may replace what is in .*`chmod g-w"),
+        ("open to all", r"every user may write to it .*`chmod go-w"),
+        ("a folder in it", "appendonlydir belongs to another user"),
+        ("a log in it", r"incr\.aof belongs to another user"),
+        ("a log that all may write", r"every user may write to .*incr\.aof"),
+        ("a log that is a link", r"incr\.aof is a link"),
+        ("a log with a second name", r"incr\.aof is a link"),
+        ("an older kind", r"dump\.rdb belongs to another user"),
+    ],
+)
+def test_sessions_are_not_read_from_what_others_made(tmp_path: Path, whose: str, told: str) -> None:
+    parent, kept, other = tmp_path / "parent", tmp_path / "parent" / "kept", tmp_path / "other"
+    folder, given = kept / "appendonlydir", kept
+    folder.mkdir(parents=True)
+    log, dump = folder / "appendonly.aof.1.incr.aof", kept / "dump.rdb"
+    for path in (log, dump, other):
+        path.touch()
+        path.chmod(0o600)
+    if whose == "a link to it":
+        given = tmp_path / "link"
+        foreign_link(given, kept)
+    elif whose == "its parent's group":
+        os.chown(parent, 0, THEIRS)
+        parent.chmod(0o770)
+    elif whose == "open to all":
+        kept.chmod(0o1777)
+    elif whose == "a log that all may write":
+        log.chmod(0o666)
+    elif whose.startswith("a log ") and whose != "a log in it":
+        log.unlink()
+        log.symlink_to(other) if whose.endswith("link") else log.hardlink_to(other)
+    else:
+        owned = {"itself": kept, "a folder in it": folder, "a log in it": log, "an older kind": dump}[whose]
+        os.chown(owned, THEIRS, THEIRS)
+    with pytest.raises(CommandError, match=rf"{told}.*--redis-dir"):
+        make_redis_dir(given)
