@@ -154,6 +154,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
             commit_timeout_s=settings.session_commit_timeout_s,
             cache_bytes=settings.session_cache_bytes,
             max_pending=settings.session_max_pending,
+            pending_bytes=settings.session_pending_bytes,
             copy_s=settings.session_copy_s,
         ),
         turns=TurnLimits(max_waiting=settings.session_max_turns, wait_s=settings.session_turn_wait_s),

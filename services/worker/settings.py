@@ -313,7 +313,10 @@ class Settings(CommonSettings, RedisTlsSettings):
         default=120.0, gt=0, le=3600, description="How long a turn waits for another one of its session."
     )
     session_cache_bytes: int = Field(
-        default=64 * 2**20, ge=2**16, le=2**40, description="Records kept in the leader."
+        default=64 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Records kept in the leader; above it the oldest of the tenant that has most go.",
     )
     session_copy_s: float = Field(
         default=21_600.0,
@@ -326,7 +329,14 @@ class Settings(CommonSettings, RedisTlsSettings):
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Records that may wait to be stored; the oldest go first.",
+        description="Records that may wait to be stored; above it the oldest of the tenant that has most go.",
+    )
+    session_pending_bytes: int = Field(
+        default=64 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Bytes of records that may wait to be stored; above it the oldest of the tenant that has "
+        "most go.",
     )
 
     @field_validator("max_running_per_tenant", mode="before")

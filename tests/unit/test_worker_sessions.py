@@ -8,15 +8,27 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
+from services.worker.domain.session_cache import record_bytes
 from services.worker.leader import description
-from services.worker.leader.sessions import SessionLimits, Sessions, record_bytes
+from services.worker.leader.sessions import SessionLimits, Sessions
 from services.worker.metrics import Metrics
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
-from shared.errors import Internal, Unavailable
-from shared.messages import Accepted, Cancel, ChatMessage, Done, Failed, SessionCommit, SessionRecord
+from shared.errors import Internal, InvalidRequest, RequestTooLarge, Unavailable
+from shared.messages import (
+    Accepted,
+    Cancel,
+    ChatMessage,
+    Done,
+    Failed,
+    SessionCommit,
+    SessionCommitted,
+    SessionRecord,
+)
+from shared.messages.sessions import MAX_MARKS, TurnMark
 from tests.worker_kit import DictStore, Kit, chat, text_of, tokens_of
 
 
@@ -214,9 +226,9 @@ async def test_the_end_of_a_call_with_a_key_waits_for_its_record_though_its_call
         assert done.session.stored == "stored"
 
 
-def record(session_id: str, version: int = 1, text: str = "x") -> SessionRecord:
+def record(session_id: str, version: int = 1, text: str = "x", tenant: str = "t") -> SessionRecord:
     said = [ChatMessage(role="user", content=text)]
-    return SessionRecord(session_id=session_id, tenant="t", model="m", version=version, messages=said)
+    return SessionRecord(session_id=session_id, tenant=tenant, model="m", version=version, messages=said)
 
 
 async def test_bounds_hold_while_the_store_is_away() -> None:
@@ -318,8 +330,104 @@ def test_record_sizes_are_not_underestimated() -> None:
         turns=10**6,
         created_ms=2**45,
         updated_ms=2**45,
+        last_request="r" * 64,
     )
-    assert record_bytes(big) >= len(codec.encode(SessionCommit(records=[big])))
+    mark = TurnMark(
+        request_id="r" * 64,
+        version=2**40,
+        size=2**40,
+        whole=True,
+        call_key="k" * 255,
+        call_digest="d" * 64,
+        replaces="p" * 64,
+    )
+    for one in (big, msgspec.structs.replace(big, messages=[], recent=[mark] * MAX_MARKS, token_ids=b"")):
+        wide = msgspec.structs.replace(one, session_id="\U0001f600" * 128, model="\U0001f600" * 128)
+        for each in (one, wide):
+            assert record_bytes(each) >= len(codec.encode(SessionCommit(records=[each])))
+
+
+def made(limits: SessionLimits, store: DictStore, max_payload: int = 2**20) -> Sessions:
+    return Sessions(store, limits, Metrics(CollectorRegistry()), lambda: max_payload)
+
+
+@pytest.mark.parametrize("limits", [SessionLimits(max_pending=20), SessionLimits(pending_bytes=20_000)])
+async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(limits: SessionLimits) -> None:
+    store = DictStore()
+    store.away = True
+    sessions = made(limits, store)
+    early = [sessions.commit(record(f"b{number}", tenant="bob")) for number in range(3)]
+    with structlog.testing.capture_logs() as logs:
+        flood = [sessions.commit(record(f"a{number}", text="y" * 200)) for number in range(100)]
+    late = sessions.commit(record("b9", tenant="bob"))
+    assert sessions.num_pending <= 20
+    store.away = False
+    assert await sessions.flush(5.0)
+    assert [future.result().outcome for future in (*early, late)] == ["stored"] * 4
+    assert flood[0].result().outcome == "dropped"
+    assert flood[-1].result().outcome == "stored"
+    assert [(line["subject"], "RYZ_SESSION_PENDING_BYTES" in line["remedy"]) for line in logs] == [
+        ("t", True)
+    ]
+
+
+async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -> None:
+    store = DictStore()
+    sessions = made(SessionLimits(cache_bytes=20_000), store)
+    sessions.commit(record("mine", tenant="bob"))
+    for number in range(100):
+        sessions.commit(record(f"a{number}"))
+    assert await sessions.flush(5.0)
+    assert sessions.newest("bob", "mine") is not None
+    assert sessions.newest("t", "a0") is None
+    assert sessions.newest("t", "a99") is not None
+    assert [one.session_id for one in sessions.newest_first()[:3]] == ["mine", "a99", "a98"]
+
+
+async def test_records_are_written_by_turns_of_tenants() -> None:
+    """Records of one that fill a message each do not stand before those of others."""
+
+    class Batches(DictStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[list[str]] = []
+
+        async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+            self.batches.append([one.session_id for one in records])
+            return await super().commit(records, timeout_s=timeout_s)
+
+    store = Batches()
+    sessions = made(SessionLimits(), store, 8000)
+    for number in range(5):
+        sessions.commit(record(f"a{number}", text="y" * 800))
+    for number in range(3):
+        sessions.commit(record(f"b{number}", tenant="bob"))
+    sessions.commit(record("c", text="y" * 800, tenant="carl"))
+    assert await sessions.flush(1.0)
+    assert store.batches[:3] == [["a0"], ["b0", "b1", "b2"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("problem", "outcome"), [(RequestTooLarge, "too_large"), (InvalidRequest, "refused")]
+)
+async def test_a_record_that_is_refused_takes_no_other_with_it(
+    problem: type[RequestTooLarge | InvalidRequest], outcome: str
+) -> None:
+    class Strict(DictStore):
+        async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+            if any(one.session_id == "bad" for one in records):
+                raise problem("no")
+            return await super().commit(records, timeout_s=timeout_s)
+
+    store = Strict()
+    sessions = made(SessionLimits(), store)
+    futures = {
+        name: sessions.commit(record(name, tenant=tenant))
+        for tenant, name in (("a", "1"), ("a", "bad"), ("a", "2"), ("b", "3"), ("b", "4"))
+    }
+    assert await sessions.flush(1.0)
+    outcomes = {name: future.result().outcome for name, future in futures.items()}
+    assert outcomes == dict.fromkeys("1234", "stored") | {"bad": outcome}
 
 
 @pytest.mark.parametrize("away", [False, True])

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.outbox import Outbox
+from services.worker.domain.sized_entries import SizedEntries
 from services.worker.domain.tenant_entries import TenantEntries
 from services.worker.leader.deliveries import MAX_SESSIONS, Deliveries
 from services.worker.leader.generations import MAX_TOMBSTONES, Generations
@@ -78,3 +79,35 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     generations.expire()
     assert not generations.was_cancelled(chat("late", tenant="few", attempt=attempt))
     await asyncio.sleep(0)
+
+
+def sized(most: int, most_bytes: int, *entries: tuple[str, int]) -> SizedEntries[str]:
+    """Entries `a1`, `a2`, `b1`: tenant and name in one, with their bytes."""
+    made = SizedEntries[str](most=most, most_bytes=most_bytes)
+    for name, num_bytes in entries:
+        made.put((name[0], name[1:]), name, num_bytes)
+    return made
+
+
+def test_what_is_too_much_goes_from_who_has_most_of_it() -> None:
+    by_count = sized(3, 1000, ("a1", 1), ("a2", 1), ("a3", 1), ("b1", 900))
+    assert by_count.drop_surplus() == [(("a", "1"), "a1")]
+    by_bytes = sized(9, 100, ("a1", 10), ("a2", 10), ("b1", 60), ("b2", 60))
+    assert by_bytes.drop_surplus() == [(("b", "1"), "b1")]
+    assert sized(9, 100, ("a1", 500)).drop_surplus() == []
+    changed = sized(9, 100, ("a1", 500), ("b1", 50))
+    changed.put(("a", "1"), "a1", 50)
+    assert changed.drop_surplus() == []
+    assert (changed.pop(("a", "1")), changed.pop(("a", "1")), len(changed)) == ("a1", None, 1)
+
+
+def test_batches_have_the_oldest_of_each_tenant_by_turns() -> None:
+    entries = sized(99, 9999, ("a1", 90), ("a2", 90), ("b1", 5), ("b2", 5), ("c1", 90))
+    assert list(entries.take(9, 100).values()) == ["a1", "b1", "b2"]
+    assert list(entries.take(9, 100).values()) == ["c1"]
+    assert list(entries.take(9, 10).values()) == ["a2"]
+    entries = sized(99, 9999, ("a1", 1), ("a2", 1), ("a3", 1), ("b1", 1))
+    assert list(entries.take(3, 100).values()) == ["a1", "b1", "a2"]
+    entries.put_first(("a", "1"), "a1", 1)
+    assert list(entries.take(9, 100).values()) == ["a1", "a3"]
+    assert entries.newest_by_turns() == []

@@ -36,7 +36,8 @@ from services.worker.leader.peers import PeerSessions
 from services.worker.leader.prepare import Preparer
 from services.worker.leader.publisher import Publisher
 from services.worker.leader.replies import Replies
-from services.worker.leader.sessions import Sessions, SessionStore
+from services.worker.leader.session_commits import SessionStore
+from services.worker.leader.sessions import Sessions
 from services.worker.leader.tokenizing import Tokenizing
 from services.worker.leader.turns import TurnLines
 from services.worker.metrics import LoadCollector, Metrics, RatesCollector

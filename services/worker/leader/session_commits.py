@@ -1,11 +1,23 @@
-"""A session's record on its way to the store, and who waits to hear what became of it."""
+"""A session's record on its way to the store, who waits to hear what became of it, and the store."""
 
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from shared.messages import SessionRecord
+from shared.messages import SessionCommitted, SessionRecord
+
+
+class SessionStore(Protocol):
+    """The KV state service, as far as the leader needs it."""
+
+    async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+        """The stored record; raises `SessionNotFound`, or `Unavailable` when nobody answers in time."""
+        ...
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+        """Stores records; says which ones were not. Raises `Unavailable` when nobody answers in time."""
+        ...
 
 
 class Commit(NamedTuple):

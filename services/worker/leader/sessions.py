@@ -1,42 +1,40 @@
 """Session records on this side: looked up in the KV state service, written behind to it.
 
 A bounded cache keeps the latest turns, so that a turn that comes before the last one is written still sees
-it. Trouble with the store fails a request only if the request cannot be understood without the record.
+it. Trouble with the store fails a request only if the request cannot be understood without the record. What
+is kept here is shared out by tenant, and written by turns of tenants.
 """
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
 
 import structlog
 
+from services.worker.domain.session_cache import SessionCache, record_bytes
 from services.worker.domain.session_merge import follows, rebase
-from services.worker.leader.session_commits import Commit, Pending, Waiter
+from services.worker.domain.sized_entries import Key, SizedEntries
+from services.worker.leader.session_commits import Commit, Pending, SessionStore, Waiter
 from services.worker.metrics import Metrics
-from shared.errors import DISK_FULL, RequestTooLarge, RyzError, SessionNotFound, Unavailable
-from shared.messages import SessionCommitted, SessionRecord
+from shared.errors import (
+    DISK_FULL,
+    InvalidRequest,
+    RequestTooLarge,
+    RyzError,
+    SessionNotFound,
+    Unavailable,
+)
+from shared.messages import SessionRecord
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 256
 TELL_S = 0.01  # between two messages about turns that ended; each costs every router a wake-up
 RETRY_S = (0.05, 2.0)  # first and longest pause after a failed commit
 MAX_REBASES = 8  # of one record; each means that another group has stored a turn since
-
-
-class SessionStore(Protocol):
-    """The KV state service, as far as the leader needs it."""
-
-    async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
-        """The stored record; raises `SessionNotFound`, or `Unavailable` when nobody answers in time."""
-        ...
-
-    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
-        """Stores records; says which ones were not. Raises `Unavailable` when nobody answers in time."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,10 @@ class SessionLimits:
     commit_timeout_s: float = 2.0
     cache_bytes: int = 64 * 2**20
     max_pending: int = 4096
+    pending_bytes: int = 64 * 2**20
     copy_s: float = 21_600.0
 
 
-Key = tuple[str, str]  # tenant, session id
 Peers = Callable[[str, str, str], Awaitable[SessionRecord]]  # group, tenant, session id
 
 
@@ -78,12 +76,14 @@ class Sessions:
         self._limits = limits
         self._metrics = metrics
         self._max_payload = max_payload
-        self._cache: OrderedDict[Key, SessionRecord] = OrderedDict()
-        self._cache_bytes = 0
-        self._seen_at: dict[Key, float] = {}  # when a cached session was known to be there
-        self._pending: OrderedDict[Key, Pending] = OrderedDict()
+        self._cache = SessionCache(limits.cache_bytes)
+        self._pending: SizedEntries[Pending] = SizedEntries(
+            most=limits.max_pending, most_bytes=limits.pending_bytes
+        )
+        self._max_batch = MAX_BATCH
         self._in_flight: dict[Key, Pending] = {}
         self._trouble = ""
+        self._repeated = RepeatedLog(log)
         self._wake = asyncio.Event()
         self._untold: list[SessionRecord] = []
         self._telling: asyncio.Task[None] | None = None
@@ -106,12 +106,12 @@ class Sessions:
     @property
     def pending_s(self) -> float:
         """How long the record that waits for longest has waited to be stored."""
-        since = [pending.since for pending in (*self._pending.values(), *self._in_flight.values())]
+        since = [pending.since for pending in chain(self._pending.values(), self._in_flight.values())]
         return time.monotonic() - min(since) if since else 0.0
 
     def newest_first(self) -> list[SessionRecord]:
-        """The records in the cache, the one used last comes first."""
-        return list(reversed(self._cache.values()))
+        """The records in the cache by turns of tenants; of each the one used last comes first."""
+        return self._cache.newest_first()
 
     def newest(self, tenant: str, session_id: str) -> SessionRecord | None:
         """What this leader knows of a session; what waits to be stored is never forgotten."""
@@ -124,14 +124,14 @@ class Sessions:
         """
         key = (tenant, session_id)
         waiting = self._pending.get(key) or self._in_flight.get(key)
-        since = waiting.since if waiting is not None else self._seen_at.get(key, float("-inf"))
+        since = waiting.since if waiting is not None else self._cache.seen_at(key)
         return self._newest(key) if time.monotonic() - since <= self._limits.copy_s else None
 
     def forget(self, tenant: str, session_id: str) -> None:
         """The session was deleted; a turn that is being stored is refused by the store."""
         key = (tenant, session_id)
-        self._evict(key)
-        pending = self._pending.pop(key, None)
+        self._cache.pop(key)
+        pending = self._pending.pop(key)
         if pending is not None:
             self._settle(pending, "deleted")
 
@@ -151,11 +151,11 @@ class Sessions:
             if told is not None and (deleted_ms is None or told.created_ms <= deleted_ms):
                 told = None  # it has not heard of it yet, and must not bring it back
         if stored is not None:
-            cached = self._cache.get(key)
+            cached = self._cache.use(key)
             if cached is not None and cached.created_ms != stored.created_ms:
-                self._evict(key)  # deleted and begun anew elsewhere: what was said before is gone
+                self._cache.pop(key)  # deleted and begun anew elsewhere: what was said before is gone
             elif cached is not None:
-                self._seen_at[key] = time.monotonic()
+                self._cache.see(key, time.monotonic())
         elsewhere = _newer(stored, told)
         newest = _newer(elsewhere, self._newest(key) if stored is not None else self.vouched(*key))
         away = problem is not None and not isinstance(problem, SessionNotFound)
@@ -171,7 +171,7 @@ class Sessions:
                 retry_after_s=1,
             ) from problem
         if newest is None:
-            self._evict(key)
+            self._cache.pop(key)
         elif newest is elsewhere:
             self._remember(key, newest)  # who comes here for it gets at least this
         return newest
@@ -199,10 +199,9 @@ class Sessions:
         if pending is not None:  # the older turn need not be written any more
             pending.record = mine.record
             pending.waiters += mine.waiters
-        else:
-            self._pending[key] = mine
-            if len(self._pending) > self._limits.max_pending:
-                self._settle(self._pending.popitem(last=False)[1], "dropped")
+            mine = pending
+        self._pending.put(key, mine, record_bytes(mine.record))
+        self._drop_surplus()
         self._wake.set()
         if self.on_turns is not None:
             self._untold.append(mine.record)
@@ -266,14 +265,7 @@ class Sessions:
             await asyncio.sleep(TELL_S)  # one after a quiet moment is told at once, many are told together
 
     async def _write_batch(self) -> bool:
-        size, limit = 0, self._max_payload() // 2
-        batch: dict[Key, Pending] = {}
-        while self._pending and len(batch) < MAX_BATCH:
-            key, pending = next(iter(self._pending.items()))
-            size += record_bytes(pending.record)
-            if size > limit and batch:
-                break
-            batch[key] = self._pending.pop(key)
+        batch = self._pending.take(self._max_batch, self._max_payload() // 2)
         self._in_flight = batch
         try:
             answer = await self._store.commit(
@@ -286,12 +278,18 @@ class Sessions:
             if isinstance(error, asyncio.CancelledError):
                 raise
             return False
-        except RyzError as error:  # one record that is too large, or a refusal: trying again does not help
+        except RyzError as error:
+            self._trouble = ""
+            if len(batch) > 1 and isinstance(error, RequestTooLarge | InvalidRequest):
+                self._max_batch = len(batch) // 2  # down to the record that is refused: it stands alone
+                self._put_back(batch)
+                return True
+            self._max_batch = MAX_BATCH
             log.warning("session records refused", number=len(batch), error=error.message)
             outcome = "too_large" if isinstance(error, RequestTooLarge) else "refused"
             self._finish(batch, dict.fromkeys(range(len(batch)), outcome))
             return True
-        self._trouble = ""
+        self._trouble, self._max_batch = "", MAX_BATCH
         not_stored = dict.fromkeys(answer.stale, "stale") | dict.fromkeys(answer.deleted, "deleted")
         not_stored |= dict.fromkeys(answer.too_large, "too_large")
         not_stored |= dict.fromkeys(answer.over_quota, "session_quota")
@@ -346,7 +344,7 @@ class Sessions:
             if outcome == "rebased":
                 continue
             if outcome in {"stale", "deleted"}:  # what was refused otherwise is known here at least
-                self._evict(key)
+                self._cache.pop(key)
             self._settle(pending, outcome)
 
     def _put_back(self, batch: dict[Key, Pending]) -> None:
@@ -357,8 +355,16 @@ class Sessions:
                 newer.waiters += older.waiters
                 newer.since = older.since
             else:
-                self._pending[key] = older
-                self._pending.move_to_end(key, last=False)
+                self._pending.put_first(key, older, record_bytes(older.record))
+
+    def _drop_surplus(self) -> None:
+        for (tenant, _), pending in self._pending.drop_surplus():
+            self._repeated.warning(
+                "turns that waited for the session store are given up: too many wait",
+                subject=tenant,
+                remedy="RYZ_SESSION_MAX_PENDING, RYZ_SESSION_PENDING_BYTES",
+            )
+            self._settle(pending, "dropped")
 
     def _settle(self, pending: Pending, outcome: str) -> None:
         self._metrics.session_commits.labels(outcome).inc()
@@ -368,24 +374,10 @@ class Sessions:
 
     def _newest(self, key: Key) -> SessionRecord | None:
         waiting = self._pending.get(key) or self._in_flight.get(key)
-        cached = self._cache.get(key)
-        if cached is not None:
-            self._cache.move_to_end(key)
-        return _newer(waiting.record if waiting is not None else None, cached)
+        return _newer(waiting.record if waiting is not None else None, self._cache.use(key))
 
     def _remember(self, key: Key, record: SessionRecord) -> None:
-        self._evict(key)
-        self._cache[key] = record
-        self._seen_at[key] = time.monotonic()
-        self._cache_bytes += record_bytes(record)
-        while self._cache_bytes > self._limits.cache_bytes and len(self._cache) > 1:
-            self._evict(next(iter(self._cache)))
-
-    def _evict(self, key: Key) -> None:
-        record = self._cache.pop(key, None)
-        self._seen_at.pop(key, None)
-        if record is not None:
-            self._cache_bytes -= record_bytes(record)
+        self._cache.put(key, record, time.monotonic())
 
 
 def _newer(first: SessionRecord | None, second: SessionRecord | None) -> SessionRecord | None:
@@ -394,9 +386,3 @@ def _newer(first: SessionRecord | None, second: SessionRecord | None) -> Session
         return first or second
     later = second.created_ms == first.created_ms and second.version > first.version
     return second if later else first
-
-
-def record_bytes(record: SessionRecord) -> int:
-    """About how large a record is, never less than on the wire."""
-    text = sum(len(message.content) + len(message.name) for message in record.messages)
-    return 500 + 4 * text + 40 * len(record.messages) + len(record.token_ids)
