@@ -7,7 +7,7 @@ import asyncio
 import gc
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,11 @@ def gave_way(gateway: Gateway) -> float:
 async def test_those_who_talk_get_through(sent: bytes) -> None:
     async with (
         running_gateway(http_max_connections_per_address=LIMIT) as gateway,
-        holding(gateway.port, LIMIT, sent),
+        holding(gateway.port, LIMIT, sent) as held,
     ):
+        if sent.endswith(b"\r\n\r\n"):
+            for connection in held:
+                assert (await connection.answer()).status in (200, 404)
         await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
         for _ in range(3 * LIMIT):
             assert (await ask(gateway.port, post(BODY))).status == 200
@@ -70,17 +73,24 @@ async def test_those_who_talk_get_through(sent: bytes) -> None:
 async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent: bytes) -> None:
     """What gives way comes back at once, as that of an attacker does; all of 100 requests are answered."""
     async with running_gateway(http_max_connections_per_address=LIMIT) as gateway:
+        one_at_a_time = asyncio.Lock()  # else all may have a request under way at once, which is no holding
 
-        async def hold(pause_s: float) -> None:
+        async def hold() -> None:
             while True:
-                async with raw_connection(gateway.port) as connection:
-                    await connection.send(sent)
+                async with AsyncExitStack() as stack:
+                    async with one_at_a_time:
+                        connection = await stack.enter_async_context(raw_connection(gateway.port))
+                        await connection.send(sent)
+                        if sent.endswith(b"\r\n\r\n"):
+                            with suppress(EOFError):  # it gave way
+                                await connection.answer()
+                        await asyncio.sleep(0.002)
                     await connection.closed(60)
-                await asyncio.sleep(pause_s)
 
         async with asyncio.TaskGroup() as attackers:
-            tasks = [attackers.create_task(hold(0.05 + 0.01 * place)) for place in range(LIMIT)]
-            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
+            tasks = [attackers.create_task(hold()) for _ in range(LIMIT)]
+            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT, 5.0)
+            await asyncio.sleep(0.05)
             statuses = [(await ask(gateway.port, post(BODY))).status for _ in range(100)]
             for task in tasks:
                 task.cancel()
