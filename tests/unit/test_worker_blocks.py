@@ -98,6 +98,24 @@ def test_tenants_share_only_where_the_setting_says_so(sharing: PrefixSharing, sa
         assert blocks.allocate(seq_id, 40, names.of(make(tenant))) == expected * BLOCK_SIZE
 
 
+@given(st.integers(0, 70), st.integers(0, 40), st.integers(0, 40), st.sampled_from(["tenant", "all", "off"]))
+def test_choices_have_the_names_that_their_tokens_give(
+    prompt: int, before: int, other: int, sharing: PrefixSharing
+) -> None:
+    names = BlockNames("fingerprint", sharing=sharing)
+    tokens = list(range(prompt))
+
+    def choice(index: int, output: list[int], first: Sequence | None = None) -> Sequence:
+        return Sequence("r", index, tokens + output, prompt, 100, Sampling(), tenant="t", first=first)
+
+    first = choice(0, [7] * before)
+    second = choice(1, [8] * other, first)
+    for sequence in (second, first, second):
+        assert names.of(sequence) == names.of_tokens(sequence.tokens, "t")
+    second.tokens += [9] * 30
+    assert names.of(second) == names.of_tokens(second.tokens, "t")
+
+
 def test_names_grow_with_the_tokens() -> None:
     names = BlockNames("fingerprint")
     whole = Sequence("r", 0, list(range(100)), 100, 1, Sampling())

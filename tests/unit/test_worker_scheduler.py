@@ -5,9 +5,9 @@ from collections import deque
 import pytest
 
 from services.worker.domain.blocks import BlockManager
-from services.worker.domain.names import BlockNames
+from services.worker.domain.names import UNNAMED, BlockNames
 from services.worker.domain.plan import Sampled, StepPlan, StepResult
-from services.worker.domain.scheduler import UNNAMED, Advance, Limits, Scheduler
+from services.worker.domain.scheduler import Advance, Limits, Scheduler
 from services.worker.domain.sequence import Phase, Sequence
 from shared.messages import Sampling
 

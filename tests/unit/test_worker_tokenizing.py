@@ -13,9 +13,16 @@ from services.worker.adapters.chat_template import ChatTemplate
 from services.worker.adapters.model_dir import Model
 from services.worker.adapters.null_model import ByteTokenizer, null_model
 from services.worker.domain.request import Detokenizer
-from services.worker.leader.tokenizing import INLINE_CHARS, INLINE_RESUMED, PER_TENANT, THREADS, Tokenizing
+from services.worker.leader.tokenizing import (
+    INLINE_CHARS,
+    INLINE_COPIED,
+    INLINE_RESUMED,
+    PER_TENANT,
+    THREADS,
+    Tokenizing,
+)
 from services.worker.metrics import Metrics
-from shared import subjects
+from shared import kv_hash, subjects
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
@@ -193,6 +200,34 @@ async def test_only_the_text_of_long_resume_points_is_made_in_a_thread() -> None
         assert len(tokens_of(short)) == 1000 - INLINE_RESUMED
         assert tokens_of(short)[1:] == tokens_of(long)
         await kit.all_free()
+
+
+async def test_the_choices_of_long_prompts_are_made_and_named_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named: list[str] = []
+    extend = kv_hash.extend
+
+    def noted(parent: bytes, token_ids: list[int]) -> bytes:
+        named.append(threading.current_thread().name)
+        return extend(parent, token_ids)
+
+    monkeypatch.setattr(kv_hash, "extend", noted)
+    tokenizer, sampling = Watched(), {"n": 16, "max_tokens": 2}
+    model = replace(null_model("demo", 4096), tokenizer=tokenizer)
+    most = INLINE_COPIED // 16
+    async with Kit(MemoryBus(), null_engine(context=4096, blocks=8192), model=model) as kit:
+        short = chat("short", prompt_token_ids=pack_tokens([7] * most), sampling=sampling)
+        assert isinstance((await kit.run(short))[-1], Done)
+        assert tokenizer.threads == {threading.current_thread().name}
+        assert len(named) == most // 16  # once, and not for each choice
+        tokenizer.threads.clear()
+        named.clear()
+        long = chat("long", prompt_token_ids=pack_tokens([8] * (most + 1)), sampling=sampling)
+        assert isinstance((await kit.run(long))[-1], Done)
+        (thread,) = tokenizer.threads
+        assert thread.startswith("tokenize")
+        assert named == [thread] * (most // 16)
 
 
 async def test_long_resume_points_go_by_turns_of_tenants_and_leave_the_loop_free() -> None:

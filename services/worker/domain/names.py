@@ -29,9 +29,12 @@ class BlockNames:
     def of(self, sequence: Sequence) -> list[bytes]:
         """The names of all blocks that the sequence's known tokens fill; kept in the sequence."""
         names, tokens = sequence.block_names, sequence.tokens
-        begin, full = len(names) * BLOCK_SIZE, len(tokens) // BLOCK_SIZE
+        full = len(tokens) // BLOCK_SIZE
         if len(names) == full or self.sharing == "off":
             return names
+        if not names and sequence.first is not None:
+            names += self.of(sequence.first)[: sequence.prompt_len // BLOCK_SIZE]
+        begin = len(names) * BLOCK_SIZE
         parent = names[-1] if names else self._root(sequence.tenant)
         for start in range(begin, full * BLOCK_SIZE, BLOCK_SIZE):
             parent = kv_hash.extend(parent, tokens[start : start + BLOCK_SIZE])
@@ -60,3 +63,6 @@ class BlockNames:
 
     def _root(self, tenant: str) -> bytes:
         return kv_hash.root(self.fingerprint, self.kv_format, tenant if self.sharing == "tenant" else "")
+
+
+UNNAMED = BlockNames("", sharing="off")

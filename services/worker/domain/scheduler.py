@@ -16,7 +16,7 @@ from services.worker.domain.admission import Admission
 from services.worker.domain.blocks import BlockManager
 from services.worker.domain.fetches import Fetch
 from services.worker.domain.kv_costs import KVCosts
-from services.worker.domain.names import BlockNames
+from services.worker.domain.names import UNNAMED, BlockNames
 from services.worker.domain.pace import Pace
 from services.worker.domain.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
 from services.worker.domain.prefill import share_budget
@@ -28,7 +28,6 @@ from shared.messages import FinishReason
 
 __all__ = ["Advance", "Limits", "Scheduler"]
 
-UNNAMED = BlockNames("", sharing="off")
 NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
 # a slice in flight: the sequence, its seq_id then, how many tokens it computes, whether it brings a new one

@@ -35,6 +35,9 @@ class Sequence:
     `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
     -1: there was none yet.
 
+    `first` is the first choice of the request, which names the blocks of the prompt for all; None: it is that
+    itself.
+
     `trial_tokens`: how many tokens it has to bring in steps of its own (`trials.py`); 0: it is not on trial.
 
     `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. With
@@ -70,6 +73,7 @@ class Sequence:
     fetched_tokens: int = 0
     num_preemptions: int = 0
     trial_tokens: int = 0
+    first: "Sequence | None" = None
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)

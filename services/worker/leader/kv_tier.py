@@ -15,7 +15,7 @@ import structlog
 
 from services.worker.domain.kv_costs import FetchMode, KVCosts
 from services.worker.domain.kv_messages import Stored
-from services.worker.domain.names import BlockNames
+from services.worker.domain.names import UNNAMED, BlockNames
 from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo
 from services.worker.domain.request import Generation
 from services.worker.domain.scheduler import Scheduler
@@ -80,7 +80,7 @@ class KVTier:
         self._clock = clock
         self._work = work
         self._scheduler: Scheduler | None = None
-        self.names = BlockNames("", sharing="off")
+        self.names: BlockNames = UNNAMED
         self._health = StoreHealth(
             CircuitLimits(options.failures, options.probe_s), metrics, clock, writes=options.write
         )

@@ -96,13 +96,11 @@ class EngineLoop:
         info = await self._group.start()
         # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
-        self.info, self.room = (
-            info,
-            Room(context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}"),
-        )
+        names = BlockNames(info.fingerprint, info.kv_format, self._prefix_sharing)
+        self.info = info
+        self.room = Room(context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names)
         self._run_ahead = info.run_ahead
         self._steps.clear()
-        names = BlockNames(info.fingerprint, info.kv_format, self._prefix_sharing)
         scheduler = Scheduler(
             BlockManager(info.num_blocks),
             self._limits,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.worker.adapters.model_dir import Model
+from services.worker.domain.names import UNNAMED, BlockNames
 from services.worker.domain.request import Choice, Generation
 from services.worker.domain.sequence import Sequence
 from services.worker.domain.session_context import (
@@ -31,13 +32,14 @@ from shared.messages import ChatMessage, GenerateRequest, ResumePoint, SessionRe
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a sequence may grow to, in tokens, the ids that the engine knows, and what names its weights
-    and its KV format.
+    """What a sequence may grow to, in tokens, the ids that the engine knows, what names its weights
+    and its KV format, and how its blocks are named.
     """
 
     context_length: int
     vocab_size: int
     fingerprint: str = ""
+    names: BlockNames = UNNAMED
 
 
 class Preparer:
@@ -156,7 +158,7 @@ class Preparer:
         return await self._tokenizing.in_thread(request, turn)
 
     def build(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
-        """Gives the generation its choices. Not with a long resume point (`is_short`).
+        """Gives the generation its choices. Not if they are long (`is_short`).
 
         Raises:
             ContextLengthExceeded: the prompt, or the prompt and the answer asked for, do not fit.
@@ -166,20 +168,19 @@ class Preparer:
         generation.choices = self._choices(generation, tokens, max_tokens, room)
 
     async def build_later(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
-        """The same with any resume point: the text of a long one is made in a thread.
+        """The same, however long the choices are: then they are made in a thread.
 
         Raises:
             DeadlineExceeded: that takes too long.
         """
-        resume = generation.request.resume
-        if resume is None or not is_long(resume):
+        if not is_long(generation.request, len(tokens)):
             self.build(generation, tokens, turn)
             return
         room, max_tokens = self._fit(generation, tokens, turn)
-        make = functools.partial(self._choices, generation, tokens, max_tokens, room)
+        make = functools.partial(self._named_choices, generation, tokens, max_tokens, room)
         # given to the generation here, so that none that is over meanwhile gets any
         generation.choices = await self._tokenizing.run(
-            generation.request.tenant, make, "the text before the resume point was not made"
+            generation.request.tenant, make, "the choices were not made"
         )
 
     def _fit(self, generation: Generation, tokens: list[int], turn: Turn | None) -> tuple[Room, int]:
@@ -194,13 +195,21 @@ class Preparer:
         generation.turn, generation.prompt_tokens = turn, len(tokens)
         return room, max_tokens
 
+    def _named_choices(
+        self, generation: Generation, tokens: list[int], max_tokens: int, room: Room
+    ) -> list[Choice]:
+        """The choices, and the names of the first one's blocks, of which a long prompt has many."""
+        choices = self._choices(generation, tokens, max_tokens, room)
+        room.names.of(choices[0].sequence)
+        return choices
+
     def _choices(
         self, generation: Generation, tokens: list[int], max_tokens: int, room: Room
     ) -> list[Choice]:
         """The choices of a request. Changes nothing else, so that it may be called in a thread."""
         request, sampling = generation.request, generation.request.sampling
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
-        choices = []
+        choices: list[Choice] = []
         for index, before in enumerate(self._before(request, room)):
             sequence = Sequence(
                 request_id=generation.key,
@@ -216,6 +225,7 @@ class Preparer:
                 stored=-1 if request.kv == "recompute" else 0,
                 always_fetch=request.kv == "fetch",
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
+                first=choices[0].sequence if choices else None,
             )
             choice = Choice(
                 sequence=sequence,

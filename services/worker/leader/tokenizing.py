@@ -23,7 +23,7 @@ from services.worker.domain.too_long import too_long
 from services.worker.metrics import Metrics
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
-from shared.messages import GenerateRequest, ResumePoint
+from shared.messages import GenerateRequest
 from shared.tenant_places import TenantPlaces
 
 log = structlog.get_logger(__name__)
@@ -37,6 +37,7 @@ PER_TENANT = 2  # one thread fewer: another tenant's prompt never waits for thos
 INLINE_S = 0.05  # a tenant's, in a second: beyond it all of its prompts are tokenized in threads
 DEAR_S = 0.00025  # what takes less is not counted: a thread for it would cost the event loop as much
 INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
+INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
 COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
 _PROMPT = "the prompt was not tokenized"
 
@@ -75,8 +76,8 @@ class Tokenizing:
             running.cancel()  # its thread may end after the loop
 
     def is_short(self, request: GenerateRequest) -> bool:
-        """Whether tokenizing takes so little time that a thread would cost more."""
-        if request.resume is not None and is_long(request.resume):
+        """Whether tokenizing takes so little time that a thread would cost more, and making choices, too."""
+        if is_long(request, len(request.prompt_token_ids or b"") // 4):
             return False
         messages = request.messages or ()
         if len(messages) > INLINE_MESSAGES:
@@ -190,6 +191,9 @@ class Tokenizing:
             raise too_long(self._model.name, request, turn, at_least, holds, exact=False)
 
 
-def is_long(resume: ResumePoint) -> bool:
-    """Whether making the text before it takes so long that it needs a thread."""
-    return sum(map(len, resume.token_ids)) > 4 * INLINE_RESUMED
+def is_long(request: GenerateRequest, num_tokens: int) -> bool:
+    """Whether making the choices of a prompt with so many tokens takes so long that it needs a thread."""
+    resume = request.resume
+    if resume is not None and sum(map(len, resume.token_ids)) > 4 * INLINE_RESUMED:
+        return True
+    return num_tokens * request.sampling.n > INLINE_COPIED
