@@ -1,7 +1,9 @@
 """The block manager against a model of it that is too simple to be wrong, and its promises case by case."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,27 @@ def test_the_beginning_that_is_there_is_shared_but_never_the_last_token() -> Non
     assert blocks.table(1)[0] == blocks.table(3)[0]
     assert blocks.num_exclusive(3) == 4
     blocks.check_invariants()
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_what_is_found_is_told_in_a_few_look_ups(cached: int, asked: int) -> None:
+    class Watched(list[bytes]):
+        looked_up = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.looked_up += 1
+            return super().__getitem__(index)
+
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError("all names are looked at")
+
+    names = [number.to_bytes(4, "big") for number in range(300)]
+    blocks = BlockManager(300)
+    blocks.allocate(1, cached * BLOCK_SIZE, ())
+    blocks.register(1, 0, names[:cached])
+    watched = Watched(names[:asked])
+    assert blocks.estimate_found(watched) == blocks.num_found(names[:asked])
+    assert watched.looked_up <= 10
 
 
 def test_a_freed_block_keeps_its_content_until_another_needs_the_place() -> None:

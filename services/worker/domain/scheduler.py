@@ -111,9 +111,12 @@ class Scheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of prompts that are to be computed; not those that are fetched, or found in the cache."""
+        """Tokens of prompts that are to be computed; not those that are fetched, or are likely in the cache.
+
+        Each heartbeat says it, of all that wait, so that it must not depend on how long they are.
+        """
         running = sum(s.remaining for s in self.running if s.remaining > 1 and not s.fetching)
-        found = self.blocks.num_found
+        found = self.blocks.estimate_found
         return running + sum(s.remaining - BLOCK_SIZE * found(s.block_names) for s in self.waiting)
 
     @property
