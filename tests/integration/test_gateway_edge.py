@@ -311,6 +311,7 @@ async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protoc
     sized = POST + wish + b"\r\nContent-Length: %d\r\n\r\n" % len(BODY)
     chunked = POST + wish + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
     plain = HEAD + wish + b"\r\n\r\n"
+    before = len(gateway.fleet.requests)
     async with raw_connection(gateway.port) as connection:
         for pieces in (
             [sized + BODY],
@@ -326,7 +327,7 @@ async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protoc
             for _ in range(4 if len(pieces[0]) > 2 * len(sized) else 1):
                 answer = await connection.answer()
                 assert (answer.status, answer.headers.get("connection")) == (200, None)
-    assert {request.model for request in gateway.fleet.requests} == {"demo"}
+    assert len(gateway.fleet.requests) == before + 7
 
 
 async def test_a_wish_for_another_protocol_hides_no_request(gateway: Gateway) -> None:
