@@ -60,6 +60,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._held = 0  # bytes of the headers that have come in part
         self._num_messages = 0
+        self._awaited = 0  # the message whose headers have their deadline
         self._body_bytes = 0
         self._framing_bytes = 0  # of the body's transfer, without the body
         self._framing_run = 0  # the same since the last byte of the body
@@ -399,6 +400,9 @@ class LimitedProtocol(HttpToolsProtocol):
             waiting = self._gate.paused  # we are late, not the client
         elif self._in_headers:
             waiting = gate.headers
+            if self._awaited != self._num_messages:  # those of the last message have arrived
+                self._awaited = self._num_messages
+                self._wait_for(None)
         elif cycle is None:
             waiting = gate.first_byte
         elif not cycle.response_complete:

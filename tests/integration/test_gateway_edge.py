@@ -102,6 +102,18 @@ async def test_headers_that_come_slowly_get_a_408(gateway: Gateway) -> None:
     await serves(gateway.port)
 
 
+async def test_headers_have_their_own_time_from_their_first_byte(gateway: Gateway) -> None:
+    """Also when that came in one piece with the end of the request before."""
+    async with raw_connection(gateway.port) as connection:
+        await connection.send(HEAD)
+        for _ in range(3):
+            await asyncio.sleep(0.25)
+            await connection.send(b"\r\n" + HEAD)
+            assert (await connection.answer()).status == 200
+        answer = await connection.answer()
+    assert (answer.status, answer.error["code"]) == (408, "headers_timeout")
+
+
 async def _drip(connection: RawConnection, data: bytes) -> None:
     while True:
         for at in range(len(data)):
