@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 import uvicorn
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -28,6 +27,7 @@ from shared.web.gate import Gate
 from shared.web.hosts import HostRule
 from shared.web.keys import BearerKey
 from shared.web.limits import HttpLimits
+from shared.web.metrics_page import MetricsPage
 from shared.web.protocol import LimitedProtocol
 
 START_TIMEOUT_S = 10.0
@@ -176,14 +176,11 @@ def admin_app(
     def ready(request: Request) -> Response:
         return JSONResponse(readiness_shown(describe(), key, request), status_code=200 if is_ready() else 503)
 
-    def metrics(request: Request) -> Response:
-        return metrics_answer(registry, key, request)
-
     return Starlette(
         routes=[
             Route("/live", named(live)),
             Route("/ready", named(ready)),
-            Route("/metrics", named(metrics)),
+            Route("/metrics", named(MetricsPage(registry, key).answer)),
         ]
     )
 
@@ -193,14 +190,3 @@ def readiness_shown(described: dict[str, Any], key: BearerKey, request: Request)
     if key.is_set and not key.matches(request.headers.get("authorization", "")):
         return {"status": described["status"]}
     return described
-
-
-def metrics_answer(registry: CollectorRegistry, key: BearerKey, request: Request) -> Response:
-    """The answer of /metrics."""
-    if key.is_set and not key.matches(request.headers.get("authorization", "")):
-        return JSONResponse(
-            {"error": "send the key of RYZ_METRICS_KEY as `Authorization: Bearer <key>`"},
-            status_code=401,
-            headers={"www-authenticate": "Bearer"},
-        )
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -4,6 +4,7 @@ The completion routes are plain ASGI applications behind documented routes (`com
 are the serving path; everything else is ordinary FastAPI.
 """
 
+import functools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, Any
@@ -33,11 +34,12 @@ from services.gateway.session_routes import SessionRoutes
 from services.gateway.session_schema import NewSession, ToGroup
 from services.gateway.streams import PREFIX as STREAMS
 from services.gateway.streams import StreamRoute
-from shared.admin import metrics_answer, readiness_shown
+from shared.admin import readiness_shown
 from shared.client.session_admin import SessionAdmin
 from shared.errors import ModelNotFound, RyzError
 from shared.messages import ModelCard
 from shared.web.keys import BearerKey
+from shared.web.metrics_page import MetricsPage
 
 log = structlog.get_logger(__name__)
 
@@ -121,6 +123,7 @@ def create_app(
         title="Ryzanstein",
         version="1",  # of the API, as in its paths; strangers need not know that of the software
         summary="An OpenAI-compatible gateway.",
+        openapi_url=None,  # the framework would encode the document for each caller; see `_add_document`
         docs_url=None,  # the framework's pages load their scripts from the internet
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name whatever host the request did
@@ -132,7 +135,7 @@ def create_app(
     _add_probes(app, readiness, registry, BearerKey(context.settings.metrics_key))
     _add_index(app, context, version)
     _add_errors(app, context)
-    _add_schemas(app)
+    _add_document(app)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)
     front = Front(app, direct, sessions_first, context.running)
     return BrowserGuard(front, context.settings, context.metrics)
@@ -222,6 +225,8 @@ def _add_probes(
     registry: CollectorRegistry,
     key: BearerKey,
 ) -> None:
+    page = MetricsPage(registry, key)
+
     @app.get("/live")
     async def live() -> Response:
         """The process answers."""
@@ -240,7 +245,7 @@ def _add_probes(
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """For Prometheus; asks for the metrics key if there is one."""
-        return metrics_answer(registry, key, request)
+        return page.answer(request)
 
 
 def _add_index(app: FastAPI, context: Context, version: str) -> None:
@@ -306,19 +311,22 @@ def _add_errors(app: FastAPI, context: Context) -> None:
     app.add_exception_handler(Exception, bug)
 
 
-def _add_schemas(app: FastAPI) -> None:
-    """Puts the bodies into the OpenAPI document that are read by hand, since no endpoint declares them."""
+def _add_document(app: FastAPI) -> None:
+    """Serves the OpenAPI document, which is made when it is asked for first.
+
+    It gets the bodies that are read by hand, since no endpoint declares them.
+    """
     bodies: list[type[BaseModel]] = [ChatCompletionRequest, CompletionRequest, NewSession, ToGroup]
-    made = app.openapi
 
-    def openapi() -> dict[str, Any]:
-        fresh = app.openapi_schema is None
-        document = made()
-        if fresh:
-            _, schemas = models_json_schema(
-                [(body, "validation") for body in bodies], ref_template=_REF, by_alias=True
-            )
-            document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-        return document
+    @functools.cache
+    def encoded() -> bytes:
+        document = app.openapi()
+        _, schemas = models_json_schema(
+            [(body, "validation") for body in bodies], ref_template=_REF, by_alias=True
+        )
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        return bytes(JSONResponse(document).body)
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return Response(encoded(), media_type="application/json")
