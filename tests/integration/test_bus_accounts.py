@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from services.router.domain.loss import read_disconnect
 from shared import subjects
@@ -21,6 +22,7 @@ from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
 from tests.servers import GuardedNats
+from tests.waiting import until
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
 CALLERS, OUTSIDE = {"gateway"}, {"outside"}
@@ -302,6 +304,34 @@ async def test_a_broker_that_knows_us_no_more_is_tried_on(
 async def test_messages_are_bounded(broker: GuardedNats) -> None:
     async with tried(broker, "outside") as mine:
         assert mine._client.max_payload == 2**20
+
+
+async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> None:
+    """Each is one more copy of every frame; the broker takes some and goes on."""
+    copies: list[bytes] = []
+
+    async def keep(message: Msg) -> None:
+        copies.append(message.data)
+
+    async def ignore(error: Exception) -> None:
+        pass
+
+    theirs = await nats.connect(broker.url("outside"), error_cb=ignore)
+    router = await NatsBus.connect(broker.url("router"), name="router")
+    try:
+        for _ in range(300):
+            await theirs.subscribe("_INBOX.outside.>", cb=keep)
+        with suppress(nats.errors.Error):
+            await theirs.flush()
+        await router.publish("_INBOX.outside.x", b"frame")
+        await router.flush()
+        await until(lambda: len(copies) >= 100)
+        with suppress(nats.errors.Error):
+            await theirs.flush()
+        assert len(copies) <= 128
+    finally:
+        await router.close()
+        await theirs.close()
 
 
 def test_inboxes_and_urls() -> None:
