@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
@@ -22,6 +21,10 @@ PASSING = {502, 503, 504}  # a gateway that stops or starts, or none behind a pr
 
 Open = Callable[[str, str], AbstractContextManager[httpx.Response]]
 Check = Callable[[httpx.Response], None]
+
+
+class EventError(Exception):
+    """What came is no event of a gateway's."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,8 @@ def read_answer(
         place: is kept up to date.
         sleep: waits before it asks again.
 
-    Raises `CommandError` when the answer breaks off for good, and what `open_stream` raises at first.
+    Raises `CommandError` when the answer breaks off for good, `EventError` for what no gateway sends, and
+    what `open_stream` raises at first.
     """
     give_up, pause_s = 0.0, FIRST_PAUSE_S
     while True:
@@ -81,17 +85,31 @@ def texts(lines: Iterator[str], place: Place) -> Iterator[str]:
         elif field == "data":
             value = rest.strip()
         elif not line and value:
-            event = {} if value == "[DONE]" else json.loads(value)
-            if "error" in event:
+            text, error = _read_event(value)
+            if error:
                 place.stream_id = ""  # it is over, or somebody else's
-                fail(f"The answer broke off: {event['error'].get('message', event['error'])}")
+                fail(f"The answer broke off: {error}")
             place.last_id, place.done = name or place.last_id, value == "[DONE]"
-            if text := _text_of(event):
+            if text:
                 yield text
             if place.done:
                 return
             name, value = "", ""
 
 
-def _text_of(event: dict[str, Any]) -> str:
-    return "".join(choice.get("delta", {}).get("content") or "" for choice in event.get("choices", []))
+def _read_event(value: str) -> tuple[str, str]:
+    """Its text and its error, each empty where it has none.
+
+    Raises:
+        EventError: it is no event of a gateway's.
+    """
+    if value == "[DONE]":
+        return "", ""
+    try:
+        event = json.loads(value)
+        if "error" in event:
+            return "", str(event["error"].get("message", event["error"]))
+        pieces = [choice.get("delta", {}).get("content") or "" for choice in event.get("choices", [])]
+        return "".join(pieces), ""
+    except (ValueError, TypeError, AttributeError) as error:
+        raise EventError from error

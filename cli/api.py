@@ -8,22 +8,26 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import httpx
 
-from cli.answers import GRACE_S, Place, read_answer
+from cli.answers import GRACE_S, EventError, Place, read_answer
 from cli.console import fail
 from cli.supervisor.state import DEFAULT_DIR, StateDir
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CANCEL_S = 2.0
 
 
-def find_url(given: str, state_dir: Path | None) -> str:
+def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
     """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
 
-    Fails when a state directory is given that has no stack: another stack is not what was asked for.
+    Fails when a state directory is given that has no stack: another stack is not what was asked for. The
+    default is not for a key: any user of this machine may listen there.
     """
     if given:
         return clean_url(given)
@@ -31,7 +35,17 @@ def find_url(given: str, state_dir: Path | None) -> str:
     state = place.read()
     if state is None and state_dir is not None:
         fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
-    return state.url if state else clean_url(os.environ.get("RYZ_URL", DEFAULT_URL))
+    if state is not None:
+        return state.url
+    if named := os.environ.get("RYZ_URL"):
+        return clean_url(named)
+    if api_key:
+        fail(
+            f"No stack is up in {place.path}, and any user of this machine may listen at {DEFAULT_URL}, so "
+            "the API key is not sent there. Name the gateway with `--url` or RYZ_URL.",
+            2,
+        )
+    return DEFAULT_URL
 
 
 def clean_url(url: str) -> str:
@@ -65,8 +79,25 @@ class HttpApi:
             answer = self._http.request(method, path, **options)
         except httpx.TransportError as error:
             self._unreachable(error)
+        except httpx.DecodingError:
+            self.refuse_answer()
         self._check(answer)
         return answer
+
+    def ask_for(self, shape: "type[BaseModel]", method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON object that answers one request; fails when it has not that shape."""
+        answer = self.ask(method, path, **options)
+        try:
+            shape.model_validate_json(answer.content, strict=True)
+            return dict(answer.json())
+        except ValueError:  # pydantic's, JSON's and those of bytes that are no text
+            self.refuse_answer()
+
+    def refuse_answer(self) -> NoReturn:
+        """Fails: what listens there is no gateway of ours."""
+        fail(
+            f"{self.url} does not answer as a gateway of this version does. Is it one? `--url` names another."
+        )
 
     def _unreachable(self, error: Exception) -> NoReturn:
         fail(
@@ -91,10 +122,14 @@ class ChatApi(HttpApi):
 
     def first_model(self) -> str:
         """The model to talk to when the person named none."""
-        models = self.ask("GET", "/v1/models").json().get("data", [])
-        if not models:
+        answer = self.ask("GET", "/v1/models")
+        try:
+            names = [str(model["id"]) for model in answer.json()["data"]]
+        except (ValueError, TypeError, KeyError):
+            self.refuse_answer()
+        if not names:
             fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
-        return str(models[0]["id"])
+        return names[0]
 
     def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
         """The answer's text, piece by piece; a connection that breaks costs a pause.
@@ -115,6 +150,8 @@ class ChatApi(HttpApi):
             yield from read_answer(begin_or_go_on, self._check, place)
         except httpx.TransportError as error:
             self._unreachable(error)
+        except (httpx.DecodingError, EventError):
+            self.refuse_answer()
         finally:
             if place.stream_id and not place.done:
                 with suppress(httpx.HTTPError):  # else its time without a reader ends it

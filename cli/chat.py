@@ -48,7 +48,7 @@ def chat(  # noqa: PLR0917 (each is an option)
     question = once or ("" if sys.stdin.isatty() else sys.stdin.read().strip())
     if not question and not sys.stdin.isatty():
         fail('There is nothing to ask: the input is empty. Pipe a question in, or use `--once "..."`.')
-    with closing(ChatApi(find_url(url, state_dir), api_key)) as api:
+    with closing(ChatApi(find_url(url, state_dir, api_key), api_key)) as api:
         given = {"temperature": temperature, "max_tokens": max_tokens}
         sampling = {key: value for key, value in given.items() if value is not None}
         talk = Conversation(api, model or api.first_model(), session, system, sampling)

@@ -39,7 +39,7 @@ def _gateway(url: str, api_key: str, state_dir: Path | None) -> Iterator["Sessio
     from cli.api import find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.sessions_api import SessionsApi  # noqa: PLC0415
 
-    api = SessionsApi(find_url(url, state_dir), api_key, timeout_s=60.0)
+    api = SessionsApi(find_url(url, state_dir, api_key), api_key, timeout_s=60.0)
     try:
         yield api
     finally:

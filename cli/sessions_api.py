@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from cli.api import HttpApi
+from services.gateway.session_schema import MovedSession, SessionDetail, SessionListing, SessionObject
 
 _PAGE = 1000
 _FILE_NAME = re.compile(r'filename="([\w.-]+)"')
@@ -22,7 +23,8 @@ class SessionsApi(HttpApi):
         cursor = ""
         while True:
             wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = self.ask("GET", "/v1/sessions", params={"limit": wanted, "cursor": cursor}).json()
+            params = {"limit": wanted, "cursor": cursor}
+            page = self.ask_for(SessionListing, "GET", "/v1/sessions", params=params)
             found += page["data"]
             cursor = page["next_cursor"] or ""
             if not cursor or len(found) == limit:
@@ -30,23 +32,23 @@ class SessionsApi(HttpApi):
 
     def create(self, wanted: Mapping[str, Any]) -> Any:
         """Begins a session; `wanted` is the body."""
-        return self.ask("POST", "/v1/sessions", json=dict(wanted)).json()
+        return self.ask_for(SessionObject, "POST", "/v1/sessions", json=dict(wanted))
 
     def show(self, session_id: str, *, messages: bool) -> Any:
         """All that is known of it."""
-        return self.ask("GET", _at(session_id), params={"messages": messages}).json()
+        return self.ask_for(SessionDetail, "GET", _at(session_id), params={"messages": messages})
 
     def pin(self, session_id: str, group: str) -> Any:
         """Binds it to a group."""
-        return self.ask("POST", _at(session_id, "/pin"), json={"group": group}).json()
+        return self.ask_for(SessionObject, "POST", _at(session_id, "/pin"), json={"group": group})
 
     def unpin(self, session_id: str) -> Any:
         """Lets the router choose."""
-        return self.ask("DELETE", _at(session_id, "/pin")).json()
+        return self.ask_for(SessionObject, "DELETE", _at(session_id, "/pin"))
 
     def move(self, session_id: str, group: str) -> Any:
         """Brings its KV into the group's memory."""
-        return self.ask("POST", _at(session_id, "/move"), json={"group": group}).json()
+        return self.ask_for(MovedSession, "POST", _at(session_id, "/move"), json={"group": group})
 
     def export(self, session_id: str) -> tuple[str, bytes]:
         """A name for its file, and the file."""
@@ -60,7 +62,8 @@ class SessionsApi(HttpApi):
         if session_id:
             params["session_id"] = session_id
         headers = {"Content-Type": "application/json"}
-        return self.ask("POST", "/v1/sessions/import", params=params, content=content, headers=headers).json()
+        more = {"params": params, "content": content, "headers": headers}
+        return self.ask_for(SessionObject, "POST", "/v1/sessions/import", **more)
 
     def delete(self, session_id: str) -> None:
         """Deletes it."""

@@ -136,8 +136,11 @@ def test_where_the_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     assert api.find_url("http://given/", tmp_path) == "http://given"
     assert api.find_url("", None) == api.DEFAULT_URL
+    with pytest.raises(CommandError, match=r"the API key is not sent there.*`--url` or RYZ_URL"):
+        api.find_url("", None, "key")
+    assert api.find_url("http://given/", None, "key") == "http://given"
     monkeypatch.setenv("RYZ_URL", "http://set:1/")
-    assert api.find_url("", None) == "http://set:1"
+    assert api.find_url("", None, "key") == "http://set:1"
     with pytest.raises(CommandError, match="No stack is up in"):
         api.find_url("", tmp_path)
 
