@@ -6,7 +6,6 @@ all-reduces take turns, so that a noisy neighbour hits both.
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -102,12 +101,10 @@ def _start(children: list[Child], ranks: int, backend: str) -> None:
             inherit = [shared]
             config = msgspec.structs.replace(config, shared_fd=shared)
         else:
-            meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            inherit = [meeting.fileno()]
-            host, port = meeting.getsockname()
-            config = msgspec.structs.replace(
-                config, store_fd=meeting.fileno(), store_host=host, store_port=port
-            )
+            meeting = os.memfd_create("ryz-bench-meeting")
+            stack.callback(os.close, meeting)
+            inherit = [meeting]
+            config = msgspec.structs.replace(config, store_fd=meeting)
         for rank in range(ranks):
             own = msgspec.structs.replace(config, rank=rank)
             children.append(

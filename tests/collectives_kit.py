@@ -20,13 +20,19 @@ TIMEOUT_S = 3.0
 
 @contextmanager
 def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
-    """What each rank saw, rank 0 first. fields: of `RankConfig`."""
+    """What each rank saw, rank 0 first. fields: of `RankConfig`. They meet at a port for `gloo-tcp`."""
+    backend, _, over = backend.partition("-")
     manager = ProcessGroupManager(COMMAND)
     with ExitStack() as stack:
         shared = os.memfd_create("test")
         stack.callback(os.close, shared)
         os.ftruncate(shared, shared_bytes(world))
-        meeting = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        if over:
+            listens = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            meeting, (host, port) = listens.fileno(), listens.getsockname()
+        else:
+            meeting, host, port = os.memfd_create("test-meeting"), "", 0
+            stack.callback(os.close, meeting)
         config = RankConfig(
             model="",
             rank=0,
@@ -36,12 +42,12 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
             start_timeout_s=30,
             step_timeout_s=TIMEOUT_S,
             shared_fd=shared,
-            store_fd=meeting.fileno(),
-            store_host="127.0.0.1",
-            store_port=meeting.getsockname()[1],
+            store_fd=meeting,
+            store_host=host,
+            store_port=port,
             **fields,
         )
-        ranks = manager.spawn(world, 1, [shared, meeting.fileno()])
+        ranks = manager.spawn(world, 1, [shared, meeting])
     for rank in ranks:
         rank.sock.setblocking(True)
         rank.sock.settimeout(40)

@@ -12,7 +12,9 @@ from tests.engine_collectives_rank import SIZES, values_of
 
 
 @pytest.fixture(
-    scope="module", params=[("shm", 2), ("shm", 4), ("gloo", 2), ("gloo", 4)], ids=lambda p: f"{p[0]}-{p[1]}"
+    scope="module",
+    params=[("shm", 2), ("shm", 4), ("gloo", 2), ("gloo", 4), ("gloo-tcp", 2)],
+    ids=lambda p: f"{p[0]}-{p[1]}",
 )
 def outcomes(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
     """What each rank saw, rank 0 first."""

@@ -70,6 +70,19 @@ def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) ->
     assert not one.progress
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_of_one_host_meet_in_a_file_without_a_name_and_open_no_port(device: str) -> None:
+    collectives = "gloo" if device == "cpu" else "nccl"
+    one = allocator(tensor_parallel=2, collectives=collectives, device=device)
+    config, descriptors = one.take()
+    try:
+        assert (config.store_host, config.store_port) == ("", 0)
+        assert config.store_fd in descriptors
+        assert os.readlink(f"/proc/self/fd/{config.store_fd}").startswith("/memfd:")
+    finally:
+        one.release()
+
+
 @pytest.mark.parametrize("options", [{"stall_timeout_s": 0.0}, {"tensor_parallel": 3, "remote_ranks": 1}])
 def test_no_page_where_nobody_would_look_or_could_tell(options: dict[str, Any]) -> None:
     one = allocator(**options)

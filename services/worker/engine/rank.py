@@ -163,14 +163,14 @@ def connect(config: RankConfig) -> Collectives:
         )
         os.close(config.shared_fd)
         return shared
-    if config.rank and config.store_fd >= 0:
-        os.close(config.store_fd)
-    meeting = Meeting(
-        host=config.store_host,
-        port=config.store_port,
-        listen_fd=config.store_fd if config.rank == 0 else -1,
-        interface=config.interface or (interface_of(config.address) if config.address else ""),
-    )
+    interface = config.interface or (interface_of(config.address) if config.address else "")
+    if not config.store_host:
+        meeting = Meeting(file_fd=config.store_fd, interface=interface)
+    else:
+        if config.rank and config.store_fd >= 0:
+            os.close(config.store_fd)
+        listens = config.store_fd if config.rank == 0 else -1
+        meeting = Meeting(config.store_host, config.store_port, listens, interface)
     times = config.start_timeout_s, config.step_timeout_s
     if config.collectives == "nccl":
         return NcclCollectives(meeting, config.rank, config.world, *times, device=placement.device)

@@ -140,6 +140,11 @@ def group_config(
         stack.callback(os.close, shared)
         os.ftruncate(shared, shared_bytes(world))
         return msgspec.structs.replace(config, shared_fd=shared), [shared]
+    if not options.remote_ranks and hasattr(os, "memfd_create"):
+        # a port would be open to every user of this host, and what is said there is believed
+        file = os.memfd_create("ryz-meeting")
+        stack.callback(os.close, file)
+        return msgspec.structs.replace(config, store_fd=file), [file]
     meeting = stack.enter_context(socket.create_server((address or "127.0.0.1", 0)))
     host, port = meeting.getsockname()
     config = msgspec.structs.replace(config, store_fd=meeting.fileno(), store_host=host, store_port=port)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -21,16 +21,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the ranks find each other.
+    """Where the ranks find each other: in a file of their own, or at a port if some are on other hosts.
 
     host, port: of the meeting point. listen_fd: its listening socket, on rank 0; -1 on the others.
     interface: network interface of the connections between ranks; empty: loopback.
+    file_fd: an unnamed file that every rank has inherited; -1: there is none. A port has no password: every
+        user of the host could speak there.
     """
 
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
     listen_fd: int = -1
     interface: str = ""
+    file_fd: int = -1
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.host}:{self.port}" if self.file_fd < 0 else "the file that ranks of this host share"
 
 
 class TorchCollectives:
@@ -64,15 +72,7 @@ class TorchCollectives:
         self._backend = backend
         self._device = device
         try:
-            store = distributed.TCPStore(  # type: ignore[attr-defined]  # the stubs forget it
-                meeting.host,
-                meeting.port,
-                world,
-                is_master=rank == 0,
-                timeout=timedelta(seconds=start_timeout_s),
-                wait_for_workers=False,
-                master_listen_fd=meeting.listen_fd if rank == 0 else None,
-            )
+            store = _meet(meeting, rank, world, timedelta(seconds=start_timeout_s))
             distributed.init_process_group(
                 backend,
                 store=store,
@@ -82,8 +82,9 @@ class TorchCollectives:
                 device_id=device if device.type == "cuda" else None,
             )
         except RuntimeError as error:
-            where = f"{meeting.host}:{meeting.port}"
-            raise CollectiveError(f"{backend}: rank {rank} could not join at {where}: {error}") from error
+            raise CollectiveError(
+                f"{backend}: rank {rank} could not join at {meeting.name}: {error}"
+            ) from error
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
         """Sums in the order of ranks, in fp32 whatever the type; see `Collectives`."""
@@ -147,3 +148,23 @@ class TorchCollectives:
             raise CollectiveError(f"{self._backend}: rank {self.rank} lost the others: {error}") from error
         finally:
             self.seconds += time.perf_counter() - began
+
+
+def _meet(meeting: Meeting, rank: int, world: int, timeout: timedelta) -> Any:
+    """The store through which ranks tell each other their addresses. Raises RuntimeError."""
+    if meeting.file_fd < 0:
+        return distributed.TCPStore(  # type: ignore[attr-defined]  # the stubs forget it
+            meeting.host,
+            meeting.port,
+            world,
+            is_master=rank == 0,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=meeting.listen_fd if rank == 0 else None,
+        )
+    # opened anew by each operation, until the process ends: the descriptor is never closed
+    store = distributed.FileStore(f"/proc/self/fd/{meeting.file_fd}", world)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    store.set(f"came/{rank}", "")
+    store.wait([f"came/{other}" for other in range(world)], timeout)
+    return store
