@@ -25,7 +25,7 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        return size_of(self.entry.record, self.entry.summary)
+        return size_of(self.entry)
 
     @property
     def spare(self) -> bool:
@@ -95,7 +95,7 @@ class MemoryStore:
         self._deleted_ms.pop((tenant, session_id), None)
         self._deleted_ms[tenant, session_id] = _now_ms()
         mine = [place for place in self._deleted_ms if place[0] == tenant]
-        for place in mine[: max(0, len(mine) - self._quotas.sessions)]:
+        for place in mine[: max(0, len(mine) - self._quotas.tombstones)]:
             self._floor_ms[tenant] = self._deleted_ms.pop(place)
         return True
 
@@ -151,7 +151,8 @@ class MemoryStore:
         """See `SessionStore.tally`."""
         self._sweep()
         used = {owner: self._usage(owner) for owner, _ in self._kept}
-        full = sum(self._quotas.nearly_full(one.sessions, one.num_bytes, 0) for one in used.values())
+        quotas, max_bytes = self._quotas, self._quotas.bytes_for(0)
+        full = sum(quotas.nearly_full(one.sessions, one.num_bytes, max_bytes) for one in used.values())
         size = sum(one.num_bytes for one in used.values())
         return Tally(len(self._kept), size, len(used), full)
 
@@ -173,7 +174,7 @@ class MemoryStore:
     def _in_the_way(self, entry: Entry) -> list[str] | None:
         """The spare sessions that have to go for the entry; None: that does not help."""
         kept = self._kept.get((entry.tenant, entry.session_id))
-        before, size = kept.size if kept else 0, size_of(entry.record, entry.summary)
+        before, size = kept.size if kept else 0, size_of(entry)
         max_bytes = self._quotas.bytes_for(0)
         sessions, num_bytes = self._usage(entry.tenant).missing(
             before, size, self._quotas.sessions, max_bytes

@@ -39,7 +39,7 @@ class RedisStore:
         self._ttl_ms = int(ttl_s * 1000)
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
-        self._maxmemory = 0  # as Redis said at the last `tally`
+        self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
         """See `SessionStore.get`."""
@@ -48,7 +48,7 @@ class RedisStore:
 
     async def put(self, entries: Sequence[Entry]) -> Put:
         """See `SessionStore.put`."""
-        limits = [self._ttl_ms, self._quotas.sessions, self._quotas.bytes_for(self._maxmemory)]
+        limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
         calls: list[ScriptCall] = []
         for first in range(0, len(entries), scripts.MAX_ITEMS):
             values: list[Any] = [*limits, self._tombstone_ms // 2]
@@ -119,7 +119,7 @@ class RedisStore:
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
-        values = [tenant, session_id, self._tombstone_ms, self._quotas.sessions]
+        values = [tenant, session_id, self._tombstone_ms, self._quotas.tombstones]
         (done,) = await self._link.run(scripts.DELETE, [((), values)])
         return bool(done)
 
@@ -134,7 +134,7 @@ class RedisStore:
         tenants, memory = await self._link.pipeline(
             [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")]
         )
-        self._maxmemory = int(memory.get("maxmemory", 0))
+        self._max_bytes = self._quotas.bytes_for(int(memory.get("maxmemory", 0)), len(tenants))
         step = scripts.MAX_ITEMS
         calls: list[ScriptCall] = [
             ((), tenants[first : first + step]) for first in range(0, len(tenants), step)
@@ -145,7 +145,7 @@ class RedisStore:
             sessions=sum(sessions for sessions, _ in rows),
             num_bytes=sum(num_bytes for _, num_bytes in rows),
             tenants=len(rows),
-            nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._maxmemory) for row in rows),
+            nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._max_bytes) for row in rows),
         )
 
     async def close(self) -> None:

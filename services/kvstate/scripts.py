@@ -35,7 +35,7 @@ local function keep(tenant)
 end
 
 local function store(tenant, id, at, gone)
-  local size = #ARGV[at + 4] + #ARGV[at + 5] + OVERHEAD
+  local size = #ARGV[at + 4] + #ARGV[at + 5] + OVERHEAD + ID_COPIES * #id + #tenant
   local fits, dropped, before = make_room(tenant, id, size, max_sessions, max_bytes)
   answer[1] = answer[1] + dropped
   if not fits then return 3 end
@@ -52,8 +52,8 @@ local function store(tenant, id, at, gone)
   end
   if gone >= 0 then  -- the tombstone goes, its time stays with the session that has the id now
     redis.call('HSET', key, 'd', gone)
-    redis.call('DEL', GONE .. tenant .. ':' .. id)
-    redis.call('ZREM', DELETED .. tenant, id)
+    redis.call('DEL', GONE .. tenant .. ':' .. short(id))
+    redis.call('ZREM', DELETED .. tenant, short(id))
   end
   resize(tenant, id, size, before)
   keep(tenant)
@@ -65,7 +65,7 @@ for at = 4, #ARGV - 1, 11 do
   local key = SESSION .. tenant .. ':' .. id
   local found = redis.call('HMGET', key, 'v', 'd', 'q')
   local stored, last, lineage = tonumber(found[1] or 0), found[3] or '', ARGV[at + 11]
-  local gone, verdict = tonumber(redis.call('GET', GONE .. tenant .. ':' .. id) or -1), 0
+  local gone, verdict = tonumber(redis.call('GET', GONE .. tenant .. ':' .. short(id)) or -1), 0
   local deleted = math.max(gone, tonumber(found[2] or -1))
   if stored == 0 then deleted = math.max(deleted, floor(tenant)) end
   if tonumber(ARGV[at + 7]) <= deleted then
@@ -113,9 +113,9 @@ local there = redis.call('EXISTS', SESSION .. tenant .. ':' .. id)
 drop(tenant, id)
 settle()
 if there == 0 then return 0 end
-redis.call('SET', GONE .. tenant .. ':' .. id, now, 'PX', stands)
+redis.call('SET', GONE .. tenant .. ':' .. short(id), now, 'PX', stands)
 redis.call('ZREMRANGEBYSCORE', DELETED .. tenant, '-inf', now - stands)
-redis.call('ZADD', DELETED .. tenant, now, id)
+redis.call('ZADD', DELETED .. tenant, now, short(id))
 redis.call('PEXPIRE', DELETED .. tenant, stands)
 local over = redis.call('ZCARD', DELETED .. tenant) - ARGV[4]
 if over > 0 then

@@ -6,7 +6,7 @@ off the account when the tenant writes at its quota, and by `TALLY` within secon
 """
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import OVERHEAD
+from services.kvstate.domain.quota import ID_COPIES, OVERHEAD
 
 MAX_PURGED = 1000  # expired sessions in one call
 MAX_SPARE = 1024  # spare sessions that go for one record; more than any record of the default size needs
@@ -16,8 +16,9 @@ PRELUDE = (
 local SESSION, INDEX, GONE = '{keys.SESSION_PREFIX}', '{keys.INDEX_PREFIX}', '{keys.GONE_PREFIX}'
 local SIZES, ENDS, SPARE = '{keys.SIZES_PREFIX}', '{keys.ENDS_PREFIX}', '{keys.SPARE_PREFIX}'
 local DELETED, FLOOR, PINS = '{keys.DELETED_PREFIX}', '{keys.FLOOR_PREFIX}', '{keys.PINS}'
-local TENANTS, OVERHEAD = '{keys.TENANTS}', {OVERHEAD}
+local TENANTS, OVERHEAD, ID_COPIES = '{keys.TENANTS}', {OVERHEAD}, {ID_COPIES}
 local MAX_PURGED, MAX_SPARE = {MAX_PURGED}, {MAX_SPARE}
+local function short(id) return string.sub(redis.sha1hex(id), 1, {keys.SHORT_CHARS}) end  -- see `keys.short`
 """
     + """
 local clock = redis.call('TIME')

@@ -36,8 +36,9 @@ class Settings(CommonSettings, RedisTlsSettings, SessionSizeSettings):
     session_bytes_per_tenant: int = Field(
         default=0,
         ge=0,
-        description="Bytes of session records that a tenant may have; 0: half of Redis's `maxmemory`, a "
-        "tenth if it has KV as well, or 1 GiB if it has no such limit.",
+        description="Bytes that a tenant's sessions may take in Redis, keys and indexes included; 0: 40 % of "
+        "its `maxmemory`, 10 % if it has KV as well, and 2/(N+1) of that where N tenants have sessions; "
+        "1 GiB if it has no such limit.",
     )
     session_pins_per_tenant: int = Field(
         default=1000, ge=0, le=10_000_000, description="Sessions that a tenant may have pinned."

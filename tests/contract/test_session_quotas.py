@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import OVERHEAD, SessionQuotas, size_of
+from services.kvstate.domain.quota import ID_COPIES, OVERHEAD, SessionQuotas, size_of
 from services.kvstate.domain.records import Entry, Verdict
 from services.kvstate.store import PinOutcome, SessionStore, StoreFull
 from tests.servers import GuardedRedis
@@ -20,7 +20,7 @@ OVER, STORE = Verdict.OVER_QUOTA, Verdict.STORE
 
 
 def size(one: Entry) -> int:
-    return size_of(one.record, one.summary)
+    return size_of(one)
 
 
 async def listed(store: SessionStore, tenant: str) -> set[str]:
@@ -236,7 +236,8 @@ async def accounts(redis: aioredis.Redis, tenant: str) -> dict[str, int]:
     for name in sizes:
         key = keys.session(tenant, name.decode())
         record, summary = await redis.hmget(key, ["r", "s"])
-        real += len(record) + len(summary) + OVERHEAD if record and summary else 0
+        beside = OVERHEAD + ID_COPIES * len(name) + len(tenant)
+        real += len(record) + len(summary) + beside if record and summary else 0
     return {
         "total": total,
         "sum": sum(map(int, sizes.values())),
@@ -283,6 +284,29 @@ async def test_tombstones_do_not_fill_redis(
         assert await store.delete(tenant, f"s{number}")
     left = [key async for key in redis.scan_iter(match=f"ryz:*{tenant}*", count=1000)]
     assert len(left) <= 10 + 2  # tombstones, their list, and the time before which all are given up
+
+
+@pytest.mark.parametrize("session_id", ["s", "s" * 128, "\N{GRINNING FACE}" * 124])
+@pytest.mark.parametrize("text", ["", "x" * 5000])
+async def test_what_is_counted_is_what_redis_takes(
+    redis: aioredis.Redis, opened: Callable[..., SessionStore], tenant: str, session_id: str, text: str
+) -> None:
+    store = opened()
+
+    async def used() -> int:
+        names = [key async for key in redis.scan_iter(match=f"ryz:*{tenant}*", count=1000)]
+        return sum([await redis.memory_usage(name, samples=0) or 0 for name in names])
+
+    before = await used()
+    entries = [entry(tenant, f"{number:04d}{session_id}"[:128], text=text) for number in range(300)]
+    for first in range(0, 300, 50):
+        await store.put(entries[first : first + 50])
+    taken = await used() - before
+    counted = sum(size(one) for one in entries)
+    assert 0.75 * taken <= counted <= 1.5 * taken
+    for one in entries:
+        await store.delete(tenant, one.session_id)
+    assert await used() < 300 * 400  # tombstones know no ids
 
 
 async def test_a_full_redis_refuses_before_anything_has_changed(

@@ -97,10 +97,13 @@ def test_a_tenant_over_its_quota_may_make_less_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "maxmemory", "bytes_for"), [(0, 0, 2**30), (0, 10_000, 1000), (7, 10_000, 7)]
+    ("configured", "maxmemory", "tenants", "bytes_for"),
+    [(0, 0, 1, 2**30), (0, 10_000, 0, 1000), (0, 10_000, 1, 1000), (0, 10_000, 3, 500), (7, 10_000, 3, 7)],
 )
-def test_bytes_of_a_tenant_follow_redis(configured: int, maxmemory: int, bytes_for: int) -> None:
-    assert SessionQuotas(num_bytes=configured).bytes_for(maxmemory) == bytes_for
+def test_bytes_of_a_tenant_follow_redis(
+    configured: int, maxmemory: int, tenants: int, bytes_for: int
+) -> None:
+    assert SessionQuotas(num_bytes=configured).bytes_for(maxmemory, tenants) == bytes_for
 
 
 @given(st.integers(0, 10**15), st.text(min_size=1, max_size=40))

@@ -1,5 +1,6 @@
 """Every Redis key of this service, spelled once. Blocks' bytes lie under the keys of `shared/kv_store.py`."""
 
+from hashlib import sha1
 from urllib.parse import quote
 
 PREFIX = "ryz"
@@ -12,8 +13,10 @@ INDEX_PREFIX = f"{PREFIX}:sessions:"
 SIZES_PREFIX = f"{PREFIX}:session-sizes:"  # hash, session id -> bytes; empty id: of all sessions
 ENDS_PREFIX = f"{PREFIX}:session-ends:"  # sorted set of session ids by when they expire, in milliseconds
 SPARE_PREFIX = f"{PREFIX}:session-spare:"  # sorted set of ids of spare sessions by their last commit
-DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of ids with a tombstone, by its time
+DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of `short`s with a tombstone, by its time
 FLOOR_PREFIX = f"{PREFIX}:gone-before:"  # tombstones up to this time were given up; expires
+
+SHORT_CHARS = 20  # of `short`
 
 # What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.
 META = f"{PREFIX}:kv:meta"  # hash, block name -> bytes:parts:created_ms:tenant
@@ -42,7 +45,12 @@ def session_index(tenant: str) -> str:
 
 def gone(tenant: str, session_id: str) -> str:
     """When the session was deleted, in milliseconds; expires."""
-    return f"{GONE_PREFIX}{tenant}:{session_id}"
+    return f"{GONE_PREFIX}{tenant}:{short(session_id)}"
+
+
+def short(session_id: str) -> str:
+    """What tombstones call a session, so that long ids make them no larger; no two meet by chance."""
+    return sha1(session_id.encode(), usedforsecurity=False).hexdigest()[:SHORT_CHARS]
 
 
 def held(tenant: str, session_id: str) -> str:

@@ -8,16 +8,21 @@ created, imported, pinned or went on with stay until they expire.
 from dataclasses import dataclass
 
 from services.kvstate.domain.eviction import SESSION_SHARE
+from services.kvstate.domain.records import Entry
 
-OVERHEAD = 512  # bytes of keys and index entries beside a record and its summary
+# What a session takes beside its record and its summary, as measured (docs/decisions/0020): keys, entries of
+# three indexes and of the account. Each of them has the id.
+OVERHEAD = 768
+ID_COPIES = 5
+MAX_TOMBSTONES = 10_000  # of a tenant, some 300 bytes each
 NO_LIMIT_BYTES = 2**30  # of a tenant, where Redis has no `maxmemory` to take a share of
 NEARLY = 0.9
-ALONE_SHARE = 0.5  # of `maxmemory` for a tenant, in a Redis that has sessions and no KV
+ALONE_SHARE = 0.4  # of `maxmemory` for a tenant, in a Redis that has sessions and no KV
 
 
 @dataclass(frozen=True, slots=True)
 class SessionQuotas:
-    """Of one tenant. num_bytes: 0: `share` of Redis's `maxmemory`.
+    """Of one tenant. num_bytes: 0: `share` of Redis's `maxmemory`, and less of it where there are several.
 
     all_pins: of all tenants together, which is what routers keep in mind.
     """
@@ -28,13 +33,26 @@ class SessionQuotas:
     all_pins: int = 65_536
     share: float = SESSION_SHARE
 
-    def bytes_for(self, maxmemory: int) -> int:
-        """Bytes of sessions that a tenant may have, in a Redis with this `maxmemory`; 0: it has none."""
-        return self.num_bytes or int(self.share * maxmemory) or NO_LIMIT_BYTES
+    @property
+    def tombstones(self) -> int:
+        """Deleted sessions of a tenant that are remembered one by one."""
+        return min(self.sessions, MAX_TOMBSTONES)
 
-    def nearly_full(self, sessions: int, num_bytes: int, maxmemory: int) -> bool:
-        """Whether a tenant has come close to one of its quotas."""
-        return sessions >= NEARLY * self.sessions or num_bytes >= NEARLY * self.bytes_for(maxmemory)
+    def bytes_for(self, maxmemory: int, tenants: int = 1) -> int:
+        """Bytes of sessions that a tenant may have.
+
+        All tenants at their quotas together have less than twice `share`, however many they are.
+
+        Args:
+            maxmemory: of Redis; 0: it has none.
+            tenants: that have sessions.
+        """
+        share = self.share * 2 / (max(1, tenants) + 1)
+        return self.num_bytes or int(share * maxmemory) or NO_LIMIT_BYTES
+
+    def nearly_full(self, sessions: int, num_bytes: int, max_bytes: int) -> bool:
+        """Whether a tenant has come close to one of its quotas. max_bytes: its `bytes_for`."""
+        return sessions >= NEARLY * self.sessions or num_bytes >= NEARLY * max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,7 @@ class Usage:
         return sessions, num_bytes
 
 
-def size_of(record: bytes, summary: bytes) -> int:
+def size_of(entry: Entry) -> int:
     """Bytes that a session counts for."""
-    return len(record) + len(summary) + OVERHEAD
+    names = ID_COPIES * len(entry.session_id.encode()) + len(entry.tenant.encode())
+    return len(entry.record) + len(entry.summary) + OVERHEAD + names
