@@ -1,5 +1,7 @@
 """The account of each decision, with what it was weighed against: metrics, log and trace."""
 
+import logging
+
 import structlog
 from opentelemetry.trace import NoOpTracer, Tracer
 
@@ -47,7 +49,9 @@ class Account:
             told["stay_cost_s"] = round(self._costs.total_s(facts, place, place), 4)
         if before and before != chosen.group:
             self._metrics.moved(move.seconds)
-            log.info("session moved", request_id=incoming.request_id, **told)
+            # a loss is news; under load there may be as many moves as turns, and metrics count them
+            level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
+            log.log(level, "session moved", request_id=incoming.request_id, **told)
         if self._tracer is not None:
             attributes = {f"ryz.route.{name}": value for name, value in told.items()}
             self._tracer.start_span("route", extract(incoming.headers), attributes=attributes).end()

@@ -258,6 +258,15 @@ def test_heartbeats_that_were_held_up_do_not_show_a_wild_rate() -> None:
     assert fleet.groups()[0].requests_per_s <= 2 * 800
 
 
+def test_a_full_group_in_which_nothing_ends_has_a_wait_that_is_bounded() -> None:
+    fleet = new_fleet()
+    for seq in range(1, 400):  # for 40 s
+        fleet.observe(beat(seq, running=8, waiting=16, accepted=24 + 8 * min(seq, 10)), seq * 0.1)
+    (group,) = fleet.view("m", 40.0).ready
+    assert group.waiting == 16
+    assert 10 < group.wait_s <= 16 / 8 * 300
+
+
 def test_only_groups_that_are_looked_at_are_viewed() -> None:
     fleet, looked_at = new_fleet(), list[str]()
     for number in range(50):

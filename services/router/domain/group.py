@@ -19,6 +19,7 @@ _BENEFIT_OF_DOUBT = (
 )
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
+_LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
 _GAP_TIME_S = 20.0  # in which a long gap between heartbeats is forgotten to 1/e
 _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, or got lost
@@ -137,6 +138,7 @@ class Group:
         rate = self.requests_per_s
         if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
             rate = max(rate, max_running / self._limits.assumed_service_s)
+        rate = max(rate, max_running / _LONGEST_S)  # what was measured falls to 0 while nothing ends
         # what it does lately says little of a group with little to do
         speed = max(load.tokens_per_s, kv.recompute_tokens_per_s)
         prefill_s = queued_tokens / speed if speed else 0.0
