@@ -5,21 +5,26 @@ from pydantic import SecretStr
 from starlette.requests import Request
 
 from shared.web.keys import BearerKey
-from shared.web.metrics_page import KEPT_S, MetricsPage
+from shared.web.metrics_page import FRESH_PER_S, MetricsPage
 
 
 def asked(*headers: tuple[bytes, bytes]) -> Request:
     return Request({"type": "http", "headers": list(headers)})
 
 
-def test_the_text_is_kept_for_a_moment() -> None:
+def test_many_callers_at_once_get_one_text() -> None:
     registry = CollectorRegistry()
     calls, now_s = Counter("calls", "Calls.", registry=registry), [100.0]
     page = MetricsPage(registry, BearerKey(SecretStr("")), lambda: now_s[0])
-    for at_s, shown in ((100.0, b"0.0"), (100.0 + KEPT_S / 2, b"0.0"), (100.0 + KEPT_S, b"2.0")):
-        now_s[0] = at_s
-        assert b"calls_total " + shown in page.answer(asked()).body
+
+    def shown() -> int:
         calls.inc()
+        text = bytes(page.answer(asked()).body)
+        return int(float(text.partition(b"\ncalls_total ")[2].split()[0]))
+
+    assert [shown() for _ in range(12)] == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
+    now_s[0] += 1 / FRESH_PER_S
+    assert [shown(), shown()] == [13, 13]
 
 
 def test_what_is_kept_needs_the_key() -> None:
