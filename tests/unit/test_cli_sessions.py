@@ -29,7 +29,7 @@ Ryz = Callable[..., Awaitable[Result]]
 @pytest_asyncio.fixture
 async def gateway() -> AsyncIterator[Gateway]:
     async with running_gateway() as running:
-        running.fleet.cards = [ModelCard(name="demo", context_length=8, fingerprint="f1")]
+        running.fleet.cards = [ModelCard(name="demo", context_length=2048, fingerprint="f1")]
         yield running
 
 
