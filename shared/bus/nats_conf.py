@@ -29,7 +29,7 @@ LIMITS = """\
 max_payload: 1MB # bounds every message, and with it what decoding one can cost
 max_pending: 64MB # what may wait for one client that reads slowly; beyond, it is disconnected
 max_connections: 4096
-max_subscriptions: 128 # of one connection; services have some twenty. Each that overlaps is one more copy
+max_subscriptions: 1024 # of one connection; gateways have one for each stream that is looked for
 max_control_line: 4KB
 write_deadline: "5s" # a client that takes nothing for so long is disconnected
 ping_interval: "2s" # a connection that was cut, or whose client stands still, is closed after

@@ -311,7 +311,7 @@ async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> Non
     try:
         me = {"user": "outside", "pass": broker.passwords["outside"], "verbose": False, "protocol": 1}
         writer.write(b"CONNECT %s\r\n" % json.dumps(me).encode())
-        writer.write(b"".join(b"SUB _INBOX.outside.> %d\r\n" % number for number in range(1, 301)))
+        writer.write(b"".join(b"SUB _INBOX.outside.> %d\r\n" % number for number in range(1, 1201)))
         writer.write(b"PING\r\n")
         async with asyncio.timeout(10):
             await reader.readuntil(b"PONG\r\n")
@@ -319,7 +319,7 @@ async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> Non
             await router.flush()
             writer.write(b"PING\r\n")
             got = await reader.readuntil(b"PONG\r\n")
-        assert got.count(b"MSG _INBOX.outside.x ") == 128
+        assert got.count(b"MSG _INBOX.outside.x ") == 1024
     finally:
         writer.close()
         await router.close()
