@@ -56,7 +56,7 @@ class Settings(CommonSettings, RedisTlsSettings):
         le=1,
         description="The part of RYZ_MAX_RUNNING that one tenant may have also while no other waits. Places "
         "that become free go to waiting tenants by turns in any case. Empty: 1. `ryz up` sets 0.5 where "
-        "RYZ_API_KEYS names several tenants, and Compose where it is set.",
+        "RYZ_API_KEYS names several tenants; elsewhere set it so.",
     )
     token_budget: int = Field(
         default=512,
