@@ -1,6 +1,7 @@
 """What processes have: files, Unix sockets, listening ports. As root sees it."""
 
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 import psutil
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run")
+PROGRAMS = (f"{sys.prefix}/", f"{Path(__file__).resolve().parents[2]}/")
 
 
 @dataclass(slots=True)
@@ -34,11 +36,11 @@ def belongings(pids: Iterable[int], folder: Path) -> Belongings:
                     target = os.readlink(entry.path)
                     if target.startswith("socket:["):
                         inodes.add(target[8:-1])
-                    elif target.startswith(PLACES) and not target.endswith(" (deleted)"):
+                    elif _is_left_somewhere(target):
                         found.paths.add(target)
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 name = line[73:].strip()
-                if name.startswith(PLACES) and not name.endswith(" (deleted)"):
+                if _is_left_somewhere(name):
                     found.paths.add(name)
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         parts = line.split(maxsplit=7)
@@ -51,3 +53,8 @@ def belongings(pids: Iterable[int], folder: Path) -> Belongings:
                 if not one.laddr.ip.startswith(("127.", "::1")):
                     found.other_hosts.add(f"{one.laddr.ip}:{one.laddr.port}")
     return found
+
+
+def _is_left_somewhere(name: str) -> bool:
+    """Whether it is a file where others may look, and no program or library: those may lie anywhere."""
+    return name.startswith(PLACES) and not name.startswith(PROGRAMS) and not name.endswith(" (deleted)")

@@ -29,7 +29,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with Stack(tmp_path_factory.mktemp("guarded-stack"), "--engine", "null") as stack:
         yield stack.await_ready()
         assert stack.end() == 0
-        assert [path.name for path in stack.place.path.iterdir()] == ["logs"]
+        assert {path.name for path in stack.place.path.iterdir()} == {"logs", ".ryz-state"}
 
 
 def passwords(stack: Stack) -> list[str]:

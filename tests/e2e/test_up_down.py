@@ -39,7 +39,7 @@ def listening(url: str) -> bool:
 
 
 def assert_only_logs(folder: Path) -> None:
-    assert [path.name for path in (folder / ".ryz").iterdir()] == ["logs"]
+    assert {path.name for path in (folder / ".ryz").iterdir()} == {"logs", ".ryz-state"}
     assert all(path.suffix == ".log" for path in (folder / ".ryz" / "logs").iterdir())
 
 
