@@ -41,7 +41,7 @@ def held_ports(places: Iterable[tuple[str, int]]) -> Iterator[None]:
     """Keeps ports for this user's services inside the block, also while one of them is down.
 
     Each has a socket that is bound and never listens: clients of a service that is down are refused at once,
-    and the kernel lets nobody bind the port but this user with SO_REUSEPORT. Fails when one is taken.
+    and the kernel lets only this user bind the port, with SO_REUSEPORT. Fails when one is taken.
     """
     with ExitStack() as stack:
         for host, port in places:

@@ -1,7 +1,7 @@
 """Files and directories that no other user of this machine may look into, and that a stack may replace.
 
 What a stack puts into its state directory has fixed names, and a marker file says that the directory is a
-stack's: without it what is there by those names is somebody's own, and is left alone.
+stack's. In a directory without the marker, files of those names belong to somebody else and are left alone.
 """
 
 import errno
