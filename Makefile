@@ -41,20 +41,20 @@ check: dev ## format, lint, types, import rules, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m shared.protocol_doc --check
-	$(BIN)/python -m cli.settings_doc --check
+	$(BIN)/python -m tools.docs.protocol --check
+	$(BIN)/python -m tools.docs.settings --check
 	$(BIN)/python -m shared.bus.nats_conf --check
-	$(BIN)/python -m shared.redis_acl --check
+	$(BIN)/python -m tools.docs.redis_acl --check
 
 format: dev ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: dev ## write the generated pages anew
-	$(BIN)/python -m shared.protocol_doc
-	$(BIN)/python -m cli.settings_doc
+	$(BIN)/python -m tools.docs.protocol
+	$(BIN)/python -m tools.docs.settings
 	$(BIN)/python -m shared.bus.nats_conf
-	$(BIN)/python -m shared.redis_acl
+	$(BIN)/python -m tools.docs.redis_acl
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)

@@ -10,13 +10,13 @@ import typer
 from typer.core import TyperGroup
 
 from cli.bus_users.commands import app as bus_users
-from cli.chat import chat
+from cli.chat.chat_command import chat
 from cli.console import CommandError, err, out
-from cli.groups import app as groups
-from cli.sessions import app as sessions
-from cli.status import status
+from cli.groups.group_commands import app as groups
+from cli.sessions.session_commands import app as sessions
+from cli.stack.up import down, up
+from cli.status.status_command import status
 from cli.train_demo import train_demo
-from cli.up import down, up
 
 
 class LazyGroup(TyperGroup):
@@ -25,7 +25,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
         if args and args[0] == "bench":
-            from cli.bench import app as bench  # noqa: PLC0415
+            from cli.bench.bench_commands import app as bench  # noqa: PLC0415
 
             return "bench", typer.main.get_command(bench), args[1:]
         return super().resolve_command(ctx, args)

@@ -29,8 +29,8 @@ def train_demo(
 
     make_writable(output, "--output")
     with err.status("Making the tokenizer and the data"):
-        from services.worker.engine.training.train import TrainProgress  # noqa: PLC0415
-        from services.worker.engine.training.train import train_demo as train  # noqa: PLC0415
+        from training.train import TrainProgress  # noqa: PLC0415
+        from training.train import train_demo as train  # noqa: PLC0415
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -20,8 +20,8 @@ from shared.bus.accounts import caller_by
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.errors import RyzError
+from shared.host.local_stack import broker_url
 from shared.identity import new_request_id
-from shared.local_stack import broker_url
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
 
 

@@ -2,7 +2,7 @@
 
 A block is a hash, with a field for each KV head of the model. Who writes a field sets the key to expire, so
 that what nobody told the KV state service of goes by itself; that service alone extends and deletes.
-What is inside a field is the business of `services/worker/engine/kv_values.py`.
+What is inside a field is the business of `services/worker/engine/kv_transfer/kv_values.py`.
 """
 
 _PREFIX = b"ryz:kv:data:"

@@ -21,7 +21,6 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shared import subjects
-from shared.admin import ADMIN_LIMITS, admin_app, http_server
 from shared.bus import Bus, Message
 from shared.bus.nats import NatsBus
 from shared.codec import encode
@@ -31,6 +30,7 @@ from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.traces import tracer, tracer_provider
+from shared.web.admin import ADMIN_LIMITS, admin_app, http_server
 from shared.web.gate import Gate
 from shared.web.hosts import host_rule, is_loopback
 from shared.web.keys import BearerKey

@@ -11,7 +11,7 @@ import structlog
 
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
-from tests.servers import GuardedRedis, NatsServer, RedisServer
+from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 
 
 @pytest.fixture(scope="session")

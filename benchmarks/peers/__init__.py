@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.child import Child
+from benchmarks.lib.child import Child
 
 # name on the command line: the packages that it needs
 PEERS = {"transformers": ("transformers",), "llama.cpp": ("llama_cpp", "gguf")}

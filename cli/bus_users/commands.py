@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.supervisor.state import DEFAULT_DIR
+from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from shared.bus.users import BusUser, BusUsers
@@ -51,7 +51,7 @@ def add(
     from cli.bus_users.hashing import hash_password, new_password  # noqa: PLC0415 (quick `--help`)
     from cli.bus_users.store import change  # noqa: PLC0415
     from cli.console import fail, out  # noqa: PLC0415
-    from cli.supervisor.state import StateDir  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
     from shared.bus.accounts import ACCOUNTS, with_user  # noqa: PLC0415
     from shared.bus.users import BusUser, BusUsers  # noqa: PLC0415
 
@@ -109,7 +109,7 @@ def remove(name: UserName, *, state_dir: StateDirectory = DEFAULT_DIR) -> None:
     """Remove a user; a broker that runs there closes its connections."""
     from cli.bus_users.store import change  # noqa: PLC0415
     from cli.console import fail, out  # noqa: PLC0415
-    from cli.supervisor.state import StateDir  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
     from shared.bus.users import BusUsers  # noqa: PLC0415
 
     def removed(users: "BusUsers") -> "BusUsers":

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cli.console import fail
-from cli.supervisor.private import write_private
-from cli.supervisor.state import StackState, StateDir
+from cli.stack.host.private import write_private
+from cli.stack.state import StackState, StateDir
 from shared.bus import nats_conf
 from shared.bus.users import BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
-from shared.local_stack import USERS_FILE
+from shared.host.local_stack import USERS_FILE
 
 BROKER = "nats"  # the supervisor's name of it
 

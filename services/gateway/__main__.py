@@ -9,29 +9,29 @@ from typing import Any
 import structlog
 
 from services.gateway.app import create_app
-from services.gateway.auth import Keyring, parse_keys
-from services.gateway.bodies import Bodies
-from services.gateway.completions import Context
-from services.gateway.edge import gateway_gate
-from services.gateway.file_thread import FileThread
-from services.gateway.limits import RateLimiter
+from services.gateway.bodies.body_reader import Bodies
+from services.gateway.completions.completion_routes import Context
+from services.gateway.http.auth import Keyring, parse_keys
+from services.gateway.http.edge import gateway_gate
+from services.gateway.http.limits import RateLimiter
+from services.gateway.http.quota import Quota
+from services.gateway.http.readers import ReaderLimits, watch_readers
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.parking import Parking
-from services.gateway.quota import Quota
-from services.gateway.readers import ReaderLimits, watch_readers
-from services.gateway.root_key import MIN_KEY_CHARS, root_key
+from services.gateway.sessions.file_thread import FileThread
+from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
-from shared.admin import http_server
+from services.gateway.streams.detached_streams import Parking
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
-from shared.client.session_admin import SessionAdmin
+from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
+from shared.host.open_network import open_network
 from shared.lifecycle import Service, run
 from shared.messages import ModelCard
-from shared.open_network import open_network
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
+from shared.web.admin import http_server
 
 log = structlog.get_logger(__name__)
 

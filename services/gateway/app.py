@@ -20,24 +20,24 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.gateway.browsers import BrowserGuard
-from services.gateway.completions import CompletionRoute, Context
-from services.gateway.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
-from services.gateway.file_thread import FileThread
-from services.gateway.limits import ClientDisconnected
-from services.gateway.pieces import PieceSender
-from services.gateway.readers import Answer
-from services.gateway.respond import model_object
-from services.gateway.schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.session_paths import SessionPaths, is_session_path
-from services.gateway.session_routes import SessionRoutes
-from services.gateway.session_schema import NewSession, ToGroup
-from services.gateway.streams import PREFIX as STREAMS
-from services.gateway.streams import StreamRoute
-from shared.admin import readiness_shown
-from shared.client.session_admin import SessionAdmin
+from services.gateway.completions.completion_routes import CompletionRoute, Context
+from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.completions.whole_responses import model_object
+from services.gateway.http.browsers import BrowserGuard
+from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
+from services.gateway.http.limits import ClientDisconnected
+from services.gateway.http.pieces import PieceSender
+from services.gateway.http.readers import Answer
+from services.gateway.sessions.file_thread import FileThread
+from services.gateway.sessions.session_paths import SessionPaths, is_session_path
+from services.gateway.sessions.session_routes import SessionRoutes
+from services.gateway.sessions.session_schema import NewSession, ToGroup
+from services.gateway.streams.stream_routes import PREFIX as STREAMS
+from services.gateway.streams.stream_routes import StreamRoute
+from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import ModelNotFound, RyzError
 from shared.messages import ModelCard
+from shared.web.admin import readiness_shown
 from shared.web.keys import BearerKey
 from shared.web.metrics_page import MetricsPage
 

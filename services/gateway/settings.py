@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from services.gateway.shape import MAX_VALUES
+from services.gateway.bodies.json_shape import MAX_VALUES
 from shared.settings import CommonSettings, SessionSizeSettings
 from shared.web.limits import HttpLimits
 

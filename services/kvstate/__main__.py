@@ -7,25 +7,25 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from services.kvstate.block_calls import BlockCalls
-from services.kvstate.block_metrics import BlockMetrics, TierCollector
-from services.kvstate.block_store import KV_STORE
+from services.kvstate.blocks.block_calls import BlockCalls
+from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
+from services.kvstate.blocks.block_store import KV_STORE
+from services.kvstate.blocks.guarded_blocks import GuardedBlocks
+from services.kvstate.blocks.leftovers import remove_leftovers
+from services.kvstate.blocks.redis_blocks import RedisBlockStore
+from services.kvstate.blocks.sweep import Sweeper, SweepRules
+from services.kvstate.blocks.tier import Tier, TierLimits
 from services.kvstate.domain.eviction import SESSION_SHARE, Quotas
 from services.kvstate.domain.quota import ALONE_SHARE, SessionQuotas
-from services.kvstate.guard import Guard
-from services.kvstate.guarded_blocks import GuardedBlocks
-from services.kvstate.guarded_store import GuardedStore
 from services.kvstate.handlers import Handlers
-from services.kvstate.leftovers import remove_leftovers
 from services.kvstate.metrics import Metrics
-from services.kvstate.redis_blocks import RedisBlockStore
-from services.kvstate.redis_link import RedisLink
-from services.kvstate.redis_store import RedisStore
-from services.kvstate.session_calls import SessionCalls, SessionLimits
+from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.store_guard import Guard
+from services.kvstate.sessions.guarded_sessions import GuardedStore
+from services.kvstate.sessions.redis_sessions import RedisStore
+from services.kvstate.sessions.session_calls import SessionCalls, SessionLimits
+from services.kvstate.sessions.session_store import SESSION_STORE
 from services.kvstate.settings import Settings
-from services.kvstate.store import SESSION_STORE
-from services.kvstate.sweep import Sweeper, SweepRules
-from services.kvstate.tier import Tier, TierLimits
 from shared.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run
 from shared.settings import load

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.kvstate.store import Tally
+from services.kvstate.sessions.session_store import Tally
 from shared.messages import SessionCommitted
 from shared.telemetry.children import Children
 

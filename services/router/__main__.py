@@ -11,15 +11,15 @@ from typing import cast
 from services.router.dispatch import Dispatcher
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies import make_policy
-from services.router.handlers import Handlers
 from services.router.losses import Losses
-from services.router.memory import Memory
 from services.router.metrics import FleetCollector, Metrics
-from services.router.news import SessionNews
-from services.router.parts import Parts
-from services.router.pins import PinKeeper
+from services.router.pin_sync import PinKeeper
+from services.router.router_context import Parts
+from services.router.router_state import Memory
+from services.router.session_events import SessionNews
 from services.router.settings import Settings
 from services.router.status import describe
+from services.router.subscriptions import Handlers
 from services.router.watch import Watch
 from shared.lifecycle import Service, run
 from shared.settings import load

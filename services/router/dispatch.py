@@ -9,13 +9,13 @@ import time
 
 import structlog
 
-from services.router.account import Account
-from services.router.domain.choice import at_a_full_group, choose
+from services.router.decision_log import Account
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
-from services.router.domain.policy import RETRY_STARTING_S
+from services.router.domain.policies.base import RETRY_STARTING_S
+from services.router.domain.policies.choice import at_a_full_group, choose
 from services.router.incoming import Incoming, Sender
-from services.router.memory import Forward
-from services.router.parts import Parts
+from services.router.router_context import Parts
+from services.router.router_state import Forward
 from shared import subjects
 from shared.bus.accounts import INBOX
 from shared.codec import encode

@@ -7,7 +7,7 @@ of what it found out itself, once for each time that it gives a group up.
 import structlog
 
 from services.router.domain.loss import read_disconnect
-from services.router.parts import Parts
+from services.router.router_context import Parts
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
-from services.router.memory import Memory
+from services.router.domain.policies.balance import imbalance
+from services.router.router_state import Memory
 from shared.messages.fleet import DownReason
 
 _SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)

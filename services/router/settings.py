@@ -3,10 +3,10 @@
 from pydantic import Field
 
 from services.router.domain.breaker import BreakerLimits
-from services.router.domain.costs import Costs
 from services.router.domain.fleet import FleetLimits
 from services.router.domain.group import LoadLimits
 from services.router.domain.policies import HybridLimits, PolicyName
+from services.router.domain.policies.costs import Costs
 from shared.settings import CommonSettings
 
 

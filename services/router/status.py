@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from services.router.domain.group import Group
-from services.router.parts import Parts
+from services.router.router_context import Parts
 
 
 def describe(parts: Parts) -> dict[str, Any]:

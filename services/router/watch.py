@@ -5,9 +5,9 @@ import struct
 
 import structlog
 
-from services.router.domain.listening import Listening
+from services.router.domain.self_echo_monitor import Listening
 from services.router.losses import Losses
-from services.router.parts import Parts
+from services.router.router_context import Parts
 from shared.bus import Message
 from shared.errors import RyzError
 

@@ -7,26 +7,26 @@ from typing import cast
 
 import structlog
 
-from services.worker.adapters.model_dir import Model, load_model_dir
-from services.worker.adapters.null_engine import TEXT, NullEngine
-from services.worker.adapters.null_model import null_model
-from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
-from services.worker.domain.kv_messages import KVStoreConfig
-from services.worker.domain.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
-from services.worker.domain.scheduler import Limits
-from services.worker.engine.config import ModelError, read_config
-from services.worker.leader.claim import NameClaim
-from services.worker.leader.drain import HAND_OVER_S
-from services.worker.leader.heartbeat import OnThread
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.leader.fleet.claim import NameClaim
+from services.worker.leader.fleet.drain import HAND_OVER_S
+from services.worker.leader.fleet.heartbeat import OnThread
 from services.worker.leader.intake import IntakeLimits
-from services.worker.leader.kv_tier import KVOptions
+from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions
-from services.worker.leader.service import Leader
-from services.worker.leader.sessions import SessionLimits
-from services.worker.leader.turns import TurnLimits
+from services.worker.leader.sessions.session_records import SessionLimits
+from services.worker.leader.sessions.turn_lines import TurnLimits
+from services.worker.model_dir import Model, load_model_dir
+from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.null_model import null_model
 from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.rank_protocol.kv_messages import KVStoreConfig
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.settings import Settings
-from shared.client.sessions import SessionsClient
+from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
 from shared.lifecycle import Service, run, settle_memory
 from shared.settings import load

@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from services.worker.domain.join_messages import MIN_TOKEN_LENGTH, split_address
-from services.worker.domain.kv_costs import FetchMode
-from services.worker.domain.kv_messages import Compression
-from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
+from services.worker.domain.scheduling.transfer_costs import FetchMode
 from services.worker.orchestrator.process_group_manager import RankStart
+from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
+from services.worker.rank_protocol.kv_messages import Compression
+from services.worker.rank_protocol.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from shared.messages.base import NOT_IN_NAMES
 from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
 

@@ -22,7 +22,7 @@ from shared.bus.api import Message
 from shared.bus.delivery import BusStats
 from shared.bus.parser import BrokerParser
 from shared.bus.transport import BoundedTransport
-from shared.tcp_table import distrust
+from shared.host.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead

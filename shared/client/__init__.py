@@ -3,12 +3,12 @@
 `InferenceClient` is what to use; `assembly.py` holds its decisions.
 """
 
-from shared.client.client import InferenceClient
-from shared.client.fleet import list_models
-from shared.client.results import Choice, Completion
-from shared.client.sessions import SessionsClient
+from shared.client.calls.model_list import list_models
+from shared.client.calls.sessions_client import SessionsClient
+from shared.client.generation.generation_stream import GenerationStream
+from shared.client.generation.results import Choice, Completion
+from shared.client.inference_client import InferenceClient
 from shared.client.settings import ClientSettings
-from shared.client.stream import GenerationStream
 
 __all__ = [
     "Choice",

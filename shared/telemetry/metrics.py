@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from shared.bus.delivery import BusStats
-from shared.client.commands import AssemblyStats
+from shared.client.generation.commands import AssemblyStats
 
 PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -1,7 +1,7 @@
 """Which connections a server has, whose they are, and what each of them waits for until when.
 
 Decides which new connection is admitted, and names those whose time is over. It knows no sockets: what
-becomes of a connection is the protocol's. Which connection gives way is decided in `waiting.py`.
+becomes of a connection is the protocol's. Which connection gives way is decided in `kits/waiting.py`.
 """
 
 from collections import Counter

@@ -5,10 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from tests.chaos.kit import KEYS, Chaos, ThreadedProxy
-from tests.chaos.services import PATIENT
-from tests.e2e.kit import Stack
-from tests.servers import RedisServer
+from tests.kits.chaos.fleet import KEYS, Chaos, ThreadedProxy
+from tests.kits.chaos.services import PATIENT
+from tests.kits.e2e.stack import Stack
+from tests.kits.servers import RedisServer
 
 SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),

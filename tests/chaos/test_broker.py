@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.scale import scaled
-from tests.chaos.services import await_idle, await_next, kill, ready_code
-from tests.chaos.streams import Readers, difference, http_client, make_bodies, read, read_all, undisturbed
-from tests.e2e.kit import Stack, wait_for
-from tests.servers import NatsServer
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import await_idle, await_next, kill, ready_code
+from tests.kits.chaos.streams import (
+    Readers,
+    difference,
+    http_client,
+    make_bodies,
+    read,
+    read_all,
+    undisturbed,
+)
+from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.servers import NatsServer
 
 pytestmark = pytest.mark.timeout(scaled(150, 900))
 SETTLE_S = 2.2

@@ -8,10 +8,10 @@ import asyncio
 
 import pytest
 
-from benchmarks.failover import Plan, measure
-from tests.chaos.figures import record
-from tests.chaos.scale import scaled
-from tests.e2e.kit import Stack
+from benchmarks.failover.failover import Plan, measure
+from tests.kits.chaos.figures import record
+from tests.kits.chaos.scale import scaled
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(150, 3600))
 BACK_S = 10.0  # about one second where nothing else runs; `measure` fails when one takes more than 30 s

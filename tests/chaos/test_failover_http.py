@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.chaos.faults import Victim, kill_in_turn
-from tests.chaos.scale import scaled
-from tests.chaos.streams import Readers, http_client, make_bodies, stopped_late, undisturbed
-from tests.e2e.kit import Stack
+from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.streams import Readers, http_client, make_bodies, stopped_late, undisturbed
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(150, 1800))
 

@@ -19,13 +19,13 @@ from shared import subjects
 from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.messages import Wire
-from tests.chaos.figures import record
-from tests.chaos.fuzz_shapes import messages
-from tests.chaos.fuzz_watch import Watch
-from tests.chaos.raw_nats import RawNats
-from tests.chaos.rounds import each_of
-from tests.chaos.scale import scaled
-from tests.e2e.kit import Stack
+from tests.kits.chaos.figures import record
+from tests.kits.chaos.fuzz_shapes import messages
+from tests.kits.chaos.fuzz_watch import Watch
+from tests.kits.chaos.raw_nats import RawNats
+from tests.kits.chaos.rounds import each_of
+from tests.kits.chaos.scale import scaled
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_MESSAGES = scaled(3_000, 100_000)

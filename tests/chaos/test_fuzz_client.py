@@ -17,17 +17,17 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
-from shared.client.assembly import Assembly
-from shared.client.commands import AskResend, AssemblyStats, Command, Publish, SendCancel
+from shared.client.generation.commands import AskResend, AssemblyStats, Command, Publish, SendCancel
+from shared.client.generation.generation_state import Assembly
+from shared.client.generation.generation_stream import GenerationStream
 from shared.client.settings import ClientSettings
-from shared.client.stream import GenerationStream
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import Wire
 from shared.messages.base import MAX_ATTEMPT
-from tests.chaos.fuzz_shapes import GOLDEN, messages
-from tests.chaos.rounds import each_of
-from tests.chaos.scale import full, scaled
+from tests.kits.chaos.fuzz_shapes import GOLDEN, messages
+from tests.kits.chaos.rounds import each_of
+from tests.kits.chaos.scale import full, scaled
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 SETTINGS = ClientSettings(max_buffered_frames=32)

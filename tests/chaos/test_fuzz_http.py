@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.chaos.figures import record
-from tests.chaos.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
-from tests.chaos.fuzz_watch import Watch
-from tests.chaos.rounds import each_of
-from tests.chaos.scale import scaled
-from tests.e2e.kit import Stack
+from tests.kits.chaos.figures import record
+from tests.kits.chaos.fuzz_requests import KNOWN_STREAMS, Request, documented, ours
+from tests.kits.chaos.fuzz_watch import Watch
+from tests.kits.chaos.rounds import each_of
+from tests.kits.chaos.scale import scaled
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_REQUESTS = scaled(1_000, 100_000)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.failover_streams import Reading, make_requests, read, same
+from benchmarks.failover.failover_streams import Reading, make_requests, read, same
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.client import Completion, InferenceClient
 from shared.codec import decode
 from shared.messages import GenerateRequest, GroupDown, Heartbeat
-from tests.chaos.scale import scaled
-from tests.chaos.services import PATIENT, ServiceProcess
-from tests.servers import GuardedNats
-from tests.tcp_proxy import TcpProxy
-from tests.waiting import until
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import PATIENT, ServiceProcess
+from tests.kits.servers import GuardedNats
+from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.timeout(scaled(120, 900))
 MODEL, CUT_OFF, OTHER = "demo", "g0", "g1"

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.chaos.faults import Victim, kill_in_turn
-from tests.chaos.scale import scaled
-from tests.chaos.services import PATIENT, await_idle, metrics_of
-from tests.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
-from tests.e2e.kit import Stack, wait_for
+from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import PATIENT, await_idle, metrics_of
+from tests.kits.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
+from tests.kits.e2e.stack import Stack, wait_for
 
 pytestmark = pytest.mark.timeout(scaled(150, 900))
 PATIENCE_S = 4.0  # of the requests whose group stands still

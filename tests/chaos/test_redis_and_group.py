@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.chaos.faults import Victim, kill_in_turn
-from tests.chaos.kit import KEYS, Chaos
-from tests.chaos.scale import scaled
-from tests.chaos.services import await_idle
-from tests.chaos.streams import Readers, http_client, make_bodies, undisturbed
-from tests.e2e.kit import wait_for
+from tests.kits.chaos.faults import Victim, kill_in_turn
+from tests.kits.chaos.fleet import KEYS, Chaos
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import await_idle
+from tests.kits.chaos.streams import Readers, http_client, make_bodies, undisturbed
+from tests.kits.e2e.stack import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(150, 900))
 LEADERS_UP = "ryz_worker_kv_store_up"

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from tests.chaos.scale import scaled
-from tests.chaos.services import PATIENT, ServiceProcess, await_idle, await_next
-from tests.chaos.streams import Readers, http_client, make_bodies, undisturbed
-from tests.e2e.kit import Stack, ryz
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import PATIENT, ServiceProcess, await_idle, await_next
+from tests.kits.chaos.streams import Readers, http_client, make_bodies, undisturbed
+from tests.kits.e2e.stack import Stack, ryz
 
 pytestmark = pytest.mark.timeout(scaled(180, 1200))
 

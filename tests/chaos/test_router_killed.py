@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.chaos.kit import Metrics
-from tests.chaos.scale import scaled
-from tests.chaos.services import ServiceProcess, await_idle, await_next, metrics_of
-from tests.chaos.streams import Said, difference, http_client, make_bodies, read, undisturbed
-from tests.e2e.kit import Stack
+from tests.kits.chaos.fleet import Metrics
+from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.services import ServiceProcess, await_idle, await_next, metrics_of
+from tests.kits.chaos.streams import Said, difference, http_client, make_bodies, read, undisturbed
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(150, 1800))
 BURST = 16

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.figures import record
-from tests.chaos.scale import full, scaled
-from tests.chaos.storm import KEYS, Outcome, Storm, shown
-from tests.chaos.storm_faults import Faults
-from tests.chaos.storm_stock import growth, take_when_quiet
-from tests.e2e.kit import Stack
+from tests.kits.chaos.figures import record
+from tests.kits.chaos.scale import full, scaled
+from tests.kits.chaos.storm import KEYS, Outcome, Storm, shown
+from tests.kits.chaos.storm_faults import Faults
+from tests.kits.chaos.storm_stock import growth, take_when_quiet
+from tests.kits.e2e.stack import Stack
 
 SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),

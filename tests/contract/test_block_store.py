@@ -10,15 +10,15 @@ from uuid import uuid4
 import pytest
 import redis.asyncio as aioredis
 
-from services.kvstate.block_store import BlockStore, Found, Freed, Written
+from services.kvstate.blocks.block_store import BlockStore, Found, Freed, Written
+from services.kvstate.blocks.memory_blocks import MemoryBlockStore
+from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.domain import keys
-from services.kvstate.memory_blocks import MemoryBlockStore
-from services.kvstate.redis_blocks import RedisBlockStore
-from services.kvstate.redis_link import RedisLink
-from services.kvstate.store import Fate
+from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.sessions.session_store import Fate
 from shared.kv_hash import NAME_BYTES
 from shared.kv_store import data_key, head_field
-from tests.servers import GuardedRedis
+from tests.kits.servers import GuardedRedis
 
 KEPT, DELETED = Fate(has_record=True, deleted=False), Fate(has_record=False, deleted=True)
 PARTS = 2

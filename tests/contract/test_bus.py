@@ -10,8 +10,8 @@ from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
-from tests.servers import NatsServer
-from tests.waiting import until
+from tests.kits.servers import NatsServer
+from tests.kits.waiting import until
 
 Connect = Callable[[], Awaitable[Bus]]
 

@@ -1,10 +1,10 @@
 """What a deployment mounts, and what is told to people, is what the table of Redis's users says."""
 
-from shared import redis_acl
+from tools.docs import redis_acl
 
 
 def test_generated_files_are_fresh() -> None:
-    remedy = "run `python -m shared.redis_acl`"
+    remedy = "run `python -m tools.docs.redis_acl`"
     assert redis_acl.TEMPLATE.read_text() == redis_acl.render(), remedy
     page = redis_acl.PAGE.read_text()
     assert redis_acl.page(page) == page, remedy

@@ -11,9 +11,9 @@ import redis.asyncio as aioredis
 from services.kvstate.domain import keys
 from services.kvstate.domain.quota import ID_COPIES, OVERHEAD, SessionQuotas, size_of
 from services.kvstate.domain.records import Entry, Verdict
-from services.kvstate.store import PinOutcome, SessionStore, StoreFull
-from tests.servers import GuardedRedis
-from tests.session_store_kit import MakeStore, entry, made_id, make_store, now_ms, open_store, put, tenant
+from services.kvstate.sessions.session_store import PinOutcome, SessionStore, StoreFull
+from tests.kits.servers import GuardedRedis
+from tests.kits.session_store import MakeStore, entry, made_id, make_store, now_ms, open_store, put, tenant
 
 __all__ = ["make_store", "tenant"]
 OVER, STORE = Verdict.OVER_QUOTA, Verdict.STORE

@@ -7,12 +7,12 @@ import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.records import Cursor, Entry, make_entry
-from services.kvstate.memory_store import MemoryStore
-from services.kvstate.store import Fate, PinOutcome, SessionStore
+from services.kvstate.sessions.memory_sessions import MemoryStore
+from services.kvstate.sessions.session_store import Fate, PinOutcome, SessionStore
 from shared.codec import decode
 from shared.messages import SessionRecord, TurnMark
-from tests.servers import GuardedRedis
-from tests.session_store_kit import (
+from tests.kits.servers import GuardedRedis
+from tests.kits.session_store import (
     TTL_MS,
     MakeStore,
     entry,

@@ -9,7 +9,7 @@ import pytest
 
 from services.worker.engine.native.build import NoKernels
 from services.worker.engine.native.library import kernels
-from tests.e2e.kit import Stack
+from tests.kits.e2e.stack import Stack
 
 
 @pytest.fixture(scope="package")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.supervisor.state import StateDir
+from cli.stack.state import StateDir
 from shared import subjects
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
-from shared.client.results import Completion
+from shared.client.generation.results import Completion
 from shared.errors import InvalidRequest, Overloaded
 from shared.messages import SessionRef
 from shared.subjects import Caller
-from tests.e2e.kit import ROOT, Stack, ryz
-from tests.waiting import until
-from tests.worker_kit import chat
+from tests.kits.e2e.stack import ROOT, Stack, ryz
+from tests.kits.waiting import until
+from tests.kits.worker import chat
 
 pytestmark = pytest.mark.timeout(120)
 

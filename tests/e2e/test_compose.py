@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.supervisor.ports import pick_ports
+from cli.stack.host.ports import pick_ports
 from deploy.configure import make_secrets
 from services.worker.engine.native.build import TARGETS
 

@@ -8,7 +8,7 @@ import pytest
 from openai import NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.kit import Stack, ryz
+from tests.kits.e2e.stack import Stack, ryz
 
 # the first test that wants the model waits for four processes that import torch
 pytestmark = pytest.mark.timeout(90)

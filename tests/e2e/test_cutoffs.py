@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.kit import Stack, ryz
+from tests.kits.e2e.stack import Stack, ryz
 
 pytestmark = pytest.mark.timeout(120)
 STREAMS = 200

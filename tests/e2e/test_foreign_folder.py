@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.kit import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 # The stranger's package goes on as if nothing was, as a careful one would: it takes ours for its own path.

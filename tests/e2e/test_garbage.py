@@ -10,7 +10,7 @@ import pytest
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
-from tests.e2e.kit import Stack
+from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(90)
 

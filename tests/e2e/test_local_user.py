@@ -18,8 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.belongings import Belongings, belongings
-from tests.e2e.kit import Stack
+from tests.kits.e2e.belongings import Belongings, belongings
+from tests.kits.e2e.stack import Stack
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from services.worker.engine.training.words import HELD_OUT_NAMES
-from tests.e2e.kit import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz, wait_for
+from training.words import HELD_OUT_NAMES
 
 pytestmark = pytest.mark.timeout(240)
 # no two begin alike: the other group must not know the beginning from somebody else

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.supervisor.state import StateDir
+from cli.stack.state import StateDir
 from shared import subjects
 from shared.bus import RequestTimedOut
 from shared.bus.accounts import ACCOUNTS
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
-from tests.e2e.kit import RYZ, Stack, ryz, wait_for
+from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from services.worker.engine.training.words import HELD_OUT_NAMES
-from tests.e2e.kit import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz, wait_for
+from training.words import HELD_OUT_NAMES
 
 pytestmark = pytest.mark.timeout(120)
 NAME = HELD_OUT_NAMES[0]

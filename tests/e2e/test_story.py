@@ -9,8 +9,8 @@ import re
 import httpx
 import pytest
 
-from services.worker.engine.training.words import HELD_OUT_NAMES
-from tests.e2e.kit import Stack, ryz
+from tests.kits.e2e.stack import Stack, ryz
+from training.words import HELD_OUT_NAMES
 
 pytestmark = pytest.mark.timeout(90)
 NAMES = HELD_OUT_NAMES[:20]

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.kit import ROOT, RYZ, Stack, ryz, wait_for
-from tests.servers import NatsServer
+from tests.kits.e2e.stack import ROOT, RYZ, Stack, ryz, wait_for
+from tests.kits.servers import NatsServer
 
 pytestmark = pytest.mark.timeout(240)
 STREAMS = 48

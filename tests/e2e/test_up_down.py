@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 
-from cli.supervisor.state import StateDir
-from tests.e2e.kit import Stack, ryz, wait_for
+from cli.stack.state import StateDir
+from tests.kits.e2e.stack import Stack, ryz, wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
 Start = Callable[..., Stack]

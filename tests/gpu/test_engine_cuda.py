@@ -7,21 +7,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.adapters.rank_engine import RankEngine, RankEngineOptions
-from services.worker.domain.plan import EngineInfo, EngineRefused
-from services.worker.engine import cuda_graphs, rank
-from services.worker.engine.cache import KVCache, block_bytes
+from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from services.worker.engine.compute import Compute
-from services.worker.engine.config import ModelConfig, ModelError, read_config
-from services.worker.engine.cuda_graphs import CudaCapture
-from services.worker.engine.model import Decoder
-from services.worker.engine.placement import Placement
-from services.worker.engine.plain import PlainCompute
-from services.worker.engine.weights import Checkpoint
-from tests.engine_support import GREEDY, generate, make_model, plan_logits
-from tests.unit.test_engine_cuda_graphs import decode_plans
-from tests.unit.test_engine_device import BF16_ERROR, FAMILIES, config, relative_error
+from services.worker.engine.plain import cuda_graphs
+from services.worker.engine.plain.cuda_graphs import CudaCapture
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.placement import Placement
+from services.worker.engine.plain.plain_cache import KVCache, block_bytes
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank import rank_process as rank
+from services.worker.engine.rank.compute import Compute
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.rank_protocol.plan import EngineInfo, EngineRefused
+from tests.kits.engine import GREEDY, generate, make_model, plan_logits
+from tests.unit.engine.test_engine_cuda_graphs import decode_plans
+from tests.unit.engine.test_engine_device import BF16_ERROR, FAMILIES, config, relative_error
 
 pytestmark = [
     pytest.mark.gpu,

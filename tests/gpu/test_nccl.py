@@ -11,9 +11,8 @@ from torch import Tensor
 
 from services.worker.engine.collectives.nccl import NcclCollectives
 from services.worker.engine.collectives.torch_distributed import Meeting
-from services.worker.engine.cuda_graphs import CudaCapture
-from tests.collectives_kit import ranks_outcomes
-from tests.integration.test_engine_collectives import (  # noqa: F401 (the contract's tests, over NCCL here)
+from services.worker.engine.plain.cuda_graphs import CudaCapture
+from tests.integration.engine.test_engine_collectives import (  # noqa: F401 (the contract's tests, over NCCL here)
     test_a_matrix_is_summed_in_place,
     test_a_slow_reader_loses_nothing,
     test_bf16_is_summed_in_fp32_and_rounded_once,
@@ -22,6 +21,7 @@ from tests.integration.test_engine_collectives import (  # noqa: F401 (the contr
     test_nobody_leaves_a_barrier_before_all_came,
     test_sums_are_in_rank_order_and_the_same_bits_everywhere,
 )
+from tests.kits.collectives import ranks_outcomes
 
 GPUS = torch.cuda.device_count()
 pytestmark = [

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.domain.plan import StepPlan
-from services.worker.engine import batch
-from services.worker.engine.config import read_config
-from services.worker.engine.reference import ReferenceDecoder
-from services.worker.engine.weights import open_checkpoint
-from tests.engine_support import (
+from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.plain import batch
+from services.worker.engine.plain.reference import ReferenceDecoder
+from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine import (
     COMPUTES,
     Blocks,
     make_llama,

@@ -5,7 +5,7 @@ who has less than a share of them. Its leader does, and lets the tenant that has
 it refuses costs it about as much as another one, so each tenant has some places a second to ask for.
 """
 
-from services.router.domain.rate import UserRates
+from services.router.domain.token_buckets import UserRates
 
 
 class Contests:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from services.router.domain.balance import DecayingCounts, fair_shares
 from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
 from services.router.domain.live_view import LiveView
 from services.router.domain.loss import Loss
+from services.router.domain.policies.balance import DecayingCounts, fair_shares
 from services.router.domain.rivals import Rivals
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 

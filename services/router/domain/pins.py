@@ -8,7 +8,7 @@ its KV is in the store, so the policy chooses until the group is back; the reaso
 from collections.abc import Iterable
 
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
-from services.router.domain.policy import Policy, retry_after_s
+from services.router.domain.policies.base import Policy, retry_after_s
 
 Pin = tuple[str, str, str]  # tenant, session id, group
 

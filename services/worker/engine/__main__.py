@@ -9,8 +9,8 @@ import socket
 import sys
 import time
 
-from services.worker.engine.process import bind_to_parent, end_process, name_process
-from services.worker.engine.rank_log import write_rank_lines
+from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
+from services.worker.engine.rank.rank_log import write_rank_lines
 
 
 def main() -> int:
@@ -21,14 +21,14 @@ def main() -> int:
     name_process("ryz-rank")
     write_rank_lines("rank")
     sock = socket.socket(fileno=int(sys.argv[1]))
-    from services.worker.engine.rank import serve  # noqa: PLC0415 (torch takes a second to import)
+    from services.worker.engine.rank.rank_process import serve  # noqa: PLC0415 (torch takes a second to import)
 
     return serve(sock, started)
 
 
 if __name__ == "__main__":
     if sys.argv[1].startswith("-"):
-        from services.worker.engine.join import main as join
+        from services.worker.engine.rank.join import main as join
 
         end_process(join(sys.argv[1:]))
     end_process(main())

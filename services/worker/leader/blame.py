@@ -6,7 +6,7 @@ was alone in the fatal step, and was in one before on another engine, has killed
 
 import structlog
 
-from services.worker.leader.generations import Generations
+from services.worker.leader.request_table import Generations
 from shared.errors import GroupLost, Poison
 
 log = structlog.get_logger(__name__)

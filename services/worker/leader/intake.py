@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.request import Generation, failed_frame, request_key
-from services.worker.domain.session_context import Turn, new_turn
-from services.worker.leader.generations import Generations
-from services.worker.leader.kv_tier import KVTier
-from services.worker.leader.places import Places
+from services.worker.domain.generation.request import Generation, failed_frame, request_key
+from services.worker.domain.generation.session_context import Turn, new_turn
+from services.worker.leader.error_replies import Replies
+from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.prepare import Preparer
-from services.worker.leader.replies import Replies
-from services.worker.leader.turns import TurnLines
+from services.worker.leader.request_table import Generations
+from services.worker.leader.sessions.turn_lines import TurnLines
+from services.worker.leader.waiting_places import Places
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Message

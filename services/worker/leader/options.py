@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from services.worker.domain.names import PrefixSharing
-from services.worker.domain.scheduler import Limits
+from services.worker.domain.scheduling.block_names import PrefixSharing
+from services.worker.domain.scheduling.scheduler import Limits
 from services.worker.leader.intake import IntakeLimits
-from services.worker.leader.kv_tier import KVOptions
-from services.worker.leader.sessions import SessionLimits
-from services.worker.leader.turns import TurnLimits
+from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.leader.sessions.session_records import SessionLimits
+from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 
 

@@ -7,11 +7,8 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.worker.adapters.model_dir import Model
-from services.worker.domain.names import UNNAMED, BlockNames
-from services.worker.domain.request import Choice, Generation
-from services.worker.domain.sequence import Sequence
-from services.worker.domain.session_context import (
+from services.worker.domain.generation.request import Choice, Generation
+from services.worker.domain.generation.session_context import (
     Turn,
     appends,
     check_conditions,
@@ -19,12 +16,15 @@ from services.worker.domain.session_context import (
     repeats,
     turn_of,
 )
-from services.worker.domain.stops import StopMatcher, StopStrings
-from services.worker.domain.too_long import too_long
-from services.worker.domain.trials import TRIAL_TOKENS
-from services.worker.leader.deliveries import Deliveries
-from services.worker.leader.sessions import Sessions
+from services.worker.domain.generation.stops import StopMatcher, StopStrings
+from services.worker.domain.generation.too_long import too_long
+from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.trials import TRIAL_TOKENS
+from services.worker.leader.sessions.deliveries import Deliveries
+from services.worker.leader.sessions.session_records import Sessions
 from services.worker.leader.tokenizing import Tokenizing, is_long
+from services.worker.model_dir import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import ChatMessage, GenerateRequest, ResumePoint, SessionRecord, SessionRef

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import structlog
 
-from services.worker.domain.outbox import Outbox
-from services.worker.domain.request import Generation
+from services.worker.domain.generation.request import Generation
+from services.worker.domain.generation.retransmit_buffer import Outbox
 from services.worker.metrics import Metrics
 from shared import codec
 from shared.bus.api import Bus

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from services.worker.adapters.model_dir import Model
-from services.worker.adapters.spelled import SpelledTokens
-from services.worker.adapters.template_guard import TemplateOverran
-from services.worker.domain.session_context import Turn
-from services.worker.domain.too_long import too_long
+from services.worker.domain.generation.session_context import Turn
+from services.worker.domain.generation.too_long import too_long
 from services.worker.metrics import Metrics
+from services.worker.model_dir import Model
+from services.worker.text.control_tokens import SpelledTokens
+from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
 from shared.messages import GenerateRequest

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.worker.domain.failures import Failure, FailureKind
+from services.worker.rank_protocol.failures import Failure, FailureKind
 
 
 class Rule(NamedTuple):

@@ -6,12 +6,12 @@ in shared memory, and their memory. It does nothing about it: a `Failure` goes t
 
 from collections.abc import Mapping, Sequence
 
-from services.worker.domain.failures import Failure, FailureKind
-from services.worker.domain.plan import StepPlan
-from services.worker.domain.progress import RankProgress, read_progress
-from services.worker.domain.rank_messages import RankFailed
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.rank_protocol.failures import Failure, FailureKind
+from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.progress_page import RankProgress, read_progress
+from services.worker.rank_protocol.rank_messages import RankFailed
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0

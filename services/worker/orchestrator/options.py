@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.worker.domain.kv_messages import KVStoreConfig
-from services.worker.domain.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 from services.worker.orchestrator.process_group_manager import RankStart
+from services.worker.rank_protocol.kv_messages import KVStoreConfig
+from services.worker.rank_protocol.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
 
 GPU_STALL_S = 10.0  # the least there: recorded graphs show no progress, and the first steps record them
 

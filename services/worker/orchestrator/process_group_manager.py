@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.worker.orchestrator.child import STILL_RUNNING, Child, SpawnedChild, stat
-from services.worker.orchestrator.nursery import Nursery
-from shared.own_python import module_command, module_environment
+from services.worker.orchestrator.fork_server_client import Nursery
+from services.worker.orchestrator.rank_child import STILL_RUNNING, Child, SpawnedChild, stat
+from shared.host.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
 COMMAND = tuple(module_command("services.worker.engine"))

@@ -15,12 +15,12 @@ from typing import Literal
 
 import msgspec
 
-from services.worker.domain.plan import EngineRefused
-from services.worker.domain.progress import page_bytes
-from services.worker.domain.rank_messages import RankConfig, RankReady, shared_bytes
 from services.worker.host import available_bytes, usable_cores
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.rank_protocol.plan import EngineRefused
+from services.worker.rank_protocol.progress_page import page_bytes
+from services.worker.rank_protocol.rank_messages import RankConfig, RankReady, shared_bytes
 
 
 class ResourceAllocator:

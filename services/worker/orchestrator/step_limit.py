@@ -4,7 +4,7 @@ A step of one token and one of a long chunk of a prompt differ by orders of magn
 number for all of them would either give up on a rank that works or wait minutes for one that hangs.
 """
 
-from services.worker.domain.plan import StepPlan
+from services.worker.rank_protocol.plan import StepPlan
 
 _MARGIN = 2.0  # a step may take so many times what its tokens took before
 _LEAST_TOKENS = 32  # of a step whose pace counts; in smaller ones most of the time is not for the tokens

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from services.router.domain.costs import Costs
+from services.router.domain.policies.base import Policy
+from services.router.domain.policies.costs import Costs
 from services.router.domain.policies.load import LeastLoaded
 from services.router.domain.policies.sessions import Hybrid, HybridLimits, StateServer, Sticky
 from services.router.domain.policies.turns import RoundRobin, Weighted
-from services.router.domain.policy import Policy
 
 PolicyName = Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"]
 

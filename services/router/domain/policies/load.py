@@ -1,7 +1,7 @@
 """The policy that looks at load alone."""
 
 from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
-from services.router.domain.policy import least_loaded, refusal
+from services.router.domain.policies.base import least_loaded, refusal
 
 
 class LeastLoaded:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from services.router.domain.costs import Costs, home_and_place
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
-from services.router.domain.policy import least_loaded, nobody, refusal
+from services.router.domain.policies.base import least_loaded, nobody, refusal
+from services.router.domain.policies.costs import Costs, home_and_place
 
 
 class Sticky:

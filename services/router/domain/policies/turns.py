@@ -1,7 +1,7 @@
 """Policies that take turns and know no sessions: round-robin, and weighted by the groups' share."""
 
 from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
-from services.router.domain.policy import refusal
+from services.router.domain.policies.base import refusal
 
 
 class RoundRobin:

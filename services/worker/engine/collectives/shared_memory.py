@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.domain.rank_messages import CACHE_LINE, SLOT_BYTES, SLOTS, shared_bytes
+from services.worker.engine.checkpoint.model_config import ModelError
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
-from services.worker.engine.config import ModelError
 from services.worker.engine.native.library import Kernels
-from services.worker.engine.native.signals import NativeSignals
+from services.worker.engine.native.native_signals import NativeSignals
 from services.worker.host import usable_cores
+from services.worker.rank_protocol.rank_messages import CACHE_LINE, SLOT_BYTES, SLOTS, shared_bytes
 
 SLOT_FLOATS = SLOT_BYTES // 4
 

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Protocol
 
-from services.worker.domain.rank_messages import CACHE_LINE
+from services.worker.rank_protocol.rank_messages import CACHE_LINE
 
 _SPINS = 2000  # polls of a count (about 60 ns each) before the core is offered to others
 _YIELD_S = 0.0001  # after this long with sched_yield, sleep

@@ -6,13 +6,13 @@ shares visible, and the residual op that follows adds them in the order of ranks
 
 from torch import Tensor
 
-from services.worker.engine.config import ModelConfig
-from services.worker.engine.native.cache import LayerCache, NativeCache
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.native.all_reduce_buffers import Meeting
 from services.worker.engine.native.library import Flag, WeightType
-from services.worker.engine.native.meeting import Meeting
-from services.worker.engine.native.packed import STORED_TYPES, buffer, padded
+from services.worker.engine.native.native_cache import LayerCache, NativeCache
+from services.worker.engine.native.native_weights import NativeLayer, NativeWeights
+from services.worker.engine.native.packed_weights import STORED_TYPES, buffer, padded
 from services.worker.engine.native.program import MAX_ROWS, Activation, HeadShape, Parts, Program
-from services.worker.engine.native.weights import NativeLayer, NativeWeights
 
 
 class NativeDecoder:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.engine.kv_cold import PASS_TOKENS
+from services.worker.engine.cold_zone import PASS_TOKENS
 from services.worker.engine.native.library import Cold, Flag, Kind, Op
-from services.worker.engine.native.packed import PackedLinear, buffer, padded
+from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
 
 MAX_ROWS = PASS_TOKENS
 

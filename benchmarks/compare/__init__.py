@@ -1,0 +1,1 @@
+"""Two result files of one benchmark, figure by figure."""

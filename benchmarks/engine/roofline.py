@@ -1,0 +1,34 @@
+"""How many bytes a decode step has to read at least: every weight once, and each sequence's keys and values.
+
+With the machine's read bandwidth it bounds the speed of decoding; activations are small and stay in caches.
+"""
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+
+WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
+_SCALE_BYTES = 4  # int8: one per output channel
+
+
+def weight_bytes(config: ModelConfig, precision: str) -> int:
+    """Of all linear layers and the output layer; the embedding's rows are few, biases and norms are small."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    matrices = [  # (outputs, inputs) of a layer
+        (queries + 2 * keys, hidden),
+        (hidden, queries),
+        (2 * inner, hidden),
+        (hidden, inner),
+    ] * config.num_layers + [(config.vocab_size, hidden)]
+    scale = _SCALE_BYTES if precision == "int8" else 0
+    return sum(rows * (columns * WEIGHT_BYTES[precision] + scale) for rows, columns in matrices)
+
+
+def kv_bytes(config: ModelConfig, batch: int, context: float, kv_format: str) -> float:
+    """Of that many sequences whose contexts have that many tokens; `kv_format` as in `EngineInfo`."""
+    seen = sum(min(context, window) if window else context for window in config.windows)
+    return batch * seen * 2 * config.num_kv_heads * config.head_dim * WEIGHT_BYTES[kv_format]
+
+
+def decode_bytes(config: ModelConfig, precision: str, batch: int, context: float, kv_format: str) -> float:
+    """Of one step in which each sequence gets one token; over all ranks together."""
+    return weight_bytes(config, precision) + kv_bytes(config, batch, context, kv_format)

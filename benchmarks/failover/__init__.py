@@ -1,0 +1,1 @@
+"""Streams while ranks and leaders are killed or frozen."""

@@ -1,0 +1,128 @@
+"""What came of faults under streams, in figures. Pure."""
+
+import statistics
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
+from typing import Any, Literal
+
+from benchmarks.failover.failover_streams import Readers, Reading
+from shared.client.generation.attempts import Interruption
+
+Victim = Literal["rank", "leader"]
+_WINDOW_S = 3.0  # after a fault in which a pause is put down to it, unless the next fault comes before
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault, at a time of `time.monotonic()`. back_s: until the group was ready again. fetch_s: of one
+    fetch of KV by the other group meanwhile, on average; 0: there was none.
+    """
+
+    victim: Victim
+    group: str
+    at: float
+    back_s: float = 0.0
+    fetch_s: float = 0.0
+
+
+def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
+    """pause_ms: of streams whose group was hit; others_ms: of other streams at the same time; calm_ms:
+    between frames without faults. breakdown_ms: from the fault until the caller knew of the loss, from there
+    until another group had the request, and from there until tokens came; fetch is a part of that, of one
+    fetch on average after each fault. uncounted: losses that no pause stands for, mostly of streams that
+    began after the fault and went to the group before anybody knew.
+    """
+    pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
+    others, every, rows = list[float](), _Parts(), []
+    for fault, following in zip_longest(faults, faults[1:]):
+        until, hit, parts = fault.at + _WINDOW_S, list[float](), _Parts()
+        if following is not None:
+            until = min(until, following.at)
+        for reading in readers.readings:
+            if reading.began > fault.at or reading.ended < fault.at:
+                continue
+            pause = 1000 * reading.pause_around(fault.at, until)
+            mine = next((one for one in reading.interruptions if fault.at <= one.lost_at < until), None)
+            if mine is None:
+                others.append(pause)
+                continue
+            pauses[fault.victim].append(pause)
+            hit.append(pause)
+            parts.add(fault.at, mine)
+        every.extend(parts)
+        rows.append(_row(fault, hit, parts))
+    gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
+    everybody = pauses["rank"] + pauses["leader"]
+    losses = sum(len(reading.interruptions) for reading in readers.readings)
+    return {
+        "kills": len(faults),
+        "killed": {victim: sum(fault.victim == victim for fault in faults) for victim in pauses},
+        "streams": len(readers.readings),
+        "interrupted": len(everybody),
+        "uncounted": losses - len(everybody),
+        "unequal": readers.unequal,
+        "lost": len(readers.failures),
+        "hung": sum(failure.startswith("deadline") for failure in readers.failures),
+        "failures": sorted(set(readers.failures))[:10],
+        "pause_ms": spread(everybody),
+        "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
+        "others_ms": spread(others),
+        "calm_ms": spread(gaps),
+        "breakdown_ms": every.spreads()
+        | {"fetch": spread([1000 * fault.fetch_s for fault in faults if fault.fetch_s])},
+        "back_s": spread([fault.back_s for fault in faults]),
+        "faults": rows,
+    }
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What the pauses of streams whose group was hit are made of, in milliseconds."""
+
+    detect: list[float] = field(default_factory=list)
+    republish: list[float] = field(default_factory=list)
+    first_token: list[float] = field(default_factory=list)
+
+    def add(self, fault_at: float, mine: Interruption) -> None:
+        self.detect.append(1000 * (mine.lost_at - fault_at))
+        if mine.accepted_at:
+            self.republish.append(1000 * (mine.accepted_at - mine.lost_at))
+        if mine.resumed_at:
+            self.first_token.append(1000 * (mine.resumed_at - mine.accepted_at))
+
+    def extend(self, others: "_Parts") -> None:
+        self.detect += others.detect
+        self.republish += others.republish
+        self.first_token += others.first_token
+
+    def spreads(self) -> dict[str, dict[str, float]]:
+        return {
+            "detect": spread(self.detect),
+            "republish": spread(self.republish),
+            "first_token": spread(self.first_token),
+        }
+
+
+def _row(fault: Fault, pauses: list[float], parts: _Parts) -> dict[str, Any]:
+    """One fault for itself, to see what the long pauses have in common."""
+    return {
+        "victim": fault.victim,
+        "group": fault.group,
+        "streams": len(pauses),
+        "pause_ms": spread(pauses),
+        **{f"{part}_ms": values for part, values in parts.spreads().items()},
+        "fetch_ms": round(1000 * fault.fetch_s, 3),
+        "back_s": round(fault.back_s, 3),
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, 99th percentile and largest; zeros of nothing."""
+    if not values:
+        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    ordered = sorted(values)
+    return {
+        "p50": round(statistics.median(ordered), 3),
+        "p99": round(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 3),
+        "max": round(ordered[-1], 3),
+    }

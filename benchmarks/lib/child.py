@@ -1,0 +1,139 @@
+"""A helper process of a measurement: makes one object of ours there and calls its methods from here.
+
+Peers and probes run this way, so that their threads, memory and crashes are their own. A child cannot outlive
+the command: the kernel ends it with its parent, and `close` ends it before.
+"""
+
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from shared.host.own_python import module_command, module_environment
+
+_PR_SET_PDEATHSIG = 1
+_EXIT_WAIT_S = 5.0
+
+
+class ChildError(Exception):
+    """The child refused or died; the text is its own sentence, or how it ended."""
+
+
+class Child:
+    """A process that holds one object.
+
+    Args:
+        maker: `module:name` of what makes the object there.
+        arguments: What it is made with; anything that pickles.
+        environment: Variables beside those of this process.
+        inherit: File descriptors that the child is to have, by the same numbers.
+    """
+
+    def __init__(
+        self,
+        maker: str,
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        inherit: Sequence[int] = (),
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._connection = Connection(ours.detach())
+            self._process = subprocess.Popen(
+                [*module_command("benchmarks.lib.child"), str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is for the report
+                pass_fds=(theirs.fileno(), *inherit),
+                env=module_environment({**os.environ, **(environment or {})}),
+                process_group=0,  # Ctrl-C is for the command, which ends its children
+            )
+        self.name = maker.partition(":")[2]
+        self._connection.send((maker, dict(arguments)))
+
+    def send(self, method: str, *arguments: Any) -> None:
+        """Starts a call; `receive` has its outcome. One at a time."""
+        try:
+            self._connection.send((method, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            raise ChildError(self._ended()) from None
+
+    def receive(self, timeout_s: float) -> Any:
+        """The outcome of the making or of the last call. Raises `ChildError`."""
+        try:
+            if not self._connection.poll(timeout_s):
+                raise ChildError(f"{self.name} did not answer within {timeout_s:g} s")
+            problem, value = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise ChildError(self._ended()) from None
+        if problem:
+            raise ChildError(problem)
+        return value
+
+    def call(self, method: str, *arguments: Any, timeout_s: float = 600.0) -> Any:
+        """Calls a method there and waits for what it returns. Raises `ChildError`."""
+        self.send(method, *arguments)
+        return self.receive(timeout_s)
+
+    def close(self) -> None:
+        """Ends the process. May be called twice, and while another thread waits in `receive`."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+    def _ended(self) -> str:
+        try:
+            code = self._process.wait(_EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            return f"{self.name} closed its connection"
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"the process of {self.name} ended: {how}"
+
+
+def _serve(connection: Connection) -> None:
+    maker, arguments = connection.recv()
+    module, _, name = maker.partition(":")
+    made: Any = None
+
+    def make() -> None:
+        nonlocal made
+        made = getattr(importlib.import_module(module), name)(**arguments)
+
+    if not _answer(connection, make):
+        return
+    while True:
+        method, values = connection.recv()
+        _answer(connection, partial(getattr(made, method), *values))
+
+
+def _answer(connection: Connection, work: Callable[[], Any]) -> bool:
+    try:
+        value = work()
+    except Exception as error:
+        known = type(error).__module__.startswith(("benchmarks.", "services."))
+        connection.send((str(error) if known else f"{type(error).__name__}: {error}", None))
+        return False
+    connection.send(("", value))
+    return True
+
+
+def main() -> None:
+    """Entry of the child: its socket's descriptor and its parent's process id are the arguments."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[2]):
+        return  # the parent died before the line above
+    try:
+        _serve(Connection(int(sys.argv[1])))
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        return  # the parent has what it wanted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Model directories with random weights in a given shape."""

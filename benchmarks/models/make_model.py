@@ -1,0 +1,141 @@
+"""Makes a model directory of a given shape: random weights, a tokenizer of that vocabulary, a chat template.
+
+What comes out is a Hugging Face Llama directory that the engine and its peers load like any other; it says
+nothing sensible, and is good for measuring only.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from benchmarks.models.random_weights import BYTES, plan_files, write_file, write_index
+from benchmarks.models.shapes import Shape
+from training import bpe
+
+MAX_FILE_BYTES = 2 << 30
+_TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was written."""
+
+    parameters: int
+    bytes: int
+    files: int
+
+
+def parameters(shape: Shape) -> int:
+    """How many numbers the model holds."""
+    total = 0
+    for _, size in shape.tensors():
+        total += size[0] * (size[1] if len(size) > 1 else 1)
+    return total
+
+
+def make_model(
+    directory: Path,
+    shape: Shape,
+    dtype: str = "fp32",
+    seed: int = 0,
+    *,
+    max_file_bytes: int = MAX_FILE_BYTES,
+    written: Callable[[int], None] = lambda _: None,
+) -> Made:
+    """Writes the directory; weights of an earlier model in it are removed first.
+
+    Args:
+        directory: Made if missing.
+        shape: Sizes, checked by the caller (`Shape.check`).
+        dtype: fp32, fp16 or bf16.
+        seed: The same seed and shape give the same bytes.
+        max_file_bytes: More than that is spread over several files with an index.
+        written: Called with the bytes of weights that were added.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for pattern in _WEIGHTS:
+        for old in directory.glob(pattern):
+            old.unlink()
+    tokenizer = make_tokenizer(shape.vocab, seed)
+    _write_texts(directory, shape, dtype, tokenizer)
+    files = plan_files(list(shape.tensors()), dtype, max_file_bytes)
+    for file in files:
+        write_file(directory / file.name, file, dtype, seed, written)
+    write_index(directory, files, dtype)
+    count = parameters(shape)
+    return Made(parameters=count, bytes=count * BYTES[dtype], files=len(files))
+
+
+def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
+    """A byte-level BPE with exactly that many tokens: trained as far as the corpus reaches, the rest made up.
+
+    Made-up merges stand last, so they leave ordinary text nearly alone.
+    """
+    tokenizer = bpe.train_tokenizer(vocab, seed)
+    missing = vocab - tokenizer.get_vocab_size()
+    if missing <= 0:
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    known: dict[str, int] = content["model"]["vocab"]
+    stems = [token for token in known if token not in bpe.SPECIAL_TOKENS]
+    for left in stems:  # grows while it is walked, so it never runs out
+        for right in "etaoinshrdlucmfwypvbgk":
+            if left + right in known:
+                continue
+            if missing == 0:
+                return Tokenizer.from_str(json.dumps(content))
+            known[left + right] = len(known)
+            content["model"]["merges"].append([left, right])
+            stems.append(left + right)
+            missing -= 1
+    raise AssertionError("the stems grow with every merge")
+
+
+def _write_texts(directory: Path, shape: Shape, dtype: str, tokenizer: Tokenizer) -> None:
+    ids = bpe.special_ids(tokenizer)
+    bos, end = ids[bpe.BOS], ids[bpe.END]
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.dim,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.context,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "rms_norm_eps": 1e-05,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": shape.tied,
+        "bos_token_id": bos,
+        "eos_token_id": end,
+        "pad_token_id": end,
+        "torch_dtype": _TORCH_NAMES[dtype],
+    }
+    generation = {"bos_token_id": bos, "eos_token_id": end, "pad_token_id": end, "do_sample": False}
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bpe.BOS,
+        "eos_token": bpe.END,
+        "pad_token": bpe.END,
+        "additional_special_tokens": [bpe.SYSTEM, bpe.USER, bpe.ASSISTANT],
+        "model_max_length": shape.context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": bpe.CHAT_TEMPLATE,
+    }
+    for name, content in (
+        ("config.json", config),
+        ("generation_config.json", generation),
+        ("tokenizer_config.json", tokenizer_config),
+    ):
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tokenizer.save(str(directory / "tokenizer.json"))

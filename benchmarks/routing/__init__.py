@@ -1,0 +1,1 @@
+"""Routing policies against modelled worker groups."""

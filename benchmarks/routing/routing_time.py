@@ -1,0 +1,79 @@
+"""How long the router takes to decide, in real time: the view of the fleet, and the choice made on it."""
+
+import random
+import time
+from collections.abc import Sequence
+from statistics import quantiles
+from typing import Any
+
+from services.router.domain.decision import RequestFacts
+from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.policies import make_policy
+from services.router.domain.session_memory import Asker, Sessions
+from shared.messages import Heartbeat, KVRates, Load, ModelCard
+
+_SESSIONS = 1000
+_MODEL = "modelled"
+
+
+def decision_times(sizes: Sequence[int], decisions: int = 2000) -> list[dict[str, Any]]:
+    """Microseconds of a decision by `hybrid` for fleets of these sizes, half of their groups busy.
+
+    choose: the policy, with the views of the groups it looks at: of two when the session's place is calm,
+    of all when it is busy. decide: what is known of the session and which groups are ready as well.
+    """
+    return [_row(size, decisions) for size in sizes]
+
+
+def _row(size: int, decisions: int) -> dict[str, Any]:
+    random_ = random.Random(size)
+    fleet = _fleet(size, random_)
+    sessions = Sessions(ttl_s=3600.0, max_entries=65_536)
+    policy = make_policy("hybrid")
+    choose_us, decide_us = [], []
+    for number in range(decisions):
+        session_id = f"session-{random_.randrange(_SESSIONS)}"
+        asker, facts = Asker("t", session_id, whole=False), RequestFacts(_MODEL, session_id, 100)
+        now = 0.02 + number * 1e-6
+        began = time.perf_counter()
+        facts, _ = sessions.complete(facts, asker, now)
+        view = fleet.view(_MODEL, now)
+        seen = time.perf_counter()
+        policy.choose(facts, view, now)
+        ended = time.perf_counter()
+        choose_us.append((ended - seen) * 1e6)
+        decide_us.append((ended - began) * 1e6)
+        sessions.sent(facts, asker, random_.choice(view.ready).name, now)
+    return {"groups": size, **_percentiles("choose", choose_us), **_percentiles("decide", decide_us)}
+
+
+def _percentiles(name: str, times_us: list[float]) -> dict[str, float]:
+    cuts = quantiles(times_us, n=100)
+    return {f"{name}_p50_us": round(cuts[49], 1), f"{name}_p99_us": round(cuts[98], 1)}
+
+
+def _fleet(size: int, random_: random.Random) -> Fleet:
+    fleet = Fleet(FleetLimits(max_groups=size))
+    for index in range(size):
+        busy = random_.random() < 0.5
+        load = Load(
+            running=random_.randrange(128) if not busy else 128,
+            waiting=random_.randrange(2, 20) if busy else 0,
+            max_running=128,
+            max_waiting=256,
+            queued_tokens=random_.randrange(5000) if busy else 0,
+            tokens_per_s=2000.0,
+        )
+        rates = KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.005, store=True)
+        heartbeat = Heartbeat(
+            group=f"g{index}",
+            instance_id="i",
+            seq=1,
+            interval_ms=25,
+            state="ready",
+            model=ModelCard(name=_MODEL, context_length=4096),
+            load=load,
+            kv=rates,
+        )
+        fleet.observe(heartbeat, 0.0)
+    return fleet

@@ -1,0 +1,1 @@
+"""The serving path under a fixed number of requests in flight."""

@@ -1,0 +1,1 @@
+"""Many sessions on a real stack, one routing policy after the other."""

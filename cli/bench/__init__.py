@@ -1,0 +1,1 @@
+"""`ryz bench`: options, progress and tables around the benchmarks."""

@@ -1,0 +1,1 @@
+"""`ryz chat`: a conversation in the terminal."""

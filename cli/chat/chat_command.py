@@ -1,0 +1,166 @@
+"""`ryz chat`: a conversation in the terminal, one HTTP request per turn.
+
+Only the new message is sent; the session id lets the stack add what was said before.
+"""
+
+import os
+import secrets
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+from cli.visible import visible
+
+if TYPE_CHECKING:
+    from cli.http_api import ChatApi
+
+HELP = (
+    "/new starts a new session, /session shows its id, /quit leaves; end a line with \\ to go on in the next."
+)
+MORE = '"""'
+
+
+def chat(  # noqa: PLR0917 (each is an option)
+    url: Annotated[
+        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
+    ] = "",
+    session: Annotated[str, typer.Option(help="Go on with this session.", show_default=False)] = "",
+    model: Annotated[str, typer.Option(help="The model.  [default: the first one served]")] = "",
+    system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = "",
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token.  [default: the API's]")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
+    once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = "",
+    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = "",
+    state_dir: Annotated[
+        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+    ] = None,
+) -> None:
+    """Talk to a model. Piped input is one question; its answer is all that is printed."""
+    from cli.console import fail  # noqa: PLC0415
+    from cli.http_api import ChatApi, find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    question = once or ("" if sys.stdin.isatty() else sys.stdin.read().strip())
+    if not question and not sys.stdin.isatty():
+        fail('There is nothing to ask: the input is empty. Pipe a question in, or use `--once "..."`.')
+    with closing(ChatApi(find_url(url, state_dir, api_key), api_key)) as api:
+        given = {"temperature": temperature, "max_tokens": max_tokens}
+        sampling = {key: value for key, value in given.items() if value is not None}
+        talk = Conversation(api, model or api.first_model(), session, system, sampling)
+        if question:
+            talk.ask(question)
+        else:
+            talk.converse()
+
+
+class Conversation:
+    """A session with a model. Text goes to stdout as it arrives."""
+
+    def __init__(
+        self,
+        api: "ChatApi",
+        model: str,
+        session_id: str,
+        system: str,
+        sampling: dict[str, float],
+    ) -> None:
+        self._api = api
+        self._model = model
+        self._system = system
+        self._sampling = sampling
+        self.session_id = session_id or new_session_id()
+        self._began = False  # this session has a turn of ours, so it must be there for the next one
+
+    def ask(self, text: str) -> None:
+        """Sends one message and prints the answer while it comes."""
+        messages = [{"role": "system", "content": self._system}] if self._system else []
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [*messages, {"role": "user", "content": text}],
+            **self._sampling,
+        }
+        if self._began:
+            body["session_must_exist"] = True
+        shown = visible if sys.stdout.isatty() else str  # what is piped on stays as it came
+        with closing(self._api.stream(body, self.session_id)) as pieces:
+            for piece in pieces:
+                sys.stdout.write(shown(piece))
+                sys.stdout.flush()
+        self._began = True
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def converse(self) -> None:
+        """Asks and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
+        import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
+
+        from cli.console import CommandError, called_as, err  # noqa: PLC0415
+
+        err.print(f"{self._model} at {self._api.url}, session {self.session_id}", style="dim", markup=False)
+        err.print(HELP, style="dim", markup=False)
+        interrupted = False
+        while True:
+            try:
+                text = read_message()
+                if text is None or (text.startswith("/") and self._command(text)):
+                    break
+                interrupted = False
+                if text.strip() and not text.startswith("/"):
+                    self.ask(text)
+            except KeyboardInterrupt:
+                if interrupted:
+                    sys.stdout.write("\n")
+                    break
+                interrupted = True
+                err.print("\n(Ctrl-C again leaves)", style="dim", markup=False)
+            except CommandError as error:
+                err.print(str(error), style="red", markup=False, soft_wrap=True)
+        again = f"{called_as()} chat --session {self.session_id}"
+        err.print(f"To go on with this session: {again}", style="dim", markup=False, soft_wrap=True)
+
+    def _command(self, text: str) -> bool:
+        """Runs a command; True: leave."""
+        from cli.console import err  # noqa: PLC0415
+
+        word = text.split(maxsplit=1)[0]
+        if word in {"/quit", "/exit"}:
+            return True
+        if word == "/new":
+            self.session_id, self._began = new_session_id(), False
+        if word in {"/new", "/session"}:
+            err.print(f"session {self.session_id}", style="dim", markup=False)
+        else:
+            err.print(HELP, style="dim", markup=False)
+        return False
+
+
+def new_session_id() -> str:
+    """An id that nobody else has."""
+    return f"chat-{secrets.token_hex(6)}"
+
+
+def read_message(prompt: str = "> ", more: str = ". ") -> str | None:
+    r"""A message from the terminal, of several lines if they end in `\` or stand between triple quotes.
+
+    None: the person left. Ctrl-C is the caller's.
+    """
+    try:
+        line = input(prompt)
+        if line.strip() == MORE:
+            lines = []
+            while (line := input(more)).strip() != MORE:
+                lines.append(line)
+            return os.linesep.join(lines)
+        lines = []
+        while line.endswith("\\"):
+            lines.append(line[:-1])
+            line = input(more)
+        return os.linesep.join([*lines, line])
+    except EOFError:
+        sys.stdout.write("\n")
+        return None

@@ -1,0 +1,1 @@
+"""`ryz groups`: lists worker groups and drains one."""

@@ -1,0 +1,201 @@
+"""`ryz groups`: which worker groups there are, and the end of one that is to be updated or taken away.
+
+Names the commands and their options; what is asked over the bus is `groups_query.py`'s.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.groups.groups_query import GroupRow, Groups
+    from cli.groups.silent_groups import SilentGroup
+    from shared.messages import Draining
+
+app = typer.Typer(
+    help="List worker groups, and drain them. "
+    "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such group, 4 it drains already.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+NatsUrl = Annotated[
+    str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
+]
+StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz groups list` shows them.")]
+
+
+def _groups(nats_url: str, state_dir: Path) -> "Groups":
+    from cli.groups.groups_query import Groups  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.stack.state import StateDir  # noqa: PLC0415
+
+    return Groups(nats_url, StateDir(state_dir))
+
+
+def _print(value: dict[str, Any]) -> None:
+    from cli.visible import json_text  # noqa: PLC0415
+
+    print(json_text(value))
+
+
+@app.command("list")
+def list_groups(
+    *, as_json: AsJson = False, nats_url: NatsUrl = "", state_dir: StateDirectory = DEFAULT_DIR
+) -> None:
+    """List the groups: state, model, ranks, load, and how long each is up.
+
+    Those whose leader does not answer are listed while routers know of them, with what was last heard.
+
+    \b
+    ryz groups list
+    ryz groups list --json
+    """
+    import asyncio  # noqa: PLC0415
+
+    from cli.console import out  # noqa: PLC0415
+
+    found = asyncio.run(_groups(nats_url, state_dir).all())
+    if as_json:
+        _print({"object": "list", "data": [row.as_dict() for row in found]})
+    else:
+        out.print(_listing(found))
+
+
+@app.command("drain")
+def drain(
+    group: GroupName,
+    *,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            min=0.0,
+            max=3600.0,
+            help="Seconds that requests may go on there before they move.  [default: the group's own]",
+            show_default=False,
+        ),
+    ] = 0.0,
+    wait: Annotated[bool, typer.Option(help="Until its process has ended.")] = True,
+    until_ready: Annotated[
+        bool, typer.Option("--until-ready", help="Wait until it was started again and is ready.")
+    ] = False,
+    ready_timeout_s: Annotated[
+        float, typer.Option("--ready-timeout", min=1.0, max=3600.0, help="At most so many seconds for that.")
+    ] = 120.0,
+    as_json: AsJson = False,
+    nats_url: NatsUrl = "",
+    state_dir: StateDirectory = DEFAULT_DIR,
+) -> None:
+    """Have a group take no new work, let its requests end or move to others, and exit.
+
+    Streams go on without a gap. What runs the group (`ryz up`, compose) starts it again.
+
+    \b
+    ryz groups drain g0
+    ryz groups drain g0 --timeout 60 --until-ready
+    """
+    import asyncio  # noqa: PLC0415
+
+    from cli.console import fail, out  # noqa: PLC0415
+
+    if until_ready and not wait:
+        fail("`--until-ready` waits, and `--no-wait` does not: choose one of them.", 2)
+    work = _drain(
+        _groups(nats_url, state_dir),
+        group,
+        timeout_s,
+        wait=wait,
+        ready_timeout_s=ready_timeout_s if until_ready else 0.0,
+        console=None if as_json else out,
+    )
+    asyncio.run(work)
+
+
+async def _drain(
+    groups: "Groups", group: str, timeout_s: float, *, wait: bool, ready_timeout_s: float, console: Any
+) -> None:
+    """console: for people; None: one JSON object at the end. ready_timeout_s: 0 does not wait for that."""
+
+    from cli.groups.groups_query import count  # noqa: PLC0415
+
+    def say(text: str) -> None:
+        if console is not None:
+            console.print(text, markup=False, soft_wrap=True)
+
+    told = await groups.drain(group, timeout_s)
+    limit_s = told.timeout_ms / 1000
+    say(f"{group} drains: {count(told.requests)} in hand, which move after {limit_s:.0f} s.")
+    result: dict[str, Any] = {
+        "object": "group.draining",
+        "group": group,
+        "instance_id": told.instance_id,
+        "requests": told.requests,
+        "timeout_s": limit_s,
+    }
+    if wait:
+        took_s = await groups.wait_gone(told, _progress(told, console))
+        say(f"{group} has ended after {took_s:.1f} s.")
+        result |= {"object": "group.drained", "took_s": round(took_s, 3)}
+    if ready_timeout_s:
+        row = await groups.wait_ready(told, ready_timeout_s)
+        say(f"{group} is ready again, as {row.instance_id}.")
+        result |= {"ready_instance_id": row.instance_id}
+    if console is None:
+        _print(result)
+
+
+def _progress(told: "Draining", console: Any) -> Any:
+    """Says how many requests are left, whenever that has changed."""
+    from cli.groups.groups_query import count  # noqa: PLC0415
+
+    last = told.requests
+
+    def progress(left: int) -> None:
+        nonlocal last
+        if left != last and console is not None:
+            console.print(f"{count(left)} left" if left else "none left: all ended or moved", markup=False)
+        last = left
+
+    return progress
+
+
+def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
+    """A row for each group."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from cli.groups.silent_groups import SilentGroup  # noqa: PLC0415
+    from cli.status.status_view import duration, state_text  # noqa: PLC0415
+
+    if not found:
+        return Text("No groups.")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    right = {"ranks", "running", "waiting"}
+    for name in ("group", "state", "model", "ranks", "running", "waiting", "up", "instance", "trouble"):
+        table.add_column(name, justify="right" if name in right else "left", header_style="dim",
+                         overflow="fold")  # fmt: skip
+    for row in found:
+        if isinstance(row, SilentGroup):
+            nothing = ("-",) * 4  # of ranks, load and time
+            table.add_row(Text(row.group), state_text(row.state), Text(row.model), *nothing,
+                          Text(row.instance_id), Text(row.story, style="red"))  # fmt: skip
+            continue
+        numbers = (str(row.ranks), str(row.running), str(row.waiting))
+        table.add_row(
+            Text(row.group),
+            state_text(row.state),
+            Text(row.model),
+            *numbers,
+            duration(row.up_s),
+            Text(row.instance_id),
+            Text(", ".join(row.troubles) or "-", style="red" if row.rivals else ""),
+        )
+    return table

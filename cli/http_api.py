@@ -1,0 +1,158 @@
+"""The HTTP API as commands use it.
+
+Finds the stack, asks, and says in one sentence what went wrong. The conversation is kept elsewhere, and
+how a streamed answer is read stands in `answers.py`.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+import httpx
+
+from cli.chat.answers import GRACE_S, EventError, Place, read_answer
+from cli.console import fail
+from cli.stack.state import DEFAULT_DIR, StateDir
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+CANCEL_S = 2.0
+
+
+def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
+    """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
+
+    Fails when a state directory is given that has no stack: another stack is not what was asked for. The
+    default is not for a key: any user of this machine may listen there.
+    """
+    if given:
+        return clean_url(given)
+    place = StateDir(state_dir or DEFAULT_DIR)
+    state = place.read()
+    if state is None and state_dir is not None:
+        fail(f"No stack is up in {place.path}. `ryz up` starts one; `--state-dir` names another directory.")
+    if state is not None:
+        return state.url
+    if named := os.environ.get("RYZ_URL"):
+        return clean_url(named)
+    if api_key:
+        fail(
+            f"No stack is up in {place.path}, and any user of this machine may listen at {DEFAULT_URL}, so "
+            "the API key is not sent there. Name the gateway with `--url` or RYZ_URL.",
+            2,
+        )
+    return DEFAULT_URL
+
+
+def clean_url(url: str) -> str:
+    """The gateway's address, however it was written: without a scheme, or with the `/v1` of a client."""
+    whole = url if "://" in url else f"http://{url}"
+    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+class HttpApi:
+    """One gateway. Methods raise `CommandError` with a sentence for a person.
+
+    exit_codes: HTTP statuses that end the command with another exit code than 1.
+    """
+
+    exit_codes: ClassVar[Mapping[int, int]] = {}
+
+    def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url
+        # a new connection for each request: one that waited for a person may be dead, which shows too late
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to one request; `options` are those of httpx."""
+        try:
+            answer = self._http.request(method, path, **options)
+        except httpx.TransportError as error:
+            self._unreachable(error)
+        except httpx.DecodingError:
+            self.refuse_answer()
+        self._check(answer)
+        return answer
+
+    def ask_for(self, shape: "type[BaseModel]", method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON object that answers one request; fails when it has not that shape."""
+        answer = self.ask(method, path, **options)
+        try:
+            shape.model_validate_json(answer.content, strict=True)
+            return dict(answer.json())
+        except ValueError:  # pydantic's, JSON's and those of bytes that are no text
+            self.refuse_answer()
+
+    def refuse_answer(self) -> NoReturn:
+        """Fails: what listens there is no gateway of ours."""
+        fail(
+            f"{self.url} does not answer as a gateway of this version does. Is it one? `--url` names another."
+        )
+
+    def _unreachable(self, error: Exception) -> NoReturn:
+        fail(
+            f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
+            "`ryz up` starts one, `--url` names another."
+        )
+
+    def _check(self, answer: httpx.Response) -> None:
+        if not answer.is_error:
+            return
+        try:
+            message = answer.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = answer.reason_phrase
+        retry = answer.headers.get("Retry-After")
+        again = f", try again in {retry} s" if retry else ""
+        fail(f"{message} (HTTP {answer.status_code}{again})", self.exit_codes.get(answer.status_code, 1))
+
+
+class ChatApi(HttpApi):
+    """What `ryz chat` asks of it."""
+
+    def first_model(self) -> str:
+        """The model to talk to when the person named none."""
+        answer = self.ask("GET", "/v1/models")
+        try:
+            names = [str(model["id"]) for model in answer.json()["data"]]
+        except (ValueError, TypeError, KeyError):
+            self.refuse_answer()
+        if not names:
+            fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
+        return names[0]
+
+    def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
+        """The answer's text, piece by piece; a connection that breaks costs a pause.
+
+        Closing the generator early cancels the generation.
+        """
+        place = Place()
+
+        def begin_or_go_on(stream_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
+            headers = {"X-Session-Id": session_id, "X-Stream-Grace": f"{GRACE_S:g}"}
+            if stream_id:
+                path = f"/v1/streams/{stream_id}"
+                return self._http.stream("GET", path, headers=headers | {"Last-Event-ID": last_id})
+            json = body | {"stream": True}
+            return self._http.stream("POST", "/v1/chat/completions", json=json, headers=headers)
+
+        try:
+            yield from read_answer(begin_or_go_on, self._check, place)
+        except httpx.TransportError as error:
+            self._unreachable(error)
+        except (httpx.DecodingError, EventError):
+            self.refuse_answer()
+        finally:
+            if place.stream_id and not place.done:
+                with suppress(httpx.HTTPError):  # else its time without a reader ends it
+                    self._http.delete(f"/v1/streams/{place.stream_id}", timeout=CANCEL_S)

@@ -1,0 +1,1 @@
+"""`ryz sessions`: sessions over the HTTP API."""

@@ -1,0 +1,288 @@
+"""`ryz sessions`: conversations as objects, over the HTTP API.
+
+Names the commands and their options; what is asked is `sessions_api.py`'s, how it looks `sessions_view.py`'s.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.stack.state import DEFAULT_DIR
+
+if TYPE_CHECKING:
+    from cli.sessions.sessions_api import SessionsApi
+
+app = typer.Typer(
+    help="List, look at, pin, move, export, import and delete sessions. "
+    "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such session, 4 it exists already or is pinned.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Url = Annotated[str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")]
+ApiKey = Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")]
+StateDirectory = Annotated[
+    Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz status` shows them.")]
+
+
+@contextmanager
+def _gateway(url: str, api_key: str, state_dir: Path | None) -> Iterator["SessionsApi"]:
+    from cli.http_api import find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.sessions.sessions_api import SessionsApi  # noqa: PLC0415
+
+    api = SessionsApi(find_url(url, state_dir, api_key), api_key, timeout_s=60.0)
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
+    """The object for machines, or a sentence for people."""
+    from cli.console import out  # noqa: PLC0415
+    from cli.visible import json_text  # noqa: PLC0415
+
+    if as_json:
+        print(json_text(value))
+    else:
+        out.print(text, markup=False, soft_wrap=True)
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+@app.command("list")
+def list_sessions(
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """List sessions, newest first.
+
+    \b
+    ryz sessions list
+    ryz sessions list --all --json
+    """
+    from cli.console import err, out  # noqa: PLC0415
+    from cli.sessions.sessions_view import listing  # noqa: PLC0415
+
+    with _gateway(url, api_key, state_dir) as api:
+        sessions, more = api.newest(None if everything else limit)
+    if as_json:
+        _print({"object": "list", "data": sessions, "has_more": more}, "", True)
+        return
+    out.print(listing(sessions))
+    if more:
+        err.print("There are more; `--all` shows them.", style="dim", markup=False)
+
+
+@app.command("create")
+def create(
+    session: Annotated[str, typer.Argument(metavar="[SESSION]", help="Its id; one is made.")] = "",
+    *,
+    model: Annotated[str, typer.Option(help="The model.  [default: the one that is served]")] = "",
+    system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = "",
+    pin_to: Annotated[str, typer.Option("--pin", help="Bind it to this group.", show_default=False)] = "",
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Begin a session. Talking under a new id does that too.
+
+    \b
+    ryz sessions create tea --system "Be brief." --pin g0
+    ryz chat --session tea
+    """
+    wanted: dict[str, Any] = {"session_id": session, "model": model, "pinned_group": pin_to}
+    wanted = {name: value for name, value in wanted.items() if value}
+    if system:
+        wanted["messages"] = [{"role": "system", "content": system}]
+    with _gateway(url, api_key, state_dir) as api:
+        made = api.create(wanted)
+    _print(made, made["session_id"], as_json)
+
+
+@app.command("show")
+def show(
+    session: SessionId,
+    *,
+    messages: Annotated[bool, typer.Option("--messages", "-m", help="With the text.")] = False,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Show a session: tokens, stored KV, groups that have it in memory, where its next turn would go.
+
+    \b
+    ryz sessions show tea --messages
+    """
+    from cli.console import out  # noqa: PLC0415
+    from cli.sessions.sessions_view import detail  # noqa: PLC0415
+
+    with _gateway(url, api_key, state_dir) as api:
+        shown = api.show(session, messages=messages)
+    if as_json:
+        _print(shown, "", True)
+    else:
+        out.print(detail(shown), soft_wrap=True)
+
+
+@app.command("pin")
+def pin(
+    session: SessionId,
+    group: GroupName,
+    *,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Bind all turns of a session to a group.
+
+    \b
+    ryz sessions pin tea g1
+    """
+    with _gateway(url, api_key, state_dir) as api:
+        _print(api.pin(session, group), f"{session} is pinned to {group}.", as_json)
+
+
+@app.command("unpin")
+def unpin(
+    session: SessionId,
+    *,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Let the router choose again."""
+    with _gateway(url, api_key, state_dir) as api:
+        _print(api.unpin(session), f"{session} is free.", as_json)
+
+
+@app.command("move")
+def move(
+    session: SessionId,
+    group: GroupName,
+    *,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Bring a session's KV into a group's memory, so that its next turn goes there.
+
+    \b
+    ryz sessions move tea g1
+    """
+    with _gateway(url, api_key, state_dir) as api:
+        moved = api.move(session, group)
+    counts = f"{moved['cached_tokens']:,} of {moved['tokens']:,} tokens in memory"
+    _print(moved, f"{session} is at {group}: {counts}, {moved['fetched_tokens']:,} fetched.", as_json)
+
+
+@app.command("export")
+def export(
+    session: SessionId,
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The file; `-`: print it.  [default: named after it]")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", "-f", help="Also over a file that is there.")] = False,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Write a session to a file: text and tokens, no KV, which any stack computes anew.
+
+    \b
+    ryz sessions export tea -o tea.json
+    ryz sessions export tea -o - | ryz sessions import - --url http://other:8000
+    """
+    from cli.sessions.session_files import write_new  # noqa: PLC0415
+    from cli.visible import visible_json  # noqa: PLC0415
+
+    with _gateway(url, api_key, state_dir) as api:
+        name, content = api.export(session)
+    if output == "-" and sys.stdout.isatty():
+        sys.stdout.write(visible_json(content.decode(errors="replace")))
+        return
+    if output == "-":
+        sys.stdout.buffer.write(content)
+        return
+    path = write_new(Path(output or name), content, force=force)
+    written = {"object": "session.exported", "session_id": session, "file": str(path), "bytes": len(content)}
+    _print(written, f"{session} is in {path} ({len(content):,} bytes).", as_json)
+
+
+@app.command("import")
+def import_session(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An exported file; `-`: read it from a pipe.")],
+    *,
+    session: Annotated[
+        str, typer.Option("--session", help="Under this id.  [default: the file's]", show_default=False)
+    ] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Also over a session that is there.")] = False,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Begin a session from an exported file; the model's weights must be the same.
+
+    \b
+    ryz sessions import tea.json
+    ryz sessions import tea.json --session tea-again
+    """
+    from cli.sessions.session_files import read  # noqa: PLC0415
+
+    content = read(file)
+    with _gateway(url, api_key, state_dir) as api:
+        made = api.import_file(content, session, replace=replace)
+    name = made["session_id"]
+    _print(made, f"{name}: {made['num_messages']} messages, {made['tokens']:,} tokens.", as_json)
+
+
+@app.command("delete")
+def delete(
+    session: SessionId,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    url: Url = "",
+    api_key: ApiKey = "",
+    state_dir: StateDirectory = None,
+) -> None:
+    """Delete a session: its text, its tokens and its KV.
+
+    \b
+    ryz sessions delete tea --yes
+    """
+    from cli.console import fail  # noqa: PLC0415
+
+    if not yes:
+        if not _can_ask():
+            fail("Deleting cannot be undone, and there is nobody to ask: say `--yes`.", 2)
+        if not typer.confirm(f"Delete session {session} with its text and its KV?", err=True):
+            fail("Nothing was deleted.")
+    with _gateway(url, api_key, state_dir) as api:
+        api.delete(session)
+    deleted = {"object": "session.deleted", "session_id": session, "deleted": True}
+    _print(deleted, f"{session} is deleted.", as_json)

@@ -1,0 +1,80 @@
+"""`/v1/sessions` as `ryz sessions` uses it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from cli.http_api import HttpApi
+from services.gateway.sessions.session_schema import (
+    MovedSession,
+    SessionDetail,
+    SessionListing,
+    SessionObject,
+)
+
+_PAGE = 1000
+_FILE_NAME = re.compile(r'filename="([\w.-]+)"')
+
+
+class SessionsApi(HttpApi):
+    """Sessions of one gateway. Methods raise `CommandError` like `HttpApi`."""
+
+    exit_codes: ClassVar[Mapping[int, int]] = {404: 3, 409: 4}
+
+    def newest(self, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
+        """Up to `limit` sessions, newest first, and whether there are more. None: all."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            params = {"limit": wanted, "cursor": cursor}
+            page = self.ask_for(SessionListing, "GET", "/v1/sessions", params=params)
+            found += page["data"]
+            cursor = page["next_cursor"] or ""
+            if not cursor or len(found) == limit:
+                return found, bool(cursor)
+
+    def create(self, wanted: Mapping[str, Any]) -> Any:
+        """Begins a session; `wanted` is the body."""
+        return self.ask_for(SessionObject, "POST", "/v1/sessions", json=dict(wanted))
+
+    def show(self, session_id: str, *, messages: bool) -> Any:
+        """All that is known of it."""
+        return self.ask_for(SessionDetail, "GET", _at(session_id), params={"messages": messages})
+
+    def pin(self, session_id: str, group: str) -> Any:
+        """Binds it to a group."""
+        return self.ask_for(SessionObject, "POST", _at(session_id, "/pin"), json={"group": group})
+
+    def unpin(self, session_id: str) -> Any:
+        """Lets the router choose."""
+        return self.ask_for(SessionObject, "DELETE", _at(session_id, "/pin"))
+
+    def move(self, session_id: str, group: str) -> Any:
+        """Brings its KV into the group's memory."""
+        return self.ask_for(MovedSession, "POST", _at(session_id, "/move"), json={"group": group})
+
+    def export(self, session_id: str) -> tuple[str, bytes]:
+        """A name for its file, and the file."""
+        answer = self.ask("GET", _at(session_id, "/export"))
+        named = _FILE_NAME.search(answer.headers.get("Content-Disposition", ""))
+        return (named[1] if named else "exported.session.json"), answer.content
+
+    def import_file(self, content: bytes, session_id: str, *, replace: bool) -> Any:
+        """Begins a session from an exported file; an empty id keeps the file's."""
+        params: dict[str, Any] = {"replace": replace}
+        if session_id:
+            params["session_id"] = session_id
+        headers = {"Content-Type": "application/json"}
+        more = {"params": params, "content": content, "headers": headers}
+        return self.ask_for(SessionObject, "POST", "/v1/sessions/import", **more)
+
+    def delete(self, session_id: str) -> None:
+        """Deletes it."""
+        self.ask("DELETE", _at(session_id))
+
+
+def _at(session_id: str, more: str = "") -> str:
+    # dots too, since `.` and `..` are steps of a path
+    return f"/v1/sessions/{quote(session_id, safe='').replace('.', '%2E')}{more}"

@@ -1,0 +1,63 @@
+"""Whether servers that run already can be reached, and who could reach the API: asked before the start.
+
+Only a TCP connection is tried: what is spoken on it, with which password, is the services' business.
+"""
+
+import socket
+import time
+from urllib.parse import urlsplit
+
+from cli.console import fail
+from shared.host.open_network import open_network
+
+WAIT_S = 6.0
+PAUSE_S = 0.5
+CONNECT_S = 2.0
+PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
+
+
+def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
+    """Fails where the API would be open to the network. told: that is meant."""
+    if not told and open_network(host, bool(api_keys.strip())):
+        fail(
+            f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
+            "RYZ_API_KEYS=KEY:TENANT, or say with `--open-to-network` that this is meant.",
+            2,
+        )
+
+
+def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S) -> None:
+    """Tries for `wait_s` seconds, then fails with the reason; commas separate servers, one will do."""
+    addresses = [_address(url.strip(), option) for url in urls.split(",")]
+    known = [address for address in addresses if address is not None]
+    if len(known) < len(addresses):  # a Unix socket or another kind that only the library knows
+        return
+    give_up = time.monotonic() + wait_s
+    while True:
+        for host, port in known:
+            try:
+                socket.create_connection((host, port), timeout=CONNECT_S).close()
+            except OSError as error:
+                reason = error.strerror or str(error) or type(error).__name__
+            else:
+                return
+        if time.monotonic() + PAUSE_S > give_up:
+            break
+        time.sleep(PAUSE_S)
+    shown = ", ".join(f"{host}:{port}" for host, port in known)
+    fail(
+        f"No {what} answers at {shown} ({reason}), tried for {wait_s:g} s. Start it, check `{option}`, "
+        "or leave the option out: then one is started."
+    )
+
+
+def _address(url: str, option: str) -> tuple[str, int] | None:
+    """Host and port; None for a kind of address that has none."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if parts.scheme not in PORTS:
+        return None
+    try:
+        port = parts.port or PORTS[parts.scheme]
+    except ValueError:  # whose text may have a part of the password
+        fail(f"`{option}` is no address of a server: its port is no number.")
+    return parts.hostname or "127.0.0.1", port

@@ -1,0 +1,209 @@
+"""Which processes a stack consists of: commands, environment, how each says that it is ready, who ends first.
+
+Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.bus_users.store import bus_users, users_file
+from cli.stack.host.naming import group_name
+from cli.stack.host.ports import pick_ports, require_free
+from cli.stack.options import UpOptions, threads_per_rank
+from cli.stack.probes import Probes
+from cli.stack.process import ServiceSpec
+from cli.stack.servers.broker import find_nats, nats_answers, nats_command, new_passwords
+from cli.stack.servers.redis_server import find_redis
+from cli.stack.servers.stores import Stores, plan_stores
+from services.gateway.http.auth import parse_keys
+from services.worker.host import total_bytes
+from shared.bus import nats_conf
+from shared.bus.accounts import ACCOUNTS
+from shared.host.own_python import module_command
+
+# Of a broker or a store that is not ours; they mean nothing to those that we start
+OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
+OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
+
+TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
+
+# Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
+# A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
+# Gateways and workers drain for RYZ_DRAIN_TIMEOUT_S instead where that is set.
+GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
+DRAIN_S = {GATEWAY: 2.5, ROUTER: 0.4, WORKERS: 1.2, KVSTATE: 0.4}
+GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The processes, and where the stack is reached.
+
+    nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
+    files: what has to be there before the start; not for other users' eyes. run_dir: for `sockets`, likewise.
+    http_places: where services listen for HTTP; the supervisor holds these ports, see `held_ports`.
+    """
+
+    specs: list[ServiceSpec]
+    url: str
+    nats_url: str
+    redis_url: str
+    kv_redis_url: str
+    nats_urls: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
+    run_dir: Path | None = None
+    sockets: Sequence[Path] = ()
+    http_places: list[tuple[str, int]] = field(default_factory=list)
+
+
+def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
+    """Decides ports and processes. Fails when a wanted port is taken or a server cannot be found."""
+    _check_ports(options)
+    names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
+    # one call, so that all are different: the admin ports, then what was asked for as 0
+    free = pick_ports(len(names) + 2)
+    http_port = options.port or free.pop()
+    nats_port = options.nats_port or free.pop()
+    passwords = {} if options.nats_url else new_passwords()
+    nats_urls = {user: f"nats://{user}:{word}@127.0.0.1:{nats_port}" for user, word in passwords.items()}
+    stores = plan_stores(options, environ, total_bytes())
+    specs, files = list[ServiceSpec](), dict[Path, str]()
+    common = {"RYZ_LOG_LEVEL": options.log_level, "RYZ_PORTS_HELD": "true"}
+    if not options.nats_url:
+        config = options.state_dir / "nats.conf"
+        files[config] = nats_conf.render(bus_users(options.state_dir).hashes())
+        command = nats_command(find_nats(), nats_port, config)
+        env = {ACCOUNTS[user].password_variable: word for user, word in passwords.items()}
+        specs.append(_server("nats", command, lambda: nats_answers("127.0.0.1", nats_port), env))
+        common |= dict.fromkeys(OF_OTHER_BROKERS, "") | {"RYZ_NATS_LOCAL": "true"}
+    if stores.own:
+        common |= dict.fromkeys(OF_OTHER_STORES, "")
+        binary = find_redis()
+    for store in stores.own:
+        files |= store.files()
+        specs.append(_server(store.name, [binary, str(store.config)], store.answers))
+
+    def shared_by(name: str) -> dict[str, str]:
+        return common | {"RYZ_NATS_URL": options.nats_url or nats_urls[name.partition("-")[0]]}
+
+    drain = environ.get("RYZ_DRAIN_TIMEOUT_S", "")
+    for name, port in zip(names, free, strict=False):
+        own = {"RYZ_ADMIN_PORT": str(port), "RYZ_ADMIN_HOST": "127.0.0.1"}
+        specs.append(
+            _service(
+                name,
+                shared_by(name) | own | _own_settings(name, options, stores, environ),
+                probes.admin(port),
+                drain,
+            )
+        )
+    scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
+    url = f"{scheme}://{_reachable(options.host)}:{http_port}"
+    probe_key = secrets.token_hex(16)
+    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
+    if options.open_to_network:
+        api["RYZ_OPEN_TO_NETWORK"] = "true"
+    model = options.model_name
+    specs.append(
+        _service(
+            "gateway",
+            shared_by("gateway") | api,
+            probes.gateway(url, model, probe_key),
+            drain,
+        )
+    )
+    return Plan(
+        specs=specs,
+        url=url,
+        nats_url=options.nats_url or nats_urls["outside"],
+        redis_url=stores.sessions_url,
+        kv_redis_url=stores.kv_url,
+        nats_urls=nats_urls,
+        files=files,
+        run_dir=stores.run_dir,
+        sockets=[store.socket for store in stores.own],
+        http_places=[(options.host, http_port), *(("127.0.0.1", port) for port in free[: len(names)])],
+    )
+
+
+def _own_settings(
+    name: str, options: UpOptions, stores: Stores, environ: Mapping[str, str]
+) -> dict[str, str]:
+    if name == "kvstate":
+        return stores.variables(name)
+    if name == "router":
+        users = {} if options.nats_url else {"RYZ_ROUTER_BUS_USERS": str(users_file(options.state_dir))}
+        return {"RYZ_ROUTER_POLICY": options.policy} | users
+    own = {
+        "RYZ_GROUP": group_name(options.stack, int(name.removeprefix("worker-g"))),
+        **stores.variables("worker"),
+        "RYZ_ENGINE": options.engine,
+        "RYZ_MODEL_NAME": options.model_name,
+        "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
+        "RYZ_QUANTIZE": options.quantize,
+        "RYZ_KERNELS": options.kernels,
+        "RYZ_THREADS": environ.get("RYZ_THREADS")
+        or str(threads_per_rank(options.groups, options.tensor_parallel)),
+    }
+    own |= _memory_share(options.groups, environ) | _tenant_share(environ)
+    return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
+
+
+def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """What each group takes of the memory that all of them find free at about the same time."""
+    try:
+        share = float(environ.get("RYZ_KV_MEMORY_SHARE", "0.5"))
+    except ValueError:
+        return {}  # the workers refuse it, by its name
+    return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
+
+
+def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where keys name several tenants, none of them may have all running places, unless a setting says so."""
+    if environ.get(TENANT_SHARE):
+        return {}
+    try:
+        tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
+    except ValueError:
+        return {}  # the gateway refuses them
+    return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}
+
+
+def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]], drain: str) -> ServiceSpec:
+    """drain: the seconds that were asked for, as they were written; empty: the phase's."""
+    kind = name.partition("-")[0]
+    phase = {"gateway": GATEWAY, "router": ROUTER, "worker": WORKERS, "kvstate": KVSTATE}[kind]
+    drain_s, grace_s = DRAIN_S[phase], GRACE_S[phase]
+    if drain and phase in {GATEWAY, WORKERS}:
+        with suppress(ValueError):  # else the service refuses it, by its name
+            grace_s += max(0.0, float(drain)) - drain_s
+    else:
+        drain = str(drain_s)
+    command = module_command(f"services.{kind}")
+    return ServiceSpec(name, command, probe, phase, grace_s, env | {"RYZ_DRAIN_TIMEOUT_S": drain})
+
+
+def _server(
+    name: str, command: list[str], probe: Callable[[], Awaitable[bool]], env: Mapping[str, str] | None = None
+) -> ServiceSpec:
+    return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS], env or {})
+
+
+def _check_ports(options: UpOptions) -> None:
+    wanted = [
+        (options.host, options.port, "--port"),
+        ("127.0.0.1", 0 if options.nats_url else options.nats_port, "--nats-port"),
+        ("127.0.0.1", 0 if options.redis_url else options.redis_port, "--redis-port"),
+    ]
+    for host, port, option in wanted:
+        if port:
+            require_free(host, port, option)
+
+
+def _reachable(host: str) -> str:
+    """An address that a client on this machine can use for what listens on `host`."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{shown}]" if ":" in shown else shown

@@ -1,0 +1,115 @@
+"""One child process: started with its own process group and log file, watched, and ended with all it started.
+
+When it is started again, and in which order children end, is decided elsewhere.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.stack import child
+from cli.stack.host.private import open_log
+from cli.stack.state import older_log
+from shared.host.own_python import module_environment
+
+MAX_LOG_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """How one service is run.
+
+    probe: whether it answers and takes work.
+    stop_phase: lower phases are drained first; `grace_s` is what it may take before it is killed.
+    """
+
+    name: str
+    command: list[str]
+    probe: Callable[[], Awaitable[bool]]
+    stop_phase: int
+    grace_s: float
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Child:
+    """A service's process, and the next one when it is started again. One event loop only."""
+
+    def __init__(self, spec: ServiceSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 before the first start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Starts the process. The terminal's Ctrl-C does not reach it: it has a process group of its own.
+
+        No session of its own: Linux shares out the cores by session first where autogroups are on (`man 7
+        sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
+        """
+        wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
+        with os.fdopen(open_log(self.log), "ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *wrapper,
+                *self.spec.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=module_environment({**os.environ, **self.spec.env}),
+                process_group=0,
+            )
+
+    async def wait(self) -> int:
+        """The exit code, negative for a signal; what the process left running in its group is killed."""
+        assert self._process is not None
+        code = await self._process.wait()
+        self.kill()
+        return code
+
+    def terminate(self) -> None:
+        """Asks the process to end."""
+        if self.running and self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the process and everything in its process group."""
+        if self._process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def trim_log(self) -> None:
+        """Keeps one older file and the newest `MAX_LOG_BYTES`; works because children append."""
+        with suppress(FileNotFoundError):
+            if self.log.stat().st_size <= MAX_LOG_BYTES:
+                return
+            older = older_log(self.log)
+            older.unlink(missing_ok=True)
+            try:
+                shutil.copyfile(self.log, older)
+            except OSError:  # a full disk: the bound counts more than the old lines
+                older.unlink(missing_ok=True)
+            os.truncate(self.log, 0)
+
+
+def explain_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"

@@ -1,0 +1,176 @@
+"""Runs a stack in this process, or in one that outlives the command, and says where it is reached."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
+from cli.stack.host.ports import held_ports
+from cli.stack.host.private import make_private_dir, open_log, remove_dir, write_private
+from cli.stack.options import UpOptions
+from cli.stack.plan import make_plan
+from cli.stack.probes import Probes
+from cli.stack.stack import Stack
+from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
+from shared.redact import redact
+
+POLL_S = 0.05
+
+
+def run_here(options: UpOptions) -> None:
+    """Runs the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
+    asyncio.run(_run(options, StateDir(options.state_dir)))
+
+
+def run_detached(options: UpOptions) -> None:
+    """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
+    place = StateDir(options.state_dir)
+    place.make()
+    log = place.log(SUPERVISOR)
+    place.put_aside(log)
+    out.file.flush()
+    pid = os.fork()  # nothing of this process runs in threads yet
+    if pid == 0:
+        _leave_terminal(log)
+        asyncio.run(_run(options, place))
+        return
+    state = _await_ready(place, pid)
+    if state is None:
+        fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
+    _announce(options, state)
+    out.print(f"`{called_as()} down` ends it.", markup=False, soft_wrap=True)
+
+
+async def _run(options: UpOptions, place: StateDir) -> None:
+    if not place.acquire():
+        fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
+    place.put_logs_aside()
+    probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
+    try:
+        plan = make_plan(options, probes, os.environ)
+        ports.enter_context(held_ports(plan.http_places))
+        own_pid = os.getpid()
+        state = StackState(
+            pid=own_pid,
+            started_at=start_time(own_pid) or 0.0,
+            url=plan.url,
+            nats_url=plan.nats_url,
+            redis_url=plan.redis_url,
+            kv_redis_url=plan.kv_redis_url,
+            model=options.model_name,
+            nats_urls=dict(plan.nats_urls),
+        )
+        files.extend(plan.files)
+        for path, text in plan.files.items():
+            write_private(path, text)
+        if plan.run_dir is not None:
+            made[plan.run_dir] = list(plan.sockets)
+            make_private_dir(plan.run_dir)
+        stack = Stack(plan.specs, place, state, PlainReport())
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, stack.request_stop)
+        try:
+            with start_report() as report:
+                stack.follow_with(report)
+                ready = await stack.start(options.start_timeout_s)
+            stack.follow_with(PlainReport())
+            if ready:
+                _announce(options, state)
+                await stack.supervise()
+            out.print("Ending: running requests may finish; Ctrl-C again ends it at once.", markup=False)
+        finally:
+            await stack.close()
+    finally:
+        ports.close()
+        await probes.close()
+        for file in files:
+            file.unlink(missing_ok=True)
+        for directory, sockets in made.items():
+            remove_dir(directory, sockets)
+        place.release()
+    out.print("All services have ended.", markup=False)
+
+
+def refuse_if_up(state_dir: Path) -> None:
+    """Fails, saying where it is, when a stack runs with that state directory already."""
+    place = StateDir(state_dir)
+    state = place.read()
+    if state is not None:
+        now = "is up" if state.ready else "is starting"
+        fail(
+            f"A stack {now} already: {state.url} (pid {state.pid}, state in {place.path}). `ryz down` ends "
+            "it; `--state-dir` makes room for a second one."
+        )
+
+
+def _leave_terminal(log: Path) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    file = open_log(log)
+    for source, target in ((null, 0), (file, 1), (file, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(file)
+
+
+def _await_ready(place: StateDir, pid: int) -> StackState | None:
+    """The state of the stack that is ready; None: the supervisor ended before. Ctrl-C ends the supervisor."""
+    seen: set[str] = set()
+    try:
+        with start_report() as report:
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                state = place.read()
+                for service in state.services if state else []:
+                    if service.name not in seen and not service.ready:
+                        report.waiting(service.name)
+                    elif service.name not in seen:
+                        seen.add(service.name)
+                        report.ready(service.name)
+                if state is not None and state.ready:
+                    return state
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise CommandError("Interrupted; nothing is left running.", 130) from None
+    return None
+
+
+def _announce(options: UpOptions, state: StackState) -> None:
+    body = (
+        f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    )
+    # ours with the user for services outside, but on a terminal only: a file or a log would keep it. Of
+    # another broker we do not show what was told in confidence.
+    told = state.nats_urls and sys.stdout.isatty()
+    broker = state.nats_url if told else redact(state.nats_url)
+    key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
+    lines = [
+        "",
+        f"Ready: {state.url}  (model {state.model}, {describe_groups(options)}, "
+        f"broker {broker}, logs in {options.state_dir / 'logs'})",
+        "",
+        f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
+        "",
+        f"Or talk to it with `{called_as()} chat`. "
+        f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
+    ]
+    for line in lines[:-1] if not _foreground(state) else lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def describe_groups(options: UpOptions) -> str:
+    """How many groups of what, in words."""
+    groups = f"{options.groups} group{'' if options.groups == 1 else 's'}"
+    if options.engine == "null":
+        return f"{groups} of the null engine"
+    return f"{groups} of {options.tensor_parallel} rank{'' if options.tensor_parallel == 1 else 's'}"
+
+
+def _foreground(state: StackState) -> bool:
+    return state.pid == os.getpid()

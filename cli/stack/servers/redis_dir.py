@@ -1,0 +1,33 @@
+"""The directory that keeps sessions on disk: Redis runs each command in its files, so they must be ours."""
+
+import errno
+import os
+from pathlib import Path
+
+from cli.console import fail
+from cli.stack.host.ownership import require_own, require_own_files, require_own_way, writers
+from shared.host.own_paths import walk
+
+_FILES = ("appendonlydir", "appendonly.aof", "dump.rdb")  # what a Redis reads at its start
+
+
+def make_redis_dir(directory: Path) -> Path:
+    """Makes the directory and returns where it is, without links.
+
+    Fails with the remedy when it cannot be used, or when another user made it or what Redis would read in
+    it, may write there, or leads there by a link.
+    """
+    try:
+        place = walk(directory)
+        require_own_way(place)
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        require_own(place)
+        if who := writers(place, place.stat()):  # the sticky bit lets others make what is not there yet
+            raise PermissionError(errno.EPERM, f"{who} may write to it (`chmod go-w {place}`)")
+        require_own_files(place, _FILES)
+        problem = "" if os.access(place, os.W_OK | os.X_OK) else "not writable"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        fail(f"The directory {directory} cannot be used: {problem}. Name another with `--redis-dir`.")
+    return place

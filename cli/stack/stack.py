@@ -1,0 +1,198 @@
+"""Starts all services at once, keeps them running, and ends them in order within a bounded time.
+
+What runs is decided in `plan.py`, whether a dead service is started again in `restarts.py`.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from cli.console import CommandError, Report
+from cli.stack.process import Child, ServiceSpec, explain_exit
+from cli.stack.restarts import RestartPolicy
+from cli.stack.state import ServiceState, StackState, StateDir, log_tail
+
+PROBE_INTERVAL_S = 0.1
+HOUSEKEEPING_S = 30.0
+
+
+class Stack:
+    """The processes of one stack. `run` may be called once."""
+
+    def __init__(
+        self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: Report
+    ) -> None:
+        self._dir = state_dir
+        self._state = state
+        self._report = report
+        self._children = [Child(spec, state_dir.log(spec.name)) for spec in specs]
+        self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
+        self._ready = {spec.name: asyncio.Event() for spec in specs}
+        self._ready_at: dict[str, float] = {}
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        state.services = list(self._entries.values())
+        grace_s: dict[int, float] = {}
+        for spec in specs:
+            grace_s[spec.stop_phase] = max(spec.grace_s, grace_s.get(spec.stop_phase, 0.0))
+        state.stop_s = sum(grace_s.values())
+
+    def request_stop(self) -> None:
+        """Ends `run`: the first call drains, the second kills at once."""
+        (self._kill if self._stop.is_set() else self._stop).set()
+
+    def follow_with(self, report: Report) -> None:
+        """Tells another from now on."""
+        self._report = report
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was requested."""
+        return self._stop.is_set()
+
+    async def start(self, timeout_s: float) -> bool:
+        """Starts everything; True when all services are ready, False when a stop was requested meanwhile.
+
+        Raises:
+            CommandError: a service keeps dying, refuses its settings, or is not ready in time.
+        """
+        self._dir.write(self._state)
+        for child in self._children:
+            self._report.waiting(child.spec.name)
+            self._tasks.append(asyncio.create_task(self._keep(child), name=child.spec.name))
+        self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until(self._all_ready())
+        except TimeoutError:
+            late = [child for child in self._children if not self._ready[child.spec.name].is_set()]
+            names = ", ".join(child.spec.name for child in late)
+            raise CommandError(
+                f"Not ready within {timeout_s:g} s: {names}. Give it more time with `--start-timeout`, or "
+                f"see {late[0].log}, which ends with:\n{log_tail(late[0].log)}"
+            ) from None
+        if self._stop.is_set():
+            return False
+        self._state.ready = True
+        self._save()
+        return True
+
+    async def supervise(self) -> None:
+        """Returns when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
+        await self._until(self._stop.wait())
+
+    async def close(self) -> None:
+        """Drains in order, and kills what does not end in its time: at most about `StackState.stop_s`."""
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for phase in sorted({child.spec.stop_phase for child in self._children}):
+            batch = [child for child in self._children if child.spec.stop_phase == phase and child.running]
+            for child in batch:
+                child.terminate()
+            await asyncio.gather(*(self._await_end(child) for child in batch))
+        if not self._failure.done():
+            self._failure.cancel()
+
+    async def _await_end(self, child: Child) -> None:
+        ended = asyncio.create_task(child.wait())
+        at_once = asyncio.create_task(self._kill.wait())
+        await asyncio.wait({ended, at_once}, timeout=child.spec.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if not ended.done():
+            why = "at once" if self._kill.is_set() else f"after {child.spec.grace_s:.1f} s"
+            self._report.note(f"{child.spec.name} did not end by itself; killed {why}")
+            child.kill()
+        await ended
+
+    async def _until(self, awaited: Coroutine[Any, Any, object]) -> None:
+        """Waits for that, for a requested stop, or for the failure (which is raised)."""
+        work = asyncio.create_task(awaited)
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            events: set[asyncio.Future[Any]] = {work, stop, self._failure}
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    async def _all_ready(self) -> None:
+        for event in self._ready.values():
+            await event.wait()
+
+    async def _keep(self, child: Child) -> None:
+        """Starts a child until the policy gives up; one that was never ready gets two tries."""
+        policy, entry = RestartPolicy(), self._entries[child.spec.name]
+        while True:
+            await child.start()
+            entry.pid = child.pid
+            self._save()
+            probing = asyncio.create_task(self._probe(child))
+            try:
+                code = await child.wait()
+            finally:
+                probing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await probing
+            entry.ready = False
+            now = time.monotonic()
+            pause = policy.pause_after(code, now, now - self._ready_at.pop(child.spec.name, now))
+            hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
+            if pause is None or hopeless:
+                self._give_up(child, code, entry.restarts)
+                return
+            entry.restarts += 1
+            how = "died" if code else "ended by itself"  # as after a drain
+            self._report.note(
+                f"{child.spec.name} {how} ({explain_exit(code)}); starting it again in {pause:g} s"
+            )
+            await asyncio.sleep(pause)
+
+    def _give_up(self, child: Child, code: int, restarts: int) -> None:
+        if self._failure.done():
+            return
+        after = f" and was started again {restarts} times before" if restarts else ""
+        self._failure.set_exception(
+            CommandError(
+                f"{child.spec.name} ended ({explain_exit(code)}){after}. Its log, {child.log}, ends with:\n"
+                f"{log_tail(child.log)}"
+            )
+        )
+
+    async def _probe(self, child: Child) -> None:
+        # something else may answer in the place of a child that has ended
+        while not (await child.spec.probe() and child.running):  # noqa: ASYNC110 (another process has no event)
+            await asyncio.sleep(PROBE_INTERVAL_S)
+        entry = self._entries[child.spec.name]
+        entry.ready = True
+        self._ready_at[child.spec.name] = time.monotonic()
+        self._save()
+        if self._ready[child.spec.name].is_set():
+            self._report.note(f"{child.spec.name} is ready again")
+        else:
+            self._ready[child.spec.name].set()
+            self._report.ready(child.spec.name)
+
+    def _save(self) -> None:
+        """Writes the state file. A full disk is no reason to end, or to stop watching, what serves."""
+        try:
+            self._dir.write(self._state)
+        except OSError as error:
+            self._report.note(
+                f"the state of the stack cannot be written to {self._dir.path}: {error.strerror}"
+            )
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            for child in self._children:
+                await asyncio.to_thread(child.trim_log)

@@ -1,0 +1,188 @@
+"""What other commands may know of a running stack: one JSON file in the state directory.
+
+The file lives as long as the stack. A pid alone proves nothing (numbers are used again), so the file also has
+the supervisor's start time. A lock on the directory keeps two supervisors apart and dies with its holder.
+"""
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli.console import fail
+from cli.stack.host.private import make_private_dir, make_state_dir, write_private
+from shared.host.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
+from shared.host.own_paths import ForeignLinkError, walk
+from shared.redact import redact
+
+DEFAULT_DIR = STATE_DIR
+SUPERVISOR = "supervisor"  # whose log is begun before it has the directory
+CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
+
+
+@dataclass(slots=True)
+class ServiceState:
+    """One process of the stack."""
+
+    name: str
+    pid: int = 0
+    ready: bool = False
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class StackState:
+    """A stack as its supervisor sees it.
+
+    nats_url: for callers outside; nats_urls: by user. stop_s: what its end takes at most.
+    """
+
+    pid: int
+    started_at: float
+    url: str
+    nats_url: str
+    redis_url: str
+    model: str
+    ready: bool = False
+    services: list[ServiceState] = field(default_factory=list)
+    nats_urls: dict[str, str] = field(default_factory=dict)
+    stop_s: float = 0.0
+    kv_redis_url: str = ""
+
+    def broker(self, user: str) -> str:
+        """The broker's URL for one of its users; a broker that is not ours has one URL for all."""
+        return self.nats_urls.get(user, self.nats_url)
+
+    def public(self) -> dict[str, Any]:
+        """What may be shown: no passwords."""
+        urls = ("url", "nats_url", "redis_url", "kv_redis_url")
+        shown = asdict(self) | {name: redact(getattr(self, name)) for name in urls}
+        del shown["nats_urls"]
+        return shown
+
+
+class StateDir:
+    """The directory of one stack: `up.json` while it runs, `logs/` also afterwards.
+
+    Raises `CommandError` where another user's link would lead elsewhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = _settle(path)
+        self.logs = self.path / "logs"
+        self._file = self.path / STATE_FILE
+        self._lock: int | None = None
+
+    def log(self, name: str) -> Path:
+        """The log file of a service."""
+        return self.logs / f"{name}.log"
+
+    def put_aside(self, log: Path) -> None:
+        """Keeps what the stack before has written: it may say why it ended."""
+        with suppress(FileNotFoundError):
+            log.replace(older_log(log))
+
+    def put_logs_aside(self) -> None:
+        """Those of all services, also of ones that the next stack does not have."""
+        for log in self.logs.glob("*.log"):
+            if log != self.log(SUPERVISOR):
+                self.put_aside(log)
+
+    def make(self) -> None:
+        """Makes the directory; fails with the remedy when it cannot be made or written to."""
+        try:
+            make_state_dir(self.path)
+            make_private_dir(self.logs)
+            problem = (
+                "" if os.access(self.path, os.W_OK) and os.access(self.logs, os.W_OK) else "not writable"
+            )
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            fail(
+                f"The state directory {self.path} cannot be used: {problem}. Name another with `--state-dir`."
+            )
+
+    def acquire(self) -> bool:
+        """Makes the directory and takes it for this process; False when another supervisor has it."""
+        self.make()
+        lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    def write(self, state: StackState) -> None:
+        """Replaces the file in one step, so that a reader never sees half of it."""
+        draft = self.path / f"{STATE_FILE}.{os.getpid()}"
+        write_private(draft, json.dumps(asdict(state), indent=1) + "\n")
+        draft.replace(self._file)
+
+    def release(self) -> None:
+        """Removes the file and gives the directory back."""
+        if self._lock is None:
+            return
+        self._file.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+    def read(self) -> StackState | None:
+        """The stack that runs now, if any; a file that a killed supervisor left does not count.
+
+        Fails if another user wrote it: keys would be sent to the address in it, and its process ended.
+        """
+        try:
+            raw = json.loads(read_own(self._file))
+            state = StackState(**{**raw, "services": [ServiceState(**one) for one in raw["services"]]})
+        except ForeignFileError:
+            fail(f"{self._file} is not this user's: run this as its owner, or name another `--state-dir`.")
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        began = start_time(state.pid)
+        return state if began is not None and abs(began - state.started_at) < CLOCK_SLACK_S else None
+
+
+def _settle(path: Path) -> Path:
+    """Where the directory is, without links. One that cannot be looked at is refused when it is used."""
+    try:
+        return walk(path)
+    except ForeignLinkError as error:
+        fail(
+            f"The state directory {path} cannot be used: {error.strerror}. Remove that, or name another "
+            "directory with `--state-dir`."
+        )
+    except OSError:
+        return path.absolute()
+
+
+def older_log(log: Path) -> Path:
+    """Where what was in a log before is kept."""
+    return log.with_suffix(".log.1")
+
+
+def start_time(pid: int) -> float | None:
+    """When that process began, in seconds since the epoch; None when it does not run (a zombie does not)."""
+    import psutil  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def log_tail(path: Path, lines: int = 15, max_bytes: int = 16_384) -> str:
+    """The last lines of a log file; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""

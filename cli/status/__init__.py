@@ -1,0 +1,1 @@
+"""`ryz status`: what all services and the supervisor report."""

@@ -1,0 +1,153 @@
+"""Gathers what `ryz status` knows: the answers of all services, and the supervisor's own state."""
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from cli.groups.silent_groups import silent_groups
+from cli.stack.state import StackState, StateDir
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.host.local_stack import USUAL_BROKER
+from shared.messages import ServiceStatus, StatusQuery
+from shared.redact import redact
+from shared.settings import BusSettings, load
+
+GATHER_S = 0.3
+LEAVING = {"draining", "stopped"}  # one that ends may overlap with its successor
+CONNECT_S = 1.0
+
+
+@dataclass(slots=True)
+class Report:
+    """`problem` says why `services` is empty."""
+
+    nats_url: str
+    supervisor: StackState | None
+    services: list[ServiceStatus] = field(default_factory=list)
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. `groups` and `sessions` are taken out of the services' own details."""
+        return {
+            "nats_url": redact(self.nats_url),
+            "supervisor": self.supervisor.public() if self.supervisor else None,
+            "services": [as_builtins(one) for one in self.services],
+            "groups": self.groups(),
+            "sessions": self.sessions(),
+            "problem": self.problem or None,
+        }
+
+    def of_kind(self, service: str) -> list[ServiceStatus]:
+        """All instances of a service."""
+        return [one for one in self.services if one.service == service]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """By name: each as its leader tells it, with the leader's pid and state, or a `SilentGroup`."""
+        rivals = self.rivals()
+        told = [
+            {
+                **one.detail,
+                "state": one.detail.get("state", one.state),
+                "leader_pid": one.pid,
+                "rivals": rivals.get(one.instance_id, []),
+            }
+            for one in self.of_kind("worker")
+        ]
+        silent = [group.as_dict() for group in silent_groups(self.services)]
+        return sorted(told + silent, key=lambda group: str(group.get("group")))
+
+    def rivals(self) -> dict[str, list[str]]:
+        """By the instance of a leader: the others that live under its group's name."""
+        names: dict[str, list[str]] = {}
+        for one in self.of_kind("worker"):
+            if one.state not in LEAVING:
+                names.setdefault(str(one.detail.get("group")), []).append(one.instance_id)
+        return {
+            one: [other for other in same if other != one]
+            for same in names.values()
+            if len(same) > 1
+            for one in same
+        }
+
+    def sessions(self) -> int | None:
+        """How many session records the store has; None: nobody knows."""
+        counts = [one.detail.get("sessions") for one in self.of_kind("kvstate")]
+        return next((count for count in counts if isinstance(count, int)), None)
+
+
+def as_builtins(status: ServiceStatus) -> dict[str, Any]:
+    """A status as plain values, defaults included."""
+    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__}
+
+
+def find_broker(given: str, place: StateDir) -> str:
+    """The given broker, else that of the stack that is up here, else `RYZ_NATS_URL`, else the default."""
+    if given:
+        return given
+    state = place.read()
+    return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", USUAL_BROKER)
+
+
+async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
+    """Connects to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
+    state = place.read()
+    if state and url in state.nats_urls.values():  # our own broker: the variables are about another one
+        return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
+    return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
+
+
+async def query(nats_url: str, place: StateDir) -> Report:
+    """Asks and waits `GATHER_S` for answers; never raises for a stack that is not there."""
+    quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    report = Report(nats_url, place.read())
+    try:
+        bus = await connect_broker(nats_url, place, "ryz status")
+    except InvalidRequest as error:
+        report.problem = f"{error.message[:1].upper()}{error.message[1:]}."
+        return report
+    except RyzError:
+        report.problem = (
+            f"No broker answers at {redact(nats_url)}. `ryz up` starts a stack; "
+            "`--nats-url` or RYZ_NATS_URL names another."
+        )
+        return report
+    try:
+        await _gather(bus, report)
+    finally:
+        await bus.close()
+    report.services.sort(key=lambda one: (one.service, str(one.detail.get("group", "")), one.instance_id))
+    if not report.services:
+        report.problem = (
+            f"The broker at {redact(nats_url)} is up, but no service answers. `ryz up` starts them."
+        )
+    return report
+
+
+async def _gather(bus: NatsBus, report: Report) -> None:
+    nobody = asyncio.Event()
+
+    async def collect(message: Message) -> None:
+        if message.no_responders:
+            nobody.set()
+            return
+        report.services.append(decode(message.data, ServiceStatus))
+
+    inbox = bus.new_inbox()
+    await bus.subscribe(inbox, collect, max_pending=4096)
+    await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+    try:
+        async with asyncio.timeout(GATHER_S):
+            await nobody.wait()
+    except TimeoutError:
+        return  # the usual end: how many will answer is not known

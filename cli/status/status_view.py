@@ -1,0 +1,129 @@
+"""Lays out the tables of `ryz status`."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.groups.silent_groups import silent_groups
+from cli.status.status_query import Report
+from shared.redact import redact
+
+GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store", "disk full"}
+
+STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
+
+
+def render(report: Report) -> RenderableType:
+    """All that is known, from the outside in."""
+    if not report.services:
+        return Text(report.problem, style="red")
+    parts: list[RenderableType] = [Text(_headline(report)), _services(report)]
+    groups = report.groups()
+    if groups:
+        parts += [_groups(report, groups), _ranks(groups)]
+    return Group(*parts)
+
+
+def _headline(report: Report) -> str:
+    up = report.supervisor
+    where = f"API {up.url}, model {up.model}\n" if up else ""
+    sessions = report.sessions()
+    count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
+    return f"{where}broker {redact(report.nats_url)}{count}"
+
+
+def _services(report: Report) -> Table:
+    table = _table("Services", "service", "state", "pid", "up", "restarts", "instance", right=(2, 3, 4))
+    started = {one.pid: one.restarts for one in report.supervisor.services} if report.supervisor else {}
+    for one in report.services:
+        restarts = str(started[one.pid]) if one.pid in started else "-"
+        table.add_row(
+            " ".join(filter(None, (one.service, one.detail.get("group")))),
+            state_text(STORE_STATES.get(one.detail.get("store", ""), one.state)),
+            str(one.pid),
+            duration(one.uptime_s),
+            restarts,
+            one.instance_id,
+        )
+    return table
+
+
+def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "Groups", "group", "state", "model", "running", "waiting", "free blocks", "cached", "sent by routers",
+        "KV store", right=(3, 4, 5, 6, 7),
+    )  # fmt: skip
+    sent: dict[str, int] = {}
+    for router in report.of_kind("router"):
+        for seen in router.detail.get("groups", []):
+            name = str(seen.get("group"))
+            sent[name] = sent.get(name, 0) + int(seen.get("sent_total", 0))
+    silent = {group.group: group for group in silent_groups(report.services)}
+    for group in groups:
+        name = str(group.get("group"))
+        if name in silent:
+            table.add_row(name, state_text(silent[name].state), silent[name].model)
+            table.add_row("", Text(silent[name].story, style="red"))
+            continue
+        blocks = f"{group.get('free_blocks', '?')} of {group.get('total_blocks', '?')}"
+        counts = (
+            str(group.get("running", "?")),
+            str(group.get("waiting", "?")),
+            blocks,
+            str(group.get("cached_blocks", "?")),
+            str(sent.get(name, 0)),
+        )
+        store = state_text(str(group.get("kv_store", {}).get("state", "?")))
+        table.add_row(name, state_text(str(group["state"])), str(group.get("model", "")), *counts, store)
+        for other in group.get("rivals", ()):
+            table.add_row("", Text(f"{other} has this name too", style="red"))
+        if group.get("failure"):
+            table.add_row("", Text(str(group["failure"]), style="red"))
+        if group.get("degraded"):
+            parts = ", ".join(str(part) for part in group["degraded"])
+            table.add_row("", Text("degraded", style="yellow"), Text(parts, style="yellow"))
+    return table
+
+
+def _ranks(groups: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "Ranks", "group", "rank", "state", "pid", "steps", "memory", "loaded in", "kernels",
+        right=(1, 3, 4, 5, 6),
+    )  # fmt: skip
+    for group in groups:
+        for rank in group.get("ranks", []):
+            memory, load_s = rank.get("memory_bytes"), rank.get("load_s")
+            table.add_row(
+                str(group.get("group")),
+                str(rank.get("rank")),
+                state_text(str(rank.get("state"))),
+                " on ".join(filter(None, (str(rank.get("pid")), rank.get("host")))),
+                str(rank.get("steps")),
+                f"{memory / 2**20:.0f} MiB" if memory else "-",
+                f"{load_s:.2f} s" if load_s else "-",
+                str(rank.get("kernels") or "-"),
+            )
+    return table
+
+
+def _table(title: str, *columns: str, right: tuple[int, ...]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number in right else "left", header_style="dim")
+    return table
+
+
+def state_text(state: str) -> Text:
+    """A state in its colour."""
+    return Text(state, style="green" if state in GOOD else "red" if state in BAD else "yellow")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units."""
+    whole = int(seconds)
+    for unit, size, below, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {below}"
+    return f"{whole} s"

@@ -1,0 +1,194 @@
+"""Streamed answers in OpenAI's shapes, as bytes of server-sent events.
+
+One writer holds what never changes in a stream already encoded and puts only the text between. Events of a
+stream that can be resumed carry ids. It keeps no connection; `stream.py` sends what it makes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from services.gateway.completions.whole_responses import (
+    Envelope,
+    chat_logprobs,
+    completion_logprobs,
+    session_of,
+    usage_of,
+)
+from services.gateway.http.errors import ErrorAnswer
+from services.gateway.streams.event_ids import UNNUMBERED, EventId, numbered, what_follows
+from shared.messages import Delta, SessionOutcome, Usage
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.encode
+
+
+def error_event(answer: ErrorAnswer) -> bytes:
+    """A failure in mid-stream; no `[DONE]` follows it."""
+    return b"data: " + answer.body + b"\n\n"
+
+
+class ChunkWriter(Protocol):
+    """Makes the events of one stream."""
+
+    def opening(self) -> bytes:
+        """The events before the first text, which belong to frame 0; may be empty."""
+        ...
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """The events for new text of a prompt's choices, from frame number `seq`."""
+        ...
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """The events after the last text, `[DONE]` included, from the last frame.
+
+        session: what became of the turn of a session.
+        """
+        ...
+
+
+class Resumed:
+    """A writer whose events begin after those that the client has."""
+
+    def __init__(self, writer: ChunkWriter, last: EventId) -> None:
+        self._writer = writer
+        self._last = last
+
+    def opening(self) -> bytes:
+        """See `ChunkWriter`."""
+        return what_follows(self._writer.opening(), 0, self._last)
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """See `ChunkWriter`."""
+        data = self._writer.deltas(deltas, prompt, seq)  # also when nothing of it goes out: it counts along
+        return data if seq > self._last.seq else what_follows(data, seq, self._last)
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """See `ChunkWriter`."""
+        return what_follows(self._writer.closing(usages, seq, session), seq, self._last)
+
+
+class _Writer:
+    _nothing: ClassVar[dict[str, Any]]  # a choice without text
+
+    def __init__(
+        self, envelope: Envelope, kind: str, *, n: int, usage: bool, logprobs: bool, ids: bool
+    ) -> None:
+        self._envelope = envelope
+        self._ids = ids
+        self._n = n
+        self._usage = usage
+        self._logprobs = logprobs
+        head = _encode(envelope.head(kind))
+        self._kind = kind
+        self._prefix = b"data: " + head[:-1] + b',"choices":[{"index":'
+        self._suffix = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        last: dict[str, Any] = {}
+        if session is not None:
+            # with a choice that says nothing: readers take the first choice of each chunk for granted
+            last = {"choices": [self._nothing], "session": session_of(session)}
+        if self._usage:
+            last = {**last, "choices": [], "usage": usage_of(usages)}
+        if not last:
+            return self._join([DONE], seq)
+        return self._join([b"data: " + _encode(self._envelope.head(self._kind) | last) + b"\n\n", DONE], seq)
+
+    def _join(self, events: list[bytes], seq: int) -> bytes:
+        return numbered(events, seq) if self._ids else b"".join(events)
+
+    def _session(self) -> bytes:
+        """The suffix of the stream's first chunk, which names the session."""
+        if not self._envelope.session_id:
+            return self._suffix
+        return self._suffix[:-3] + b',"session_id":' + _encode(self._envelope.session_id) + b"}\n\n"
+
+
+class ChatWriter(_Writer):
+    """`chat.completion.chunk`: the role first, then text, then a chunk with the finish reason alone."""
+
+    _nothing: ClassVar[dict[str, Any]] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
+
+    def __init__(self, envelope: Envelope, *, n: int, usage: bool, logprobs: bool, ids: bool = False) -> None:
+        super().__init__(envelope, "chat.completion.chunk", n=n, usage=usage, logprobs=logprobs, ids=ids)
+        self._plain_end = b'},"logprobs":null,"finish_reason":null' + self._suffix
+
+    def opening(self) -> bytes:
+        """A chunk with the role for each choice; the first of them names the session."""
+        middle = (
+            b',"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
+        )
+        events = [
+            self._prefix + b"%d" % index + middle + (self._suffix if index else self._session())
+            for index in range(self._n)
+        ]
+        return self._join(events, 0)
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """A chunk for each choice's text, and one for its end."""
+        events: list[bytes] = []
+        for delta in deltas:
+            start = self._prefix + b"%d" % (prompt * self._n + delta.choice)
+            if delta.text or delta.logprobs:
+                events.append(start + b',"delta":{"content":' + _encode(delta.text) + self._end(delta))
+            if delta.finish_reason is not None:
+                reason = delta.finish_reason.encode()
+                middle = b',"delta":{},"logprobs":null,"finish_reason":"'
+                events.append(start + middle + reason + b'"' + self._suffix)
+        return self._join(events, seq)
+
+    def _end(self, delta: Delta) -> bytes:
+        if not self._logprobs or not delta.logprobs:
+            return self._plain_end
+        logprobs = _encode(chat_logprobs(delta.logprobs))
+        return b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._suffix
+
+
+class CompletionWriter(_Writer):
+    """`text_completion` chunks, with prompts' choices numbered through."""
+
+    _nothing: ClassVar[dict[str, Any]] = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
+
+    def __init__(
+        self, envelope: Envelope, *, prompts: int, n: int, usage: bool, logprobs: bool, ids: bool = False
+    ) -> None:
+        super().__init__(envelope, "text_completion", n=n, usage=usage, logprobs=logprobs, ids=ids)
+        self._offsets = [0] * (prompts * n)
+        self._first = True
+
+    def opening(self) -> bytes:
+        """Nothing: this shape has no role."""
+        return b""
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """A chunk for each choice's text; the last one of a choice has its finish reason."""
+        events: list[bytes] = []
+        for delta in deltas:
+            index = prompt * self._n + delta.choice
+            if not delta.text and not delta.logprobs and delta.finish_reason is None:
+                continue
+            logprobs = b"null"
+            if self._logprobs and delta.logprobs:
+                logprobs = _encode(completion_logprobs(delta.logprobs, self._offsets[index]))
+                self._offsets[index] += sum(len(entry.token) for entry in delta.logprobs)
+            parts = (
+                self._prefix + b"%d" % index,
+                b',"text":',
+                _encode(delta.text),
+                b',"logprobs":',
+                logprobs,
+                b',"finish_reason":',
+                _encode(delta.finish_reason),
+                self._session() if self._first else self._suffix,
+            )
+            events.append(b"".join(parts))
+            self._first = False
+        return self._join(events, seq)

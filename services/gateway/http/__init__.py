@@ -1,0 +1,1 @@
+"""One HTTP exchange: headers, keys, limits, errors, and writing the response."""

@@ -1,0 +1,72 @@
+"""Who is asking: API keys to tenants.
+
+Keys are kept and compared only as keyed digests, so that the time a look-up takes says nothing about them.
+What a tenant may do is decided in `limits.py`.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+
+from services.gateway.http.errors import HttpRefusal
+
+_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def parse_keys(text: str) -> dict[str, str]:
+    """`key:tenant,key:tenant` as a map; raises `ValueError` that names the entry's place, never the key."""
+    keys: dict[str, str] = {}
+    for place, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
+        key, _, tenant = entry.rpartition(":")
+        if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError(
+                f"entry {place} needs a key of at least 8 printable ASCII characters before the ':'"
+            )
+        if not _TENANT.fullmatch(tenant):
+            raise ValueError(f"entry {place} needs a tenant of 1 to 64 letters, digits, - or _ after the ':'")
+        if key in keys:
+            raise ValueError(f"entry {place} repeats the key of an earlier entry")
+        keys[key] = tenant
+    return keys
+
+
+class Keyring:
+    """Finds the tenant of a request. Without keys the gateway is open and everybody is `default`."""
+
+    def __init__(self, keys: dict[str, str]) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._tenants = {self._digest(key.encode()): tenant for key, tenant in keys.items()}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are no keys."""
+        return not self._tenants
+
+    @property
+    def num_tenants(self) -> int:
+        """How many tenants the keys name; 1 without keys."""
+        return len(set(self._tenants.values())) or 1
+
+    def _digest(self, key: bytes) -> bytes:
+        return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
+
+    def tenant(self, authorization: bytes) -> str:
+        """The tenant that an `Authorization` header stands for; raises a 401 `HttpRefusal`."""
+        if not self._tenants:
+            return "default"
+        scheme, _, key = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not key.strip():
+            raise _refuse("missing_api_key", "send your API key as `Authorization: Bearer <key>`")
+        digest = self._digest(key.strip())
+        found = ""
+        for known, tenant in self._tenants.items():
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        if not found:
+            raise _refuse("invalid_api_key", "the API key is not known here")
+        return found
+
+
+def _refuse(code: str, message: str) -> HttpRefusal:
+    return HttpRefusal(401, code, message, [(b"www-authenticate", b"Bearer")])

@@ -1,0 +1,73 @@
+"""What stands before all routes because of browsers: names, origins, and the few that may read answers.
+
+Whether a request comes from a page that has no business here is decided in `shared/web/hosts.py`.
+"""
+
+from collections.abc import Awaitable
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.gateway.http.errors import HttpRefusal, answer_for
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.settings import GatewaySettings
+from shared.web.hosts import OriginRule, host_rule, names
+
+_SHOWN = ("retry-after", "x-request-id", "x-ryz-group", "x-ryz-reason", "x-session-id", "x-stream-id")
+
+
+class BrowserGuard:
+    """An ASGI application before the gateway's."""
+
+    def __init__(self, app: ASGIApp, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
+        has_keys = bool(settings.api_keys.get_secret_value().strip())
+        origins = names(settings.http_allowed_origins)
+        self._hosts = host_rule(settings.http_allowed_hosts, settings.http_host, has_keys=has_keys)
+        self._origins = OriginRule(origins, has_keys)
+        self._metrics = metrics
+        self._app = app
+        if origins:
+            self._app = CORSMiddleware(
+                app,
+                allow_origins=sorted(origins),
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=_SHOWN,
+            )
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """See ASGI."""
+        refusal = self._refusal(scope)
+        return self._app(scope, receive, send) if refusal is None else self._refuse(refusal, send)
+
+    def _refusal(self, scope: Scope) -> HttpRefusal | None:
+        if scope["type"] != "http":
+            return None
+        headers = dict(scope["headers"])  # each of these came once, the server has seen to that
+        host = headers.get(b"host", b"")
+        origin, site = headers.get(b"origin", b""), headers.get(b"sec-fetch-site", b"")
+        if host and not self._hosts.allows(host):
+            return HttpRefusal(
+                421,
+                "host_not_allowed",
+                f"this gateway is not called {host.decode('latin-1')[:100]!r}; "
+                "name it in RYZ_HTTP_ALLOWED_HOSTS if it is",
+            )
+        if (origin or site) and not self._origins.allows(
+            origin, site, host, brings_key=b"authorization" in headers
+        ):
+            return HttpRefusal(
+                403,
+                "origin_not_allowed",
+                f"pages of {origin.decode('latin-1')[:100] or 'other sites'!r} may not use this gateway; "
+                "name their origin in RYZ_HTTP_ALLOWED_ORIGINS if they may",
+            )
+        return None
+
+    async def _refuse(self, refusal: HttpRefusal, send: Send) -> None:
+        answer = answer_for(refusal)
+        self._metrics.ended("other", answer.status, 0.0)
+        length = (b"content-length", b"%d" % len(answer.body))
+        headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})

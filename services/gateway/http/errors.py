@@ -1,0 +1,116 @@
+"""Errors as OpenAI's clients see them: body, status and headers.
+
+Turns the shared error family, and the few refusals that only HTTP knows, into one shape. The texts of
+unexpected exceptions go to the log and never to a caller.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from services.gateway.bodies.validation_wording import problem_of
+from shared.errors import TABLE, InvalidRequest, RyzError
+
+Headers = list[tuple[bytes, bytes]]
+
+_LONGEST_PATH = 128
+RETRY_AFTER_S = 1.0  # of errors that do not say: a router, group or broker that is missing is back in seconds
+# OpenAI's clients send a 409 and a 504 again by themselves unless told not to: the first would meet the same
+# conflict, and the second would compute for as long once more
+_NOT_AGAIN = frozenset({"conflict", "deadline_exceeded", "poison"})
+INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
+
+
+class HttpRefusal(Exception):
+    """A refusal that exists only in HTTP: no such route, wrong method, no valid key, wrong content type."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Headers | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or []
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An error ready to be sent. `close` asks for the connection to end after it."""
+
+    status: int
+    body: bytes
+    headers: Headers
+    code: str
+
+
+def _body(message: str, kind: str, code: str, param: object) -> bytes:
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def answer_for(error: Exception) -> ErrorAnswer:
+    """The HTTP answer to an exception; anything unknown is a 500 without its text."""
+    if isinstance(error, HttpRefusal):
+        body = _body(error.message, "invalid_request_error", error.code, None)
+        return ErrorAnswer(
+            error.status, body, [(b"x-ryz-reason", error.code.encode()), *error.headers], error.code
+        )
+    if not isinstance(error, RyzError) or error.code == "internal":
+        body = _body(INTERNAL_TEXT, "server_error", "internal", None)
+        return ErrorAnswer(500, body, [(b"x-ryz-reason", b"internal")], "internal")
+    row = TABLE[error.code]
+    reason = str(error.data.get("reason") or error.code)
+    headers = [(b"x-ryz-reason", header_value(reason))]
+    if row.http_status in {429, 503}:
+        wait_s = RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
+        headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
+    elif error.code in _NOT_AGAIN:
+        headers.append((b"x-should-retry", b"false"))
+    param = error.data.get("param")
+    body = _body(error.message, row.openai_type, error.code, param if isinstance(param, str) else None)
+    return ErrorAnswer(row.http_status, body, headers, error.code)
+
+
+def header_value(text: str) -> bytes:
+    """A word as the value of a header; what may not stand in one is replaced."""
+    return text.encode("ascii", "replace").translate(_HEADER_SAFE)
+
+
+_HEADER_SAFE = bytes(c if 0x20 < c < 0x7F else 0x5F for c in range(256))
+
+
+def invalid_body(error: ValidationError) -> InvalidRequest:
+    """The first thing that is wrong with a body, by the name of its field."""
+    first = error.errors(include_url=False)[0]
+    return _wrong(first, path_of(first["loc"]) + str(first.get("ctx", {}).get("at", "")), "the body")
+
+
+def invalid_parameter(error: RequestValidationError) -> InvalidRequest:
+    """The first thing that is wrong with a query, by the name of its parameter."""
+    first = error.errors()[0]
+    return _wrong(first, path_of(first["loc"][1:]), "the query")  # its location starts with `query`
+
+
+def _wrong(first: Mapping[str, Any], param: str, whole: str) -> InvalidRequest:
+    problem = problem_of(first["type"], first["msg"], first.get("ctx", {}))
+    given = first["input"]
+    got = f", got {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= 64 else ""
+    if first["type"] in {"missing", "wrong"}:
+        got = ""
+    if not param:
+        return InvalidRequest(f"{whole} {problem}{got}")  # JSON, but not an object
+    return InvalidRequest(f"`{param}` {problem}{got}", param=param)
+
+
+def path_of(location: Iterable[str | int]) -> str:
+    """A field's path as one writes it: `messages[0].content`."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."  # a caller may have made it

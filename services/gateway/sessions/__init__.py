@@ -1,0 +1,1 @@
+"""`/v1/sessions`, and what request headers say about a session."""

@@ -1,0 +1,76 @@
+"""What a caller demands of its session before a turn may begin: that it exists, or is at a version.
+
+Reads and validates headers; the leader, which knows the session, decides.
+"""
+
+import re
+
+from msgspec.structs import replace
+
+from services.gateway.sessions.session_headers import RawHeaders
+from shared.errors import InvalidRequest
+from shared.identity import is_made_session_id
+from shared.messages import ChatMessage, SessionRef
+
+_VERSION = re.compile(rb'(?:W/)?"?(\d{1,15})"?')
+_YES_OR_NO = {b"true": True, b"1": True, b"false": False, b"0": False}
+
+
+def with_conditions(
+    session: SessionRef | None, headers: RawHeaders, in_body: bool | None, messages: list[ChatMessage]
+) -> SessionRef | None:
+    """The session with what its caller demands.
+
+    An id that a gateway made and that comes back belongs to a session that there was. When a turn that sends
+    only its new messages finds none, it was lost or has expired, so such a turn demands that it exists.
+
+    Raises:
+        InvalidRequest: a header cannot be read, or a demand is made of no session.
+    """
+    must_exist = _flag(headers, in_body)
+    if_version = _version(headers)
+    if headers.get(b"if-match", b"").strip() == b"*":
+        must_exist = True
+    if session is None:
+        if must_exist or if_version >= 0:
+            raise InvalidRequest(
+                "`If-Match`, `If-None-Match` and `X-Session-Must-Exist` need a session of chat completions: "
+                "send its id in `X-Session-Id`",
+                param="x-session-id",
+            )
+        return None
+    if must_exist is None:
+        only_new = all(message.role != "assistant" for message in messages)
+        appends = only_new if session.mode == "auto" else session.mode == "append"
+        must_exist = appends and is_made_session_id(session.session_id)
+    if not must_exist and if_version < 0:
+        return session
+    return replace(session, must_exist=must_exist, if_version=if_version)
+
+
+def _flag(headers: RawHeaders, in_body: bool | None) -> bool | None:
+    raw = headers.get(b"x-session-must-exist")
+    if raw is None:
+        return in_body
+    flag = _YES_OR_NO.get(raw.strip().lower())
+    if flag is None:
+        raise InvalidRequest("`x-session-must-exist` is true or false", param="x-session-must-exist")
+    return flag
+
+
+def _version(headers: RawHeaders) -> int:
+    """The version that the session must have; 0: there must be none; -1: any will do."""
+    if b"if-match" not in headers and b"if-none-match" not in headers:
+        return -1
+    raw = headers.get(b"if-match", b"").strip()
+    if headers.get(b"if-none-match", b"").strip() == b"*" and not raw:
+        return 0
+    if not raw or raw == b"*":
+        return -1
+    found = _VERSION.fullmatch(raw)
+    if found is None:
+        raise InvalidRequest(
+            '`If-Match` is the version of the session that `X-Ryz-Session` told, such as "3", or *',
+            param="if-match",
+        )
+    return int(found[1])

@@ -1,0 +1,1 @@
+"""Server-sent events: ids, resumption, and streams whose client went away."""

@@ -1,0 +1,159 @@
+"""The store of KV blocks' facts on Redis: turns calls into scripts and their answers into facts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.kvstate.blocks import block_scripts as scripts
+from services.kvstate.blocks.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
+from services.kvstate.domain import eviction, keys
+from services.kvstate.redis.redis_link import RedisLink, ScriptCall
+from services.kvstate.sessions.session_store import Fate
+from shared.kv_store import PREFIX_PATTERN, data_key, name_of
+
+_KEYS = (keys.META, keys.ORDER, keys.LEASES, keys.REFS, keys.HOLDERS, keys.ACCOUNTS)
+_VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
+ACCOUNT_KEEP_MS = 86_400_000  # of a tenant that has no blocks any more
+NAMES_PER_SCRIPT = 1024  # Redis answers nobody else while a script runs
+EVICTED_PER_SCRIPT = 128
+LOOKS_PER_SCRIPT = 4096  # at blocks that are leased
+SCANNED_PER_STEP = 256
+
+
+class RedisBlockStore:
+    """Implements `BlockStore`; bytes of registered blocks live for `data_ttl_s` after their last commit."""
+
+    def __init__(self, link: RedisLink, *, data_ttl_s: float) -> None:
+        self._link = link
+        self._data_ttl_ms = int(data_ttl_s * 1000)
+
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+        """See `BlockStore.find`."""
+        count = num_bytes = 0
+        for first in range(0, len(names), NAMES_PER_SCRIPT):
+            chunk = names[first : first + NAMES_PER_SCRIPT]
+            found, size = await self._one(scripts.FIND, [b"".join(chunk), lease_ms, parts])
+            count, num_bytes = count + found, num_bytes + size
+            if found < len(chunk):
+                break
+        return Found(count, num_bytes)
+
+    async def register(self, written: Sequence[Written]) -> list[Registered]:
+        """See `BlockStore.register`."""
+        calls: list[ScriptCall] = []
+        owners: list[int] = []
+        for place, entry in enumerate(written):
+            lift = entry.priority * eviction.PRIORITY_MS
+            for first in range(0, max(1, len(entry.names)), NAMES_PER_SCRIPT):
+                packed = b"".join(entry.names[first : first + NAMES_PER_SCRIPT])
+                values = [
+                    packed,
+                    entry.parts,
+                    entry.tenant,
+                    lift,
+                    eviction.DEPTH_MS,
+                    first,
+                    self._data_ttl_ms,
+                ]
+                calls.append(_call(values))
+                owners.append(place)
+        results = [Registered([], [], 0, 0) for _ in written]
+        answers = await self._link.run(scripts.REGISTER, calls) if calls else []
+        for place, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
+            before = results[place]
+            results[place] = Registered(
+                before.sizes + sizes, before.fresh + [one == 1 for one in fresh], tenant_bytes, total_bytes
+            )
+        return results
+
+    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
+        """See `BlockStore.hold`."""
+        values = [keys.member(tenant, session_id), 0, b"".join(names)]
+        await self._one(scripts.HOLD, values, keys.held(tenant, session_id))
+
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+        """See `BlockStore.evict`."""
+        order = keys.TENANT_ORDER_PREFIX + tenant if tenant else keys.ORDER
+        values = [num_bytes, EVICTED_PER_SCRIPT, LOOKS_PER_SCRIPT, b"".join(keep)]
+        return Freed(*await self._one(scripts.EVICT, values, order))
+
+    async def forget(self, names: Sequence[bytes]) -> Freed:
+        """See `BlockStore.forget`."""
+        return Freed(*await self._one(scripts.FORGET, [b"".join(names)]))
+
+    async def release(self, tenant: str, session_id: str) -> list[bytes]:
+        """See `BlockStore.release`."""
+        values = [keys.member(tenant, session_id)]
+        return list(await self._one(scripts.RELEASE, values, keys.held(tenant, session_id)))
+
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+        """See `BlockStore.usage`."""
+        calls = [
+            _call([], *(keys.held(tenant, name) for name in session_ids[first : first + 16]))
+            for first in range(0, len(session_ids), 16)
+        ]
+        answers = await self._link.run(scripts.USAGE, calls) if calls else []
+        return [
+            Account(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
+        ]
+
+    async def totals(self) -> Totals:
+        """See `BlockStore.totals`."""
+        holders, leases, *rows = await self._one(scripts.TOTALS, [ACCOUNT_KEEP_MS])
+        memory, session_bytes = await self._link.pipeline(
+            [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")]
+        )
+        accounts = {who.decode(): Account(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
+        return Totals(
+            total=accounts.pop("", Account()),
+            accounts=accounts,
+            holders=holders,
+            leases=leases,
+            used_memory=int(memory.get("used_memory", 0)),
+            maxmemory=int(memory.get("maxmemory", 0)),
+            machine_memory=int(memory.get("total_system_memory", 0)),
+            policy=str(memory.get("maxmemory_policy", "noeviction")),
+            session_bytes=int(session_bytes or 0),
+        )
+
+    async def become_sweeper(self, owner: str, for_ms: int) -> bool:
+        """See `BlockStore.become_sweeper`."""
+        (taken,) = await self._link.pipeline([("SET", keys.SWEEPER, owner, "NX", "PX", for_ms)])
+        return bool(taken)
+
+    async def due_holders(self, limit: int) -> list[tuple[str, str]]:
+        """See `BlockStore.due_holders`."""
+        members = await self._one(scripts.DUE_HOLDERS, [limit])
+        return [keys.split_member(member.decode()) for member in members]
+
+    async def check_holders(
+        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+    ) -> int:
+        """See `BlockStore.check_holders`."""
+        values: list[Any] = [keys.HELD_PREFIX, recheck_ms, grace_ms]
+        for place, fate in fates.items():
+            values += (keys.member(*place), int(fate.has_record), int(fate.deleted))
+        return int(await self._one(scripts.CHECK_HOLDERS, values)) if fates else 0
+
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+        """See `BlockStore.reconcile`."""
+        (facts, known), (data, stored) = await self._link.pipeline(
+            [
+                ("HSCAN", keys.META, cursor[0], "COUNT", SCANNED_PER_STEP),
+                ("SCAN", cursor[1], "MATCH", PREFIX_PATTERN, "COUNT", SCANNED_PER_STEP),
+            ]
+        )
+        names = {*known, *(name_of(key) for key in stored)}
+        lost = await self._one(scripts.RECONCILE, [b"".join(names), orphan_ms]) if names else 0
+        return Reconciled(lost, (int(facts), int(data)))
+
+    async def close(self) -> None:
+        """See `BlockStore.close`."""
+        await self._link.close()
+
+    async def _one(self, script: str, values: Sequence[Any], *more_keys: str) -> Any:
+        (answer,) = await self._link.run(script, [_call(values, *more_keys)])
+        return answer
+
+
+def _call(values: Sequence[Any], *more_keys: str) -> ScriptCall:
+    return (*_KEYS, *more_keys), (*_VALUES, *values)

@@ -1,0 +1,280 @@
+"""The KV tier: finds and commits blocks within quotas and limits. It joins the rules with a block store."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from services.kvstate.blocks.block_store import Account, BlockStore, Found, Registered, Totals, Written
+from services.kvstate.domain.eviction import (
+    Quotas,
+    WaterMarks,
+    cut,
+    fitting,
+    kv_marks,
+    kv_memory,
+    limit_bytes,
+)
+from services.kvstate.sessions.session_store import Fate, StoreFull
+from shared.errors import Unavailable
+from shared.kv_hash import split
+from shared.messages import BlocksCommitted, HeldBlocks
+
+log = structlog.get_logger(__name__)
+AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[Fate]]]  # as `SessionStore.fates`
+_STEPS = 64  # of eviction in one call; the sweep goes on
+_ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
+
+
+@dataclass(frozen=True, slots=True)
+class TierLimits:
+    """max_bytes, share: see `eviction.limit_bytes`. pause_ms: what ranks are told when there is no room.
+
+    with_sessions: the same Redis has the sessions.
+    """
+
+    max_bytes: int = 0
+    share: float = 0.8
+    quotas: Quotas = field(default_factory=Quotas)
+    pause_ms: int = 1000
+    with_sessions: bool = True
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A call on its way: for each entry the names that stay, their sizes, and which are new."""
+
+    entries: list[Written]
+    names: list[list[bytes]] = field(default_factory=list)
+    sizes: list[list[int]] = field(default_factory=list)
+    fresh: list[list[bool]] = field(default_factory=list)
+    gone: set[bytes] = field(default_factory=set)  # deleted again
+    over_quota: set[int] = field(default_factory=set)
+    evicted: int = 0
+    pause_ms: int = 0
+
+    @property
+    def all_names(self) -> list[bytes]:
+        """Every name of the call, which must not be evicted to make room for another one of it."""
+        return list({name for names in self.names for name in names})
+
+
+class Tier:
+    """Decides what stays. `on_evicted` is told why blocks went; `fates` asks the session store."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        limits: TierLimits,
+        on_evicted: Callable[[str, int], None],
+        fates: AskFates,
+    ) -> None:
+        self.totals = Totals(Account(), {})
+        self.full = False
+        self._store = store
+        self._limits = limits
+        self._on_evicted = on_evicted
+        self._fates = fates
+
+    @property
+    def marks(self) -> WaterMarks:
+        """Of the bytes of all blocks, by what Redis last said of its memory."""
+        seen = self.totals
+        limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
+        return WaterMarks(limit)
+
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+        """See `BlockStore.find`; a full store finds as well, but has no memory for leases."""
+        try:
+            return await self._store.find(names, lease_ms, parts)
+        except StoreFull:
+            return await self._store.find(names, 0, parts)
+
+    async def commit(self, held: Sequence[HeldBlocks]) -> BlocksCommitted:
+        """Registers blocks and lets sessions hold them, each entry for itself.
+
+        Over a quota the tenant's own oldest blocks go first, then the new ones; a session's own blocks are
+        those of its sequence, so its tail goes. When Redis is full, older blocks go, and it tries once more.
+        """
+        try:
+            done = await self._commit(held)
+        except StoreFull:
+            evicted = await self.make_room()
+            try:
+                done = await self._commit(held) if evicted else _Commit([], pause_ms=self._limits.pause_ms)
+            except StoreFull:
+                done = _Commit([], pause_ms=self._limits.pause_ms)
+            done.evicted += evicted
+        self.full = done.pause_ms > 0
+        stored = len(set(done.all_names) - done.gone)
+        return BlocksCommitted(
+            stored=stored, evicted=done.evicted, over_quota=sorted(done.over_quota), pause_ms=done.pause_ms
+        )
+
+    async def make_room(self) -> int:
+        """Redis has no memory left: frees a tenth of what is stored, or what it is above its low mark.
+
+        Returns blocks that went; none as well while the store is away.
+        """
+        try:
+            totals = await self.refresh()
+            over = WaterMarks(totals.maxmemory).excess(totals.used_memory)
+            return await self._evict("memory", max(over, int(_ROOM_SHARE * totals.total.num_bytes) + 1))
+        except Unavailable as error:
+            log.warning("no room was made", error=error.message)
+            return 0
+
+    async def make_room_for(self, tenants: Iterable[str]) -> int:
+        """Redis has no memory left for sessions of these tenants. Returns blocks that went.
+
+        What all blocks take beyond their part of Redis goes, the oldest first; if they keep to it, blocks of
+        these tenants go, and no others: a tenant's sessions do not cost another one its blocks.
+        """
+        if not self._limits.with_sessions:
+            return 0
+        try:
+            totals = await self.refresh()
+            marks = kv_marks(totals.maxmemory, with_sessions=True)
+            used = kv_memory(totals.used_memory, totals.session_bytes)
+            evicted = await self._evict("memory", used - int(marks.low * marks.limit))
+            over = totals.used_memory - int(marks.high * totals.maxmemory)
+            for tenant in () if evicted else tenants:
+                own = totals.accounts.get(tenant, Account()).num_bytes
+                evicted += await self._evict("memory", max(over, int(_ROOM_SHARE * own) + 1), tenant)
+        except Unavailable as error:
+            log.warning("no room was made", error=error.message)
+            return 0
+        return evicted
+
+    async def release(self, tenant: str, session_id: str) -> list[bytes]:
+        """A session was deleted; see `BlockStore.release`."""
+        names = await self._store.release(tenant, session_id)
+        self._on_evicted("session_deleted", len(names))
+        return names
+
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+        """See `BlockStore.usage`."""
+        return await self._store.usage(tenant, session_ids)
+
+    async def refresh(self) -> Totals:
+        """Asks the store how it stands; limits that hang on Redis follow."""
+        self.totals = await self._store.totals()
+        return self.totals
+
+    async def keep_below(self) -> None:
+        """Evicts when blocks have passed the high mark, by their bytes or by what they take of Redis."""
+        seen = self.totals
+        used = kv_memory(seen.used_memory, seen.session_bytes)
+        marks = kv_marks(seen.maxmemory, with_sessions=self._limits.with_sessions)
+        excess = max(self.marks.excess(seen.total.num_bytes), marks.excess(used))
+        evicted = await self._evict("age", excess)
+        self.full = excess > 0 and not evicted
+
+    async def _commit(self, held: Sequence[HeldBlocks]) -> _Commit:
+        entries = [
+            Written(
+                one.tenant, one.session_id, list(dict.fromkeys(split(one.names))), one.parts, one.priority
+            )
+            for one in held
+        ]
+        entries = await self._without_deleted(entries)
+        registered = await self._store.register(entries)
+        commit = _Commit(entries)
+        for entry, result in zip(entries, registered, strict=True):
+            rows = list(zip(entry.names, result.sizes, result.fresh, strict=True))
+            commit.names.append([name for name, size, _ in rows if size >= 0])
+            commit.sizes.append([size for _, size, _ in rows if size >= 0])
+            commit.fresh.append([new for _, size, new in rows if size >= 0])
+        await self._fit_sessions(commit)
+        await self._fit_tenants(commit, registered)
+        await self._fit_all(commit, max((one.total_bytes for one in registered), default=0))
+        for entry, names in zip(entries, commit.names, strict=True):
+            if entry.session_id:
+                left = [name for name in names if name not in commit.gone]
+                await self._store.hold(entry.tenant, entry.session_id, left)
+        return commit
+
+    async def _without_deleted(self, entries: list[Written]) -> list[Written]:
+        """Takes the blocks out of entries whose session was deleted.
+
+        One that is deleted after this, or while the session store is away, loses them by the sweep.
+        """
+        places = list({(one.tenant, one.session_id): None for one in entries if one.session_id})
+        try:
+            fates = dict(zip(places, await self._fates(places), strict=True)) if places else {}
+        except Unavailable as error:
+            log.debug("not known which sessions are deleted", error=error.message)
+            fates = {}
+        gone = {place for place, fate in fates.items() if fate.deleted}
+        return [
+            one._replace(session_id="", names=[]) if (one.tenant, one.session_id) in gone else one
+            for one in entries
+        ]
+
+    async def _fit_sessions(self, commit: _Commit) -> None:
+        for place, entry in enumerate(commit.entries):
+            fits = fitting(commit.sizes[place], self._limits.quotas.session_bytes)
+            if entry.session_id and fits < len(commit.names[place]):
+                await self._drop(commit, place, range(fits, len(commit.names[place])), "session_quota")
+
+    async def _fit_tenants(self, commit: _Commit, registered: Sequence[Registered]) -> None:
+        quota = self._limits.quotas.tenant_bytes
+        if not quota:
+            return
+        tenants = {entry.tenant: result for entry, result in zip(commit.entries, registered, strict=True)}
+        for tenant, result in tenants.items():
+            if result.tenant_bytes <= quota:
+                continue
+            used = (await self.refresh()).accounts.get(tenant, Account()).num_bytes
+            if used <= quota:
+                continue
+            commit.evicted += await self._evict("tenant_quota", used - quota, tenant, commit.all_names)
+            excess = (await self.refresh()).accounts.get(tenant, Account()).num_bytes - quota
+            await self._cut(commit, excess, "tenant_quota", tenant)
+
+    async def _fit_all(self, commit: _Commit, total_bytes: int) -> None:
+        marks = self.marks
+        if not marks.above(total_bytes):
+            return
+        total_bytes = (await self.refresh()).total.num_bytes
+        commit.evicted += await self._evict("age", marks.excess(total_bytes), keep=commit.all_names)
+        excess = (await self.refresh()).total.num_bytes - marks.limit
+        if excess > 0:
+            commit.pause_ms = self._limits.pause_ms
+            await self._cut(commit, excess, "age")
+
+    async def _cut(self, commit: _Commit, excess: int, reason: str, tenant: str = "") -> None:
+        """Deletes new blocks of the call, the last entry's first, until `excess` bytes are free."""
+        for place in range(len(commit.entries) - 1, -1, -1):
+            if excess > 0 and commit.entries[place].tenant == (tenant or commit.entries[place].tenant):
+                places = cut(commit.sizes[place], commit.fresh[place], excess)
+                excess -= sum(commit.sizes[place][at] for at in places)
+                await self._drop(commit, place, places, reason)
+
+    async def _drop(self, commit: _Commit, place: int, places: Iterable[int], reason: str) -> None:
+        """Takes blocks out of an entry; those that came with this call are deleted."""
+        gone = set(places)
+        names, fresh = commit.names[place], commit.fresh[place]
+        new = [names[at] for at in sorted(gone) if fresh[at]]
+        if new:
+            await self._store.forget(new)
+            commit.gone.update(new)
+            self._on_evicted(reason, len(new))
+        if gone and reason.endswith("quota"):
+            commit.over_quota.add(place)
+        stay = [at for at in range(len(names)) if at not in gone]
+        commit.names[place] = [names[at] for at in stay]
+        commit.sizes[place] = [commit.sizes[place][at] for at in stay]
+        commit.fresh[place] = [fresh[at] for at in stay]
+
+    async def _evict(self, reason: str, num_bytes: int, tenant: str = "", keep: Sequence[bytes] = ()) -> int:
+        blocks = 0
+        for _ in range(_STEPS):
+            if num_bytes <= 0:
+                break
+            freed = await self._store.evict(num_bytes, tenant=tenant, keep=keep)
+            if not freed.blocks:
+                break
+            blocks, num_bytes = blocks + freed.blocks, num_bytes - freed.num_bytes
+        self._on_evicted(reason, blocks)
+        return blocks

@@ -1,0 +1,1 @@
+"""The connection to Redis and its circuit breaker."""

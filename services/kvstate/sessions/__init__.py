@@ -1,0 +1,1 @@
+"""Session records: the store, its Redis and in-memory implementations, and the calls on it."""

@@ -1,0 +1,181 @@
+"""The session store on Redis: a hash per session, a sorted set per tenant, writes by script in one pipeline.
+
+The merge rule and the names are the domain's; the connection is `redis_link.py`'s, time limits and the
+circuit are those of `guard.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.kvstate.domain import keys
+from services.kvstate.domain.quota import SessionQuotas
+from services.kvstate.domain.records import Cursor, Entry, Verdict
+from services.kvstate.redis.redis_link import RedisLink, ScriptCall
+from services.kvstate.sessions import session_scripts as scripts
+from services.kvstate.sessions.session_store import MAX_TENANTS, Fate, Page, PinOutcome, Pins, Put, Tally
+from shared.codec import decode
+from shared.errors import Internal, InvalidRequest
+from shared.messages import Pinned, SessionSummary
+
+_VERDICTS = {0: Verdict.STALE, 1: Verdict.STORE, 2: Verdict.DELETED, 3: Verdict.OVER_QUOTA}
+_PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FULL, 3: PinOutcome.ALL_FULL}
+_NO_QUOTAS = SessionQuotas()
+
+
+class RedisStore:
+    """Implements `SessionStore`; records live for `ttl_s`, deletions are remembered for `tombstone_s`."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        ttl_s: float,
+        tombstone_s: float = 3600.0,
+        quotas: SessionQuotas = _NO_QUOTAS,
+    ) -> None:
+        self._link = link
+        self._ttl_ms = int(ttl_s * 1000)
+        self._tombstone_ms = int(tombstone_s * 1000)
+        self._quotas = quotas
+        self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
+
+    async def get(self, tenant: str, session_id: str) -> bytes | None:
+        """See `SessionStore.get`."""
+        (record,) = await self._link.pipeline([("HGET", keys.session(tenant, session_id), "r")])
+        return bytes(record) if record is not None else None
+
+    async def put(self, entries: Sequence[Entry]) -> Put:
+        """See `SessionStore.put`."""
+        limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
+        calls: list[ScriptCall] = []
+        for first in range(0, len(entries), scripts.MAX_ITEMS):
+            values: list[Any] = [*limits, self._tombstone_ms // 2]
+            for entry in entries[first : first + scripts.MAX_ITEMS]:
+                values += (entry.tenant, entry.session_id, entry.version, entry.record, entry.summary)
+                values += (entry.score_ms, entry.created_ms, entry.updated_ms, int(entry.spare))
+                values += (entry.last_request, f" {' '.join(entry.lineage)} ")
+            calls.append(((), values))
+        answers = await self._link.run(scripts.PUT, calls) if calls else []
+        verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
+        return Put(verdicts, sum(answer[0] for answer in answers))
+
+    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+        """See `SessionStore.page`."""
+        index, top = keys.session_index(tenant), after.score_ms if after else "+inf"
+        found: list[tuple[Cursor, SessionSummary]] = []
+        offset, step = 0, limit + 1
+        while len(found) <= limit:
+            args = ("ZREVRANGEBYSCORE", index, top, "-inf", "WITHSCORES", "LIMIT", offset, step)
+            (flat,) = await self._link.pipeline([args])
+            places = [Cursor(int(float(score)), name.decode()) for name, score in _pairs(flat)]
+            rest = [
+                place for place in places if not (after and after.passed(place.score_ms, place.session_id))
+            ]
+            alive = await self._read(tenant, rest)
+            found += alive
+            offset += step - (len(rest) - len(alive))  # what expired left the index, and the rest moved up
+            if len(places) < step:
+                break
+        last = found[limit - 1][0] if len(found) > limit else None
+        return Page([summary for _, summary in found[:limit]], last)
+
+    async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
+        """See `SessionStore.deleted_ms`."""
+        (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
+        return int(told) if told is not None else None
+
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+        """See `SessionStore.fates`."""
+        names = [name for place in places for name in (keys.session(*place), keys.gone(*place))]
+        there = await self._link.pipeline([("EXISTS", name) for name in names]) if names else []
+        return [Fate(bool(record), bool(gone)) for record, gone in _pairs(there)]
+
+    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
+        """See `SessionStore.describe`."""
+        found = await self._read(tenant, [Cursor(0, session_id)])
+        return found[0][1] if found else None
+
+    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
+        """See `SessionStore.pin`."""
+        values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins]
+        (done,) = await self._link.run(scripts.PIN, [((), values)])
+        return _PINNED[done]
+
+    async def pins(self, limit: int, after: str) -> Pins:
+        """See `SessionStore.pins`."""
+        start = f"({after}" if after else "-"
+        (rows,) = await self._link.run(
+            scripts.PINNED, [([keys.PINS], [start, limit + 1, keys.SESSION_PREFIX])]
+        )
+        members = [member.decode() for member, _ in rows]
+        found = []
+        for member, (_, group) in zip(members[:limit], rows, strict=False):
+            tenant, session_id = keys.split_member(member)
+            if group:
+                found.append(Pinned(tenant=tenant, session_id=session_id, group=group.decode()))
+        return Pins(found, members[limit - 1] if len(members) > limit else "")
+
+    async def delete(self, tenant: str, session_id: str) -> bool:
+        """See `SessionStore.delete`."""
+        values = [tenant, session_id, self._tombstone_ms, self._quotas.tombstones]
+        (done,) = await self._link.run(scripts.DELETE, [((), values)])
+        return bool(done)
+
+    async def can_write(self) -> bool:
+        """See `SessionStore.can_write`."""
+        (told,) = await self._link.pipeline([("INFO", "persistence")])
+        states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
+        return all(state == "ok" for state in states)
+
+    async def tally(self) -> Tally:
+        """See `SessionStore.tally`."""
+        tenants, memory = await self._link.pipeline(
+            [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")]
+        )
+        self._max_bytes = self._quotas.bytes_for(int(memory.get("maxmemory", 0)), len(tenants))
+        step = scripts.MAX_ITEMS
+        calls: list[ScriptCall] = [
+            ((), tenants[first : first + step]) for first in range(0, len(tenants), step)
+        ]
+        answers = await self._link.run(scripts.TALLY, calls) if calls else []
+        rows = [row for answer in answers for row in answer]
+        return Tally(
+            sessions=sum(sessions for sessions, _ in rows),
+            num_bytes=sum(num_bytes for _, num_bytes in rows),
+            tenants=len(rows),
+            nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._max_bytes) for row in rows),
+        )
+
+    async def close(self) -> None:
+        """See `SessionStore.close`."""
+        await self._link.close()
+
+    async def _read(self, tenant: str, places: list[Cursor]) -> list[tuple[Cursor, SessionSummary]]:
+        """The summaries at these places, without those that expired."""
+        index, calls = keys.session_index(tenant), list[ScriptCall]()
+        for first in range(0, len(places), scripts.MAX_ITEMS):
+            ids = [place.session_id for place in places[first : first + scripts.MAX_ITEMS]]
+            calls.append(([index, *(keys.session(tenant, name) for name in ids)], ids))
+        answers = await self._link.run(scripts.READ, calls) if calls else []
+        rows = [row for answer in answers for row in answer]
+        return [
+            (place, _summary(raw, place, max(0, int(left_ms)) // 1000, group.decode()))
+            for place, (raw, left_ms, group) in zip(places, rows, strict=True)
+            if raw
+        ]
+
+
+def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Redis's flat lists of twos; RESP3 gives scores as pairs already."""
+    if flat and isinstance(flat[0], list | tuple):
+        return [(first, second) for first, second in flat]
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _summary(raw: bytes, place: Cursor, ttl_s: int, group: str) -> SessionSummary:
+    try:
+        return replace(decode(raw, SessionSummary), ttl_s=ttl_s, pinned_group=group)
+    except InvalidRequest as error:
+        raise Internal(f"the stored summary of session {place.session_id!r} cannot be read") from error

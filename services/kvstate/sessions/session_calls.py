@@ -1,0 +1,228 @@
+"""What the KV state service answers to calls about sessions.
+
+The rules are the domain's; what the store holds of a session's KV comes from the tier, and nothing is said of
+it while the KV store is away: sessions matter more.
+"""
+
+import time
+from dataclasses import dataclass
+
+import structlog
+from msgspec.structs import replace
+
+from services.kvstate.blocks.block_store import Account
+from services.kvstate.blocks.tier import Tier
+from services.kvstate.domain.records import Entry, Verdict, make_cursor, make_entry, read_cursor
+from services.kvstate.handlers import Named
+from services.kvstate.metrics import Metrics
+from services.kvstate.sessions.session_store import PinOutcome, Put, SessionStore, StoreFull
+from shared import subjects
+from shared.bus import Bus
+from shared.codec import decode, encode
+from shared.errors import Overloaded, RateLimited, RyzError, SessionNotFound, Unavailable
+from shared.messages import (
+    PinList,
+    Pinned,
+    PinPage,
+    SessionCommit,
+    SessionCommitted,
+    SessionDelete,
+    SessionDeleted,
+    SessionDescribe,
+    SessionDescribed,
+    SessionGet,
+    SessionGone,
+    SessionList,
+    SessionPage,
+    SessionPin,
+    SessionSummary,
+    Wire,
+)
+from shared.messages.blocks import MAX_NAMES
+from shared.messages.sessions import MAX_SESSION_MESSAGES
+
+_NAMED, _QUIET_S = 8, 10.0  # tenants in a line of the log about quotas, and time between two such lines
+_QUOTA_REMEDY = "delete sessions, or raise RYZ_SESSION_MAX_PER_TENANT and RYZ_SESSION_BYTES_PER_TENANT"
+_FOUND = b"\x81\xa6record"  # a MessagePack map with one key, `record`; its value follows
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """The largest record in bytes, and how long records live."""
+
+    max_record_bytes: int = 512 * 1024
+    ttl_s: float = 604_800.0
+
+
+def found_reply(record: bytes) -> bytes:
+    """An encoded `SessionFound` around an encoded record, which is not decoded for it."""
+    return _FOUND + record
+
+
+class SessionCalls:
+    """The calls of leaders, routers and gateways. Changes that others must hear of are published."""
+
+    def __init__(
+        self, bus: Bus, store: SessionStore, tier: Tier, metrics: Metrics, limits: SessionLimits
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._tier = tier
+        self._metrics = metrics
+        self._limits = limits
+        self._quiet_until = 0.0
+
+    def named(self) -> tuple[Named, ...]:
+        """The calls with their names and subjects."""
+        return (
+            ("get", subjects.SESSION_GET, self._get),
+            ("commit", subjects.SESSION_COMMIT, self._commit),
+            ("list", subjects.SESSION_LIST, self._list),
+            ("delete", subjects.SESSION_DELETE, self._delete),
+            ("describe", subjects.SESSION_DESCRIBE, self._describe),
+            ("pin", subjects.SESSION_PIN, self._pin),
+            ("pins", subjects.PINS, self._pins),
+        )
+
+    async def _get(self, data: bytes) -> bytes:
+        query = decode(data, SessionGet)
+        record = await self._store.get(query.tenant, query.session_id)
+        if record is None:
+            deleted_ms = await self._store.deleted_ms(query.tenant, query.session_id)
+            raise _not_found(query.session_id, deleted_ms)
+        return found_reply(record)
+
+    async def _commit(self, data: bytes) -> bytes:
+        now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
+        records = decode(data, SessionCommit).records
+        entries = [make_entry(record, now_ms, ttl_ms) for record in records]
+        limit, too_large, fitting = self._limits.max_record_bytes, list[int](), list[int]()
+        for place, (record, entry) in enumerate(zip(records, entries, strict=True)):
+            fits = len(entry.record) <= limit and len(record.messages) <= MAX_SESSION_MESSAGES
+            (fitting if fits else too_large).append(place)
+        done = await self._put([entries[place] for place in fitting]) if fitting else Put([])
+        outcome = dict(zip(fitting, done.verdicts, strict=True))
+
+        def places(*verdicts: Verdict) -> list[int]:
+            return [place for place in fitting if outcome[place] in verdicts]
+
+        answer = SessionCommitted(
+            stale=places(Verdict.STALE, Verdict.DELETED),
+            too_large=too_large,
+            deleted=places(Verdict.DELETED),
+            over_quota=places(Verdict.OVER_QUOTA),
+        )
+        self._metrics.committed(answer, len(entries), done.dropped)
+        if too_large:
+            log.warning("records over the limit were not stored", limit_bytes=limit,
+                        limit_messages=MAX_SESSION_MESSAGES, count=len(too_large))  # fmt: skip
+        if answer.over_quota and time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET_S
+            tenants = sorted({entries[place].tenant for place in answer.over_quota})
+            log.warning("tenants are at their quota: records were not stored", tenants=tenants[:_NAMED],
+                        remedy=_QUOTA_REMEDY)  # fmt: skip
+        return encode(answer)
+
+    async def _put(self, entries: list[Entry]) -> Put:
+        """Stores records; when Redis has no memory for them, KV blocks go, but not those of other tenants."""
+        try:
+            return await self._store.put(entries)
+        except StoreFull:
+            if not await self._tier.make_room_for(sorted({entry.tenant for entry in entries})):
+                raise
+            return await self._store.put(entries)
+
+    async def _list(self, data: bytes) -> bytes:
+        query = decode(data, SessionList)
+        page = await self._store.page(query.tenant, query.limit, read_cursor(query.cursor))
+        cursor = make_cursor(page.last.score_ms, page.last.session_id) if page.last else ""
+        return encode(SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor))
+
+    async def _describe(self, data: bytes) -> bytes:
+        query = decode(data, SessionDescribe)
+        return await self._described(query.tenant, query.session_id)
+
+    async def _pin(self, data: bytes) -> bytes:
+        query = decode(data, SessionPin)
+        outcome = await self._store.pin(query.tenant, query.session_id, query.group)
+        if outcome is PinOutcome.NO_SESSION:
+            raise _not_found(query.session_id)
+        if outcome is not PinOutcome.DONE:
+            self._metrics.pins_refused.labels(outcome.value).inc()
+            raise _too_many_pins(outcome)
+        pinned = Pinned(tenant=query.tenant, session_id=query.session_id, group=query.group)
+        await self._tell(subjects.SESSION_PINNED, pinned)
+        return await self._described(query.tenant, query.session_id)
+
+    async def _pins(self, data: bytes) -> bytes:
+        query = decode(data, PinList)
+        found = await self._store.pins(query.limit, query.cursor)
+        return encode(PinPage(pins=found.pins, cursor=found.last))
+
+    async def _delete(self, data: bytes) -> bytes:
+        query = decode(data, SessionDelete)
+        place = query.tenant, query.session_id
+        if not await self._store.delete(*place):
+            raise _not_found(query.session_id)
+        try:
+            names = await self._tier.release(*place)
+        except Unavailable as error:  # the sweep lets go of what a deleted session holds
+            log.warning("KV of a deleted session goes later", error=error.message)
+            names = []
+        for first in range(0, max(1, len(names)), MAX_NAMES):
+            packed = b"".join(names[first : first + MAX_NAMES])
+            gone = SessionGone(tenant=query.tenant, session_id=query.session_id, names=packed)
+            await self._tell(subjects.SESSION_GONE, gone)
+        return encode(SessionDeleted(session_id=query.session_id))
+
+    async def _described(self, tenant: str, session_id: str) -> bytes:
+        summary = await self._store.describe(tenant, session_id)
+        if summary is None:
+            raise _not_found(session_id)
+        (session,) = await self._with_kv(tenant, [summary])
+        return encode(SessionDescribed(session=session))
+
+    async def _with_kv(self, tenant: str, sessions: list[SessionSummary]) -> list[SessionSummary]:
+        try:
+            usage = await self._tier.usage(tenant, [session.session_id for session in sessions])
+        except Unavailable as error:
+            log.debug("sessions without what they hold", error=error.message)
+            usage = [Account()] * len(sessions)
+        return [
+            replace(
+                session, kv_bytes=held.num_bytes, kv_blocks=held.blocks, kv_byte_seconds=held.byte_seconds
+            )
+            for session, held in zip(sessions, usage, strict=True)
+        ]
+
+    async def _tell(self, subject: str, message: Wire) -> None:
+        """Publishes what has happened already; a broker that is away does not undo it."""
+        try:
+            await self._bus.publish(subject, encode(message))
+        except RyzError as error:
+            log.warning("not told to others", subject=subject, error=error.message)
+
+
+def _too_many_pins(outcome: PinOutcome) -> RyzError:
+    """The session stays as it is."""
+    if outcome is PinOutcome.TENANT_FULL:
+        return RateLimited(
+            "the tenant has as many pinned sessions as it may have: free one, delete one, or have "
+            "RYZ_SESSION_PINS_PER_TENANT raised",
+            reason="pin_quota",
+        )
+    return Overloaded(
+        "there are as many pinned sessions as routers keep in mind: free one, or have RYZ_ROUTER_PINS_MAX "
+        "raised for routers and the KV state service",
+        reason="pins_full",
+    )
+
+
+def _not_found(session_id: str, deleted_ms: int | None = None) -> SessionNotFound:
+    """deleted_ms: when it was deleted; without it the store may have lost what others still know."""
+    if deleted_ms is None:
+        return SessionNotFound(f"no session {session_id!r}; it may have expired", session_id=session_id)
+    return SessionNotFound(
+        f"session {session_id!r} was deleted", session_id=session_id, deleted=True, deleted_ms=deleted_ms
+    )

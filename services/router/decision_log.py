@@ -1,0 +1,58 @@
+"""The account of each decision, with what it was weighed against: metrics, log and trace."""
+
+import logging
+
+import structlog
+from opentelemetry.trace import NoOpTracer, Tracer
+
+from services.router.domain.decision import Assignment, FleetView, RequestFacts
+from services.router.domain.policies.costs import Costs, Move
+from services.router.incoming import Incoming
+from services.router.metrics import Metrics
+from shared.telemetry.traces import extract
+
+log = structlog.get_logger(__name__)
+
+
+class Account:
+    """Says of every request where it went and why; of one that left its place also what both would cost."""
+
+    def __init__(self, metrics: Metrics, costs: Costs, tracer: Tracer) -> None:
+        self._metrics = metrics
+        self._costs = costs
+        self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
+
+    def assigned(
+        self, incoming: Incoming, facts: RequestFacts, view: FleetView, chosen: Assignment, seconds: float
+    ) -> Move:
+        """Writes it down, and returns what the request makes its group do for the session's KV.
+
+        view: empty of groups when none was needed, as for a copy. seconds: that the decision took.
+        """
+        self._metrics.decided(chosen.reason, chosen.group, seconds)
+        group = view.find(chosen.group)
+        before = facts.last_group or chosen.preferred_group
+        if group is None or (chosen.group == before and self._tracer is None):
+            return Move()
+        place = view.find(before)
+        move = self._costs.move(facts, group, place)
+        told: dict[str, str | float | int] = {
+            "group": chosen.group,
+            "reason": chosen.reason,
+            "preferred_group": chosen.preferred_group,
+            "last_group": facts.last_group,
+            "session_tokens": facts.session_tokens,
+            "cost_s": round(self._costs.total_s(facts, group, place), 4),
+            "move_s": round(move.seconds, 4),
+        }
+        if place is not None:
+            told["stay_cost_s"] = round(self._costs.total_s(facts, place, place), 4)
+        if before and before != chosen.group:
+            self._metrics.moved(move.seconds)
+            # a loss is news; under load there may be as many moves as turns, and metrics count them
+            level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
+            log.log(level, "session moved", request_id=incoming.request_id, **told)
+        if self._tracer is not None:
+            attributes = {f"ryz.route.{name}": value for name, value in told.items()}
+            self._tracer.start_span("route", extract(incoming.headers), attributes=attributes).end()
+        return move

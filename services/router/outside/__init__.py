@@ -1,0 +1,1 @@
+"""Limits and checks for requests of services outside the deployment."""

@@ -1,0 +1,65 @@
+"""Who of the users outside may pass: their requests are counted before they are read, and refused cheaply.
+
+Refusals cost a router as much as requests, and outside they come as often as a sender likes. So each user is
+told of some a second, and of the others only metrics tell.
+"""
+
+from services.router.dispatch import Dispatcher
+from services.router.domain.token_buckets import UserRates
+from services.router.incoming import Incoming, read, sender
+from services.router.outside.user_limits import Limits, UserLimits
+from services.router.router_context import Parts
+from shared.bus import Message
+from shared.errors import Overloaded, RyzError
+from shared.subjects import caller_of
+
+READ_OF_REFUSED = 16 * 1024  # bytes of a request that comes too often, to find out whom to tell
+BYTES_OF_ONE = 16 * 1024  # a longer message counts as several requests: it takes as long to read
+ANSWERS_S = 100.0  # refusals of each user that are answered a second
+
+
+class OutsideGate:
+    """Reads requests of users outside within their limits."""
+
+    def __init__(self, parts: Parts, dispatcher: Dispatcher) -> None:
+        settings = parts.settings
+        default = Limits(settings.router_outside_rps, settings.router_outside_max_priority)
+        self._limits = UserLimits(settings.router_bus_users, default)
+        self._rates = UserRates()
+        self._answers = UserRates()
+        self._dispatcher = dispatcher
+        self._metrics = parts.metrics
+
+    async def admit(self, message: Message, now: float) -> Incoming | None:
+        """The request in a message; None: it was refused."""
+        caller = caller_of(message.subject)
+        user = caller.user if caller is not None else ""
+        limits = self._limits.of(user, now)
+        wait_s = self._rates.wait_s(user, limits.max_rps, now, 1 + len(message.data) // BYTES_OF_ONE)
+        if wait_s:
+            if self._may_answer(user, "user_rate", now):
+                error = Overloaded(
+                    f"user {user} makes more than {limits.max_rps:g} requests a second (one counts n times, "
+                    "and once more for every 16 KiB); send fewer, or raise its `--max-rps` "
+                    "(`ryz bus-users`) or RYZ_ROUTER_OUTSIDE_RPS",
+                    reason="user_rate",
+                    retry_after_s=wait_s,
+                )
+                await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "user_rate")
+            return None
+        try:
+            incoming = read(message, now, limits.max_priority)
+        except RyzError as error:
+            if self._may_answer(user, "invalid", now):
+                await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "invalid")
+            return None
+        if incoming.facts.places > 1:
+            self._rates.charge(user, limits.max_rps, now, incoming.facts.places - 1)
+        return incoming
+
+    def _may_answer(self, user: str, reason: str, now: float) -> bool:
+        """False: the user was told of enough refusals; this one is counted alone."""
+        if not self._answers.wait_s(user, ANSWERS_S, now):
+            return True
+        self._metrics.unanswered(reason)
+        return False

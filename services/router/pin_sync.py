@@ -1,0 +1,62 @@
+"""Brings the pins of all sessions to this router: the whole list now and then, each change as it is told."""
+
+import asyncio
+
+import structlog
+
+from services.router.domain.pins import Pin, Pins
+from services.router.metrics import Metrics
+from shared.bus import Bus
+from shared.client.calls.sessions_client import SessionsClient
+from shared.errors import RyzError
+
+_LOOK_S = 0.25  # how soon a connection that is back is seen
+_RETRY_S = 2.0
+_PAGE = 1000
+log = structlog.get_logger(__name__)
+
+
+class PinKeeper:
+    """Keeps `Pins` in step with the KV state service; while that is away, what is known stands."""
+
+    def __init__(self, bus: Bus, pins: Pins, metrics: Metrics, refresh_s: float) -> None:
+        self._bus = bus
+        self._pins = pins
+        self._metrics = metrics
+        self._refresh_s = refresh_s
+        self._client = SessionsClient(bus)
+
+    async def load(self) -> bool:
+        """Asks for all pins; False when they could not be had."""
+        self._pins.begin_list()
+        found: list[Pin] = []
+        cursor = ""
+        try:
+            while True:
+                page = await self._client.pins(limit=_PAGE, cursor=cursor)
+                found.extend((pin.tenant, pin.session_id, pin.group) for pin in page.pins)
+                if not page.cursor:
+                    break
+                cursor = page.cursor
+        except RyzError as error:
+            log.debug("pins not loaded, the known ones stand", error=error.message, known=len(self._pins))
+            self._metrics.event("pins_not_loaded")
+            return False
+        if not self._pins.take_list(found):
+            log.warning(
+                "too many pins, some do not count", pins=len(found), remedy="raise RYZ_ROUTER_PINS_MAX"
+            )
+            self._metrics.event("pins_over_limit")
+        return True
+
+    async def keep(self) -> None:
+        """Loads them for ever: every `refresh_s`, and when the broker is back, as changes may be missed."""
+        loop = asyncio.get_running_loop()
+        asked_at = due_at = float("-inf")
+        while True:
+            now = loop.time()
+            if self._bus.connected and (now >= due_at or self._bus.restored_at > asked_at):
+                asked_at = now
+                wait_s = self._refresh_s if await self.load() else min(_RETRY_S, self._refresh_s)
+                due_at = loop.time() + wait_s
+            await asyncio.sleep(min(_LOOK_S, self._refresh_s))

@@ -1,0 +1,44 @@
+"""What a router remembers of requests and sessions. To lose it costs a little work, no more."""
+
+from dataclasses import dataclass
+
+from services.router.domain.contests import Contests
+from services.router.domain.duplicates import Duplicates
+from services.router.domain.expiring import ExpiringMap
+from services.router.domain.pins import Pins
+from services.router.domain.policies.balance import DecayingCounts
+from services.router.domain.session_memory import Sessions
+from services.router.incoming import Incoming
+from services.router.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A request on its way to a group, kept until it is certain that the group has it."""
+
+    incoming: Incoming
+    group: str
+    count: int  # groups that it was offered to, this one included
+
+
+class Memory:
+    """All is bounded: maps in entries, all but the pins in time, and the one with requests in bytes."""
+
+    def __init__(self, settings: Settings) -> None:
+        max_entries = settings.router_duplicates_max
+        self.duplicates = Duplicates(ttl_s=settings.router_duplicates_s, max_entries=max_entries)
+        self.forwards: ExpiringMap[str, Forward] = ExpiringMap(
+            ttl_s=settings.router_forward_s,
+            max_entries=max_entries,
+            max_cost=settings.router_forward_max_bytes,
+        )
+        self.sessions = Sessions(ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max)
+        self.pins = Pins(settings.router_pins_max)
+        self.balance = DecayingCounts(settings.router_balance_half_life_s)
+        self.contests = Contests(settings.router_contested_places_s)
+
+    def expire(self, now: float) -> None:
+        """Drops what is too old, also when no requests come."""
+        self.duplicates.expire(now)
+        self.forwards.expire(now)
+        self.sessions.expire(now)

@@ -1,0 +1,182 @@
+"""The router's side of the bus: takes requests, heartbeats and queries.
+
+All handlers but those of `state_server` run one after another and wait for nothing: a decision takes some
+microseconds, and a message that is sent late would have been decided on old news.
+"""
+
+import asyncio
+from functools import lru_cache
+
+import structlog
+from msgspec.structs import replace
+
+from services.router.dispatch import Dispatcher
+from services.router.incoming import Incoming, read, sender
+from services.router.last_group import LastGroups
+from services.router.losses import Losses
+from services.router.outside.outside_gate import OutsideGate
+from services.router.router_context import Parts
+from shared import subjects
+from shared.bus import Bus, Message, Subscription
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
+from shared.telemetry.repeated import RepeatedLog
+
+LOOKUPS_AT_ONCE = 256
+log = structlog.get_logger(__name__)
+_heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
+
+
+class Handlers:
+    """Subscriptions around a `Dispatcher`.
+
+    outside: where requests of users outside are read; all that is sent goes out on the bus of `parts`.
+    """
+
+    def __init__(self, parts: Parts, dispatcher: Dispatcher, losses: Losses, outside: Bus) -> None:
+        self._bus = parts.bus
+        self._outside = outside
+        self._gate = OutsideGate(parts, dispatcher)
+        self._dispatcher = dispatcher
+        self._losses = losses
+        self._fleet = parts.fleet
+        self._memory = parts.memory
+        self._metrics = parts.metrics
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._repeated = RepeatedLog(log)
+        self._taking: list[Subscription] = []
+        asks = parts.settings.router_policy == "state_server"
+        timeout_s = parts.settings.router_lookup_timeout_s
+        self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
+
+    async def listen(self) -> None:
+        """Learns the fleet from here on, and hears of work that nobody took."""
+        await self._bus.subscribe(subjects.HEARTBEAT_ALL, self.on_heartbeat)
+        await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
+
+    async def take(self) -> None:
+        """Takes requests and queries from here on, as a member of the queue group."""
+        queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
+        at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
+        self._taking = [
+            await self._bus.subscribe(
+                subjects.GENERATE_ALL,
+                self.on_generate,
+                queue=queue,
+                max_concurrent=at_once,
+                max_pending=max_pending,
+            ),
+            await self._outside.subscribe(
+                subjects.generate_all(subjects.ANY_CALLER),
+                self.on_outside,
+                queue=queue,
+                max_concurrent=at_once,
+                max_pending=max_pending,
+                max_per_s=self._settings.router_outside_calls_s,
+            ),
+            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending),
+        ]
+
+    async def leave(self) -> None:
+        """Takes no more requests; what the broker had handed to this process already is dispatched.
+
+        Those that were forwarded are still tried elsewhere if nobody took them.
+        """
+        await asyncio.gather(*(subscription.drain() for subscription in self._taking))
+        self._taking.clear()
+        if not self._bus.connected:
+            return
+        # the broker answers in order: behind two flushes nothing of what was sent can be undelivered any more
+        await self._bus.flush()
+        await self._bus.flush()
+
+    async def on_generate(self, message: Message) -> None:
+        """A service's request."""
+        now = self._clock()
+        try:
+            incoming = read(message, now)
+        except RyzError as error:
+            await self._dispatcher.fail(sender(message), error, "invalid")
+            return
+        await self._route(incoming, now)
+
+    async def on_outside(self, message: Message) -> None:
+        """The request of a user outside."""
+        now = self._clock()
+        incoming = await self._gate.admit(message, now)
+        if incoming is not None:
+            await self._route(incoming, now)
+
+    async def _route(self, incoming: Incoming, now: float) -> None:
+        if self._last_groups and incoming.session_id:
+            incoming = await self._looked_up(self._last_groups, incoming)
+            now = self._clock()
+        await self._dispatcher.dispatch(incoming, now)
+
+    async def on_undelivered(self, message: Message) -> None:
+        """The broker's word that nobody listens where a request was sent; anything else here is a stray."""
+        key, now = message.subject.rpartition(".")[2], self._clock()
+        forward = self._memory.forwards.pop(key, now) if message.no_responders else None
+        if forward is None:
+            self._metrics.event("stray_reply")
+            return
+        self._metrics.event("undelivered")
+        if self._fleet.mark_lost(forward.group, "no_responders", now):
+            await self._losses.tell()
+        await self._dispatcher.undelivered(forward, now)
+
+    async def on_heartbeat(self, message: Message) -> None:
+        """A leader's heartbeat."""
+        try:
+            heartbeat = decode(message.data, Heartbeat)
+            if message.subject != _heartbeat_subject(heartbeat.group):
+                raise InvalidRequest(
+                    f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
+                )
+        except InvalidRequest as error:
+            self._repeated.warning("bad heartbeat", subject=message.subject, error=error.message)
+            self._metrics.event("bad_heartbeat")
+            await self._reply_error(message, error)
+            return
+        change = self._fleet.observe(heartbeat, self._clock())
+        if change == "same":
+            return
+        self._metrics.event(f"heartbeat_{change}")
+        if change == "restarted":
+            await self._losses.tell()
+        if change == "tripped":
+            log.warning("breaker tripped", group=heartbeat.group, reason="broken generations",
+                        broken_total=heartbeat.broken_total, ended_total=heartbeat.ended_total)  # fmt: skip
+            self._metrics.event("group_tripped")
+        elif change == "rival":
+            log.warning("two leaders have one name", group=heartbeat.group,
+                        group_instance=self._fleet.instance_of(heartbeat.group),
+                        ignored_instance=heartbeat.instance_id,
+                        remedy="end one of them, or give it another RYZ_GROUP")  # fmt: skip
+        elif change != "ignored":
+            log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
+                     model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
+
+    async def on_models(self, message: Message) -> None:
+        """A query for the models that can be routed to."""
+        try:
+            decode(message.data, ListModels)
+        except InvalidRequest as error:
+            self._metrics.event("bad_query")
+            await self._reply_error(message, error)
+            return
+        if message.reply:
+            await self._bus.publish(
+                message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
+            )
+
+    async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
+        last = await last_groups.find(incoming.asker.tenant, incoming.session_id)
+        return replace(incoming, facts=replace(incoming.facts, last_group=last)) if last else incoming
+
+    async def _reply_error(self, message: Message, error: RyzError) -> None:
+        if message.reply:
+            failure = ErrorReply(error=error.code, message=error.message, data=error.data)
+            await self._bus.publish(message.reply, encode(failure))

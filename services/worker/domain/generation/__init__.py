@@ -1,0 +1,1 @@
+"""One request in the leader: choices, frames, stop strings, the session it continues. Pure."""

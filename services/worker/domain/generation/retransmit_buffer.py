@@ -1,0 +1,201 @@
+"""The frames that were sent, kept for callers that missed some.
+
+Frames of a request stay while it runs and for a while after its end; all of them together are bounded by
+bytes, and what is too much goes from the tenant that has most. A request that can be given to another caller
+is kept with its frames; its prompt only as long as it may have to be begun again. Decides only what is kept;
+sending is done elsewhere. Pure: time is an argument.
+
+They are kept as they were sent, encoded: some hundred thousand objects, which half a minute of frames is,
+made each collection of garbage a pause of 0.1 to 0.3 s, in which the leader sent no heartbeat.
+"""
+
+from operator import attrgetter
+
+import msgspec
+
+from services.worker.domain.generation.retained import (
+    FRAME_BYTES,
+    Account,
+    Retained,
+    estimate_request_bytes,
+    without_prompt,
+)
+from shared import codec
+from shared.errors import Cancelled
+from shared.messages import AnyFrame, Done, Failed, FrameBatch, GenerateRequest, ResendReply
+
+_BYTES = attrgetter("num_bytes")
+
+
+class Outbox:
+    """Sent frames by request, under the leader's key for it. One attempt of a request is kept, the newest."""
+
+    def __init__(self, *, retention_s: float, max_bytes: int) -> None:
+        self._retention_s = retention_s
+        self._max_bytes = max_bytes
+        self._requests: dict[str, Retained] = {}
+        self._accounts: dict[str, Account] = {}  # by tenant
+        self._calls: dict[tuple[str, str], str] = {}  # tenant and key of a call to the key of its request
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def keys(self, request_id: str) -> list[str]:
+        """Of the requests of that id, of whatever tenant; for services that do not say whose it is."""
+        end = f"/{request_id}"
+        return [key for key in self._requests if key.endswith(end)]
+
+    def attempt(self, key: str) -> int | None:
+        """The attempt that is known of a request; None: it is unknown (by now)."""
+        retained = self._requests.get(key)
+        return None if retained is None else retained.attempt
+
+    def kept(self, key: str) -> Retained | None:
+        """All that is kept of a request; to be read only."""
+        return self._requests.get(key)
+
+    def open(
+        self, key: str, attempt: int, first_seq: int = 0, request: GenerateRequest | None = None
+    ) -> None:
+        """Begins to keep an attempt; frames of an earlier one are forgotten.
+
+        A request with a note is kept as well, for those who attach to it.
+        """
+        self._forget(key)
+        account = self._accounts.setdefault("" if request is None else request.tenant, Account())
+        retained = self._requests[key] = account.running[key] = Retained(attempt, first_seq, account)
+        if request is not None and request.note:
+            self._keep(retained, request)
+            if request.call_key:
+                self._calls[request.tenant, request.call_key] = key
+
+    def of_call(self, tenant: str, call_key: str) -> str | None:
+        """The key of the request that a tenant's call was made with last, unless that failed."""
+        key = self._calls.get((tenant, call_key))
+        return None if key is None or self._requests[key].failed else key
+
+    def give(self, key: str, request: GenerateRequest, reader: str) -> None:
+        """Gives a kept request to another caller; only its new attempt counts from here on."""
+        retained = self._requests[key]
+        retained.request, retained.attempt, retained.reader = request, request.attempt, reader
+
+    def add(self, key: str, frame: AnyFrame, now: float) -> bytes:
+        """Keeps a frame of an open request; returns it encoded. `Done` and `Failed` start its retention."""
+        retained = self._requests[key]
+        data = codec.encode(frame)
+        retained.frames.append(data)
+        size = FRAME_BYTES + len(data)
+        retained.account.num_bytes += size
+        self.num_bytes += size
+        if isinstance(frame, Done | Failed):
+            retained.failed = isinstance(frame, Failed)
+            retained.cancelled = isinstance(frame, Failed) and frame.code == Cancelled.code
+            self._end(key, retained, now, whole=isinstance(frame, Failed) and frame.resumable)
+        if self.num_bytes > self._max_bytes:
+            self._make_room()
+        return data
+
+    def abandon(self, key: str, now: float) -> None:
+        """The attempt ends without a last frame, so that no other caller can have it."""
+        retained = self._requests.get(key)
+        if retained is not None and key in retained.account.running:
+            retained.cancelled = True
+            self._end(key, retained, now)
+
+    def expire(self, now: float) -> None:
+        """Forgets the requests that ended more than the retention time ago."""
+        for tenant, account in tuple(self._accounts.items()):
+            while account.ended:
+                key, first = next(iter(account.ended.items()))
+                if first.ended_at + self._retention_s > now:
+                    break
+                self._forget(key)
+            if not account.running and not account.ended:
+                del self._accounts[tenant]
+
+    def resend(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
+        """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
+
+        Frames that were sent before the request changed hands are of the new attempt here.
+        """
+        retained = self._requests.get(key)
+        if retained is None:
+            return ResendReply(known=False)
+        if retained.attempt != attempt or from_seq < retained.first_seq:
+            return ResendReply(known=False, attempt=retained.attempt)
+        fitting: list[bytes] = []
+        for data in retained.frames[from_seq - retained.first_seq :]:
+            max_bytes -= FRAME_BYTES + len(data)
+            if max_bytes < 0 and fitting:
+                break
+            fitting.append(data)
+        kept = codec.decode(codec.encode_batch(fitting), FrameBatch).frames
+        frames = [msgspec.structs.replace(frame, attempt=attempt) for frame in kept]
+        return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
+
+    def _end(self, key: str, retained: Retained, now: float, *, whole: bool = False) -> None:
+        """Retention begins. whole: the request can go on elsewhere, so that its prompt is needed still."""
+        retained.ended_at = now
+        account = retained.account
+        account.ended[key] = account.running.pop(key)
+        if retained.request is not None and not whole:
+            self._keep(retained, without_prompt(retained.request))
+
+    def _keep(self, retained: Retained, request: GenerateRequest) -> None:
+        retained.request = request
+        self._resize(retained, estimate_request_bytes(request))
+
+    def _resize(self, retained: Retained, request_bytes: int) -> None:
+        more = request_bytes - retained.request_bytes
+        retained.request_bytes = request_bytes
+        retained.account.num_bytes += more
+        self.num_bytes += more
+
+    def _forget(self, key: str) -> None:
+        retained = self._requests.pop(key, None)
+        if retained is None:
+            return
+        account, size = retained.account, retained.num_bytes
+        account.running.pop(key, None)
+        account.ended.pop(key, None)
+        account.num_bytes -= size
+        self.num_bytes -= size
+        self._forget_call(key, retained)
+
+    def _forget_call(self, key: str, retained: Retained) -> None:
+        request = retained.request
+        if request is not None and self._calls.get((request.tenant, request.call_key)) == key:
+            del self._calls[request.tenant, request.call_key]
+
+    def _make_room(self) -> None:
+        """Takes from the tenant that has most: what ended first, else of its largest request."""
+        while self.num_bytes > self._max_bytes:
+            account = max(self._accounts.values(), key=_BYTES)
+            if account.ended:
+                self._forget(next(iter(account.ended)))
+            else:
+                self._shorten(max(account.running, key=lambda key: account.running[key].num_bytes))
+
+    def _shorten(self, key: str) -> None:
+        """Gives up a part of a running request: its prompt or the older half of its frames, what is more.
+
+        Without the prompt another caller can read it, but not take it to another group. One that has neither
+        can be had by no other caller.
+        """
+        retained = self._requests[key]
+        bare = None if retained.request is None else without_prompt(retained.request)
+        prompt_bytes = 0 if bare is None else retained.request_bytes - estimate_request_bytes(bare)
+        dropped = retained.frames[: (len(retained.frames) + 1) // 2]
+        freed = FRAME_BYTES * len(dropped) + sum(map(len, dropped))
+        if bare is not None and prompt_bytes > freed:
+            self._keep(retained, bare)
+        elif dropped:
+            del retained.frames[: len(dropped)]
+            retained.first_seq += len(dropped)
+            retained.account.num_bytes -= freed
+            self.num_bytes -= freed
+        else:
+            self._forget_call(key, retained)
+            retained.request = None
+            self._resize(retained, 0)

@@ -1,0 +1,219 @@
+"""What a session's history adds to a request, and what the session is after the turn.
+
+The rule of `SessionRef.mode`: `append` puts the request's messages after the history, `replace` takes them
+as the whole conversation, `auto` appends when none of them is the assistant's. Where records are kept and
+how they are looked up is decided in `leader/sessions.py`.
+"""
+
+from dataclasses import dataclass
+
+from services.worker.domain.generation.session_merge import rewind
+from shared.errors import Conflict, SessionNotFound
+from shared.messages import ChatMessage, GenerateRequest, SessionRecord, SessionRef, TurnMark
+from shared.messages.sessions import MAX_MARKS
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of a session: the conversation that the model sees, and the record before it.
+
+    commits: false when the store did not say what it has, so that nothing may be written over it. stored: the
+        record has this turn already, made when its request came for the first time: as the last one (1), or
+        the one before that (2), and so on.
+    added: how many messages the turn adds to the history; 0: it brings the whole conversation.
+    replaces: the record whose last turn this one takes the place of; `record` is the one before that.
+    """
+
+    session: SessionRef
+    messages: list[ChatMessage]
+    record: SessionRecord | None = None
+    commits: bool = True
+    stored: int = 0
+    added: int = 0
+    replaces: SessionRecord | None = None
+
+    @property
+    def number(self) -> int:
+        """Turns before this one."""
+        return max(0, self.record.turns - self.stored) if self.record is not None else 0
+
+    @property
+    def version(self) -> int:
+        """Of the session before this turn; 0: it is new."""
+        return max(0, self.record.version - self.stored) if self.record is not None else 0
+
+
+def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
+    """Whether the request goes on from the stored conversation, so that it depends on the record."""
+    if session.mode == "auto":
+        return all(message.role != "assistant" for message in messages)
+    return session.mode == "append"
+
+
+def conversation(
+    messages: list[ChatMessage], session: SessionRef, record: SessionRecord | None
+) -> list[ChatMessage]:
+    """The whole conversation that the model is to see; a leading system message replaces the stored one."""
+    if record is None or not appends(messages, session):
+        return messages
+    history = record.messages
+    if history and history[0].role == "system" and messages[0].role == "system":
+        return [messages[0], *history[1:], *messages[1:]]
+    if messages[0].role == "system":
+        return [messages[0], *history, *messages[1:]]
+    return [*history, *messages]
+
+
+def check_conditions(session: SessionRef, record: SessionRecord | None) -> None:
+    """Raises what the caller wants to hear when its session is not what it demands.
+
+    Raises:
+        SessionNotFound: there is none, and there must be.
+        Conflict: it is not at the version that was named.
+    """
+    name, version = session.session_id, record.version if record is not None else 0
+    if session.must_exist and record is None:
+        raise SessionNotFound(
+            f"no session {name!r}: it expired, was deleted, was lost with its store, or its first turn did "
+            "not end; start a new one, or send the whole conversation",
+            session_id=name,
+        )
+    if session.if_version >= 0 and version != session.if_version:
+        raise Conflict(
+            f"session {name!r} is at version {version}, not {session.if_version}: it has changed since; read "
+            "it and send the turn again",
+            reason="session_changed",
+            version=version,
+        )
+
+
+def added_by(messages: list[ChatMessage], session: SessionRef) -> int:
+    """How many messages a request adds to the history; 0: it brings the whole conversation."""
+    if not appends(messages, session):
+        return 0
+    return len(messages) - (messages[0].role == "system")
+
+
+def new_turn(request: GenerateRequest) -> Turn | None:
+    """The turn of a session that is new, so that no part has a record of it; None: no session."""
+    if request.session is None or request.messages is None:
+        return None
+    return Turn(request.session, request.messages, added=added_by(request.messages, request.session))
+
+
+def turn_of(
+    messages: list[ChatMessage],
+    session: SessionRef,
+    record: SessionRecord | None,
+    request_id: str,
+    resumed_at: int = -1,
+    *,
+    call_key: str = "",
+    call_digest: str = "",
+) -> Turn:
+    """The turn that a request is, after that record.
+
+    A request whose answer got lost on the way comes again, perhaps after its turn was stored: then the record
+    has the conversation that the model saw, and its answer, which is not to be stored a second time.
+
+    resumed_at: the session's version when the answer was begun; turns that were stored since come before this
+    one in the record, and are not what its answer goes on from. -1: not known.
+    call_key, call_digest: of a call that counts once, and may come again with another request id.
+
+    Raises:
+        Conflict: a turn with that key was another one.
+    """
+    if record is not None and (place := _place_of(request_id, call_key, record)):
+        if call_key and record.recent and record.recent[-place].call_digest != call_digest:
+            raise Conflict(
+                "this Idempotency-Key was used for another call; use a new key for each call",
+                reason="idempotency_key_reused",
+            )
+        told = rewind(record, record.recent[-place].version) if place > 1 else record
+        if told is not None:
+            return Turn(session, told.messages[:-1], record, commits=False, stored=place)
+    if record is not None and 0 <= resumed_at < record.version:
+        record = (rewind(record, resumed_at) or record) if resumed_at else None
+    return Turn(session, conversation(messages, session, record), record, added=added_by(messages, session))
+
+
+def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> bool:
+    """Whether a request says the same as the session's last turn."""
+    mark = record.recent[-1] if record.recent else None
+    if mark is None or mark.whole or mark.call_key or mark.request_id != record.last_request:
+        return False
+    if not appends(messages, session):
+        return False
+    system, said = (messages[:1], messages[1:]) if messages[0].role == "system" else ([], messages)
+    return record.messages[-mark.size : -1] == said and record.messages[: len(system)] == system
+
+
+def in_place_of_last(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> Turn | None:
+    """The turn that takes the place of the record's last one, which says the same; None: it cannot."""
+    before = rewind(record, record.recent[-1].version - 1)
+    if before is None and record.turns > 1:
+        return None
+    return Turn(
+        session,
+        conversation(messages, session, before),
+        before,
+        added=added_by(messages, session),
+        replaces=record,
+    )
+
+
+def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
+    """Which of the record's turns has that id or key: 1 is the last one; 0: none."""
+    if record.last_request == request_id and record.messages:
+        return 1
+    for place, mark in enumerate(reversed(record.recent), 1):
+        if mark.request_id == request_id or (call_key and mark.call_key == call_key):
+            return place
+    return 0
+
+
+def next_record(
+    turn: Turn,
+    *,
+    tenant: str,
+    model: str,
+    group: str,
+    answer: str,
+    token_ids: bytes,
+    now_ms: int,
+    request_id: str = "",
+    call_key: str = "",
+    call_digest: str = "",
+) -> SessionRecord:
+    """The session after the turn: the conversation that the model saw, and its answer.
+
+    token_ids: prompt and answer, packed.
+    """
+    record, replaced = turn.record, turn.replaces
+    began = replaced or record
+    version = 1 + (replaced.version if replaced is not None else turn.version)
+    whole = turn.added == 0
+    size = (len(turn.messages) if whole else turn.added) + 1
+    mark = TurnMark(
+        request_id=request_id,
+        version=version,
+        size=size,
+        whole=whole,
+        call_key=call_key,
+        call_digest=call_digest,
+        replaces=replaced.last_request if replaced is not None else "",
+    )
+    return SessionRecord(
+        session_id=turn.session.session_id,
+        tenant=tenant,
+        model=model,
+        version=version,
+        messages=[*turn.messages, ChatMessage(role="assistant", content=answer)],
+        token_ids=token_ids,
+        turns=1 + (record.turns if record else 0),
+        last_group=group,
+        created_ms=began.created_ms if began else now_ms,
+        updated_ms=now_ms,
+        last_request=request_id,
+        recent=[*(record.recent if record else []), mark][-MAX_MARKS:],
+    )

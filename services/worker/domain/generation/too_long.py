@@ -1,0 +1,36 @@
+"""What a caller is told whose prompt does not fit into the model's context."""
+
+from services.worker.domain.generation.session_context import Turn, appends
+from shared.errors import ContextLengthExceeded
+from shared.messages import GenerateRequest
+
+
+def too_long(
+    model: str,
+    request: GenerateRequest,
+    turn: Turn | None,
+    prompt_tokens: int,
+    holds: int,
+    *,
+    exact: bool = True,
+) -> ContextLengthExceeded:
+    """Names what is too long and the remedies that help; lowering `max_tokens` only where it does.
+
+    exact: false if the prompt has that many tokens or more.
+    """
+    max_tokens = request.sampling.max_tokens
+    what, remedy = "the prompt has", "shorten the prompt"
+    if turn is not None and turn.record is not None and appends(request.messages or [], turn.session):
+        what = "the session's history and this message have"
+        remedy = "start a new session, or send a shorter conversation with X-Session-Mode: replace"
+    asked = ""
+    if max_tokens and prompt_tokens < holds:
+        asked, remedy = f" and max_tokens is {max_tokens}", f"lower max_tokens, or {remedy}"
+    count = prompt_tokens if exact else f"at least {prompt_tokens}"
+    return ContextLengthExceeded(
+        f"the context of model {model} holds {holds} tokens, {what} {count}{asked}: {remedy}",
+        param="messages" if request.messages is not None else "prompt",
+        context_length=holds,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens or None,
+    )

@@ -1,0 +1,1 @@
+"""Continuous batching: sequences, KV blocks, and what the next step computes. Pure."""

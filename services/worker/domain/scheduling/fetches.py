@@ -1,0 +1,113 @@
+"""Blocks on their way from the store into a group's cache, and who waits for them.
+
+A fetch owns its places until the ranks say that they are done, also when nobody waits any more: then its
+table goes on under the fetch's own number. What came is an ordinary part of the prefix cache.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.scheduling.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """`names[i]` comes into `blocks[i]`, block `first + i` of the table `table`.
+
+    sequence: waits for it; None: nobody, or nobody any more. after_step: see `FetchBlocks`.
+    """
+
+    fetch_id: int
+    table: int
+    first: int
+    names: list[bytes]
+    blocks: list[int]
+    sequence: Sequence | None
+    after_step: int = 0
+
+
+class Fetches:
+    """All fetches under way; new ones are handed out once, by `take`. num_blocks: that they bring."""
+
+    def __init__(self, blocks: BlockManager) -> None:
+        self._blocks = blocks
+        self._under_way: dict[int, Fetch] = {}
+        self._new: list[Fetch] = []
+        self._last_id = 0
+        self.num_blocks = 0
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, sequence: Sequence, first: int, names: Items[bytes]) -> None:
+        """A running sequence waits for blocks of its table, from block `first` on."""
+        sequence.fetching = self._open(sequence.seq_id, first, names, sequence)
+
+    def begin_alone(self, names: Items[bytes]) -> int:
+        """Gets a sequence's blocks, from its first on, for nobody in particular.
+
+        Returns the fetch's number; 0: all of them are there, or there is no place for them.
+        """
+        holder = -(self._last_id + 1)
+        first = self._blocks.hold(holder, names)
+        if first is None:
+            return 0
+        if first == len(names):
+            self._blocks.release(holder)
+            return 0
+        return self._open(holder, first, names[first:], None)
+
+    def get(self, fetch_id: int) -> Fetch | None:
+        """The fetch of that number, while it is under way."""
+        return self._under_way.get(fetch_id)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._new)
+
+    def take(self, after_step: int) -> list[Fetch]:
+        """What has to be ordered now; ranks are to wait until they have begun with that step."""
+        new, self._new = self._new, []
+        for fetch in new:
+            fetch.after_step = after_step
+        return new
+
+    def abandon(self, sequence: Sequence) -> None:
+        """The sequence leaves; its blocks stay with the fetch until that is done."""
+        fetch = self._under_way[sequence.fetching]
+        fetch.sequence, fetch.table = None, -fetch.fetch_id
+        self._blocks.hand_over(sequence.seq_id, fetch.table)
+        sequence.fetching = 0
+
+    def end(self, fetch_id: int, count: int) -> Fetch | None:
+        """The ranks are done; the first `count` blocks have their content, and anybody may find them.
+
+        Returns the fetch; None if it is not known.
+        """
+        fetch = self._under_way.pop(fetch_id, None)
+        if fetch is None:
+            return None
+        self.num_blocks -= len(fetch.names)
+        self._blocks.register(fetch.table, fetch.first, fetch.names[:count])
+        if fetch.sequence is None:
+            self._blocks.release(fetch.table)
+        else:
+            fetch.sequence.fetching = 0
+        return fetch
+
+    def check_invariants(self) -> None:
+        """Raises `AssertionError` when the count of blocks is not that of the fetches."""
+        brought = sum(len(fetch.names) for fetch in self._under_way.values())
+        if self.num_blocks != brought:
+            raise AssertionError(f"fetches say that they bring {self.num_blocks} blocks, it is {brought}")
+
+    def _open(self, table: int, first: int, names: Items[bytes], sequence: Sequence | None) -> int:
+        self._last_id += 1
+        blocks = list(self._blocks.table(table)[first : first + len(names)])
+        fetch = Fetch(self._last_id, table, first, list(names), blocks, sequence)
+        self._under_way[self._last_id] = fetch
+        self.num_blocks += len(fetch.names)
+        self._new.append(fetch)
+        return self._last_id

@@ -1,0 +1,27 @@
+"""How a step's tokens are shared among the prompts that are being computed.
+
+Half goes to the first in order, so that a long prompt always gets on; the other half to the shortest of
+the rest, so that short prompts need not wait for a long one. What nobody else needs goes to the first too.
+"""
+
+from services.worker.domain.scheduling.sequence import Sequence
+
+
+def share_budget(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
+    """Tokens per sequence, each at least 1, together at most `budget`.
+
+    prefilling: in order of priority and arrival.
+    """
+    if not prefilling or budget < 1:
+        return []
+    first = prefilling[0]
+    granted = min(first.remaining, budget if len(prefilling) == 1 else -(-budget // 2))
+    left = budget - granted
+    others = []
+    for sequence in sorted(prefilling[1:], key=lambda s: (-s.priority, s.remaining, s.arrival)):
+        if left == 0:
+            break
+        count = min(sequence.remaining, left)
+        others.append((sequence, count))
+        left -= count
+    return [(first, granted + min(left, first.remaining - granted)), *others]

@@ -1,0 +1,212 @@
+"""Sequences waiting and running, and what changes when one of them comes, goes or gives way.
+
+Keeps both queues in order, the block tables of those that run, and what the ranks have to be told of those
+that left. Who goes from one queue to the other is decided in `admission.py` and `scheduler.py`.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+
+from services.worker.domain.scheduling.block_pool import BlockManager, blocks_for
+from services.worker.domain.scheduling.fetches import Fetch, Fetches
+from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+
+ORDER = attrgetter("order")
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """Bounds of a scheduler, in tokens per step and in sequences. A budget below `max_running` is refused.
+
+    step_target_s: how long a step with parts of prompts may take while other sequences decode; 0: any time.
+    tenant_share: the part of the running places that one tenant may have at the most.
+    """
+
+    token_budget: int
+    max_running: int
+    max_waiting: int
+    step_target_s: float = 0.0
+    tenant_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.token_budget < self.max_running or self.max_running < 1 or self.max_waiting < 0:
+            raise ValueError(
+                f"token_budget ({self.token_budget}) must be at least max_running ({self.max_running}), "
+                f"which must be positive, and max_waiting ({self.max_waiting}) not negative"
+            )
+
+
+class Queues:
+    """Both queues are in order of priority, then arrival.
+
+    waiting_of: the same waiting sequences, those of each tenant. running_of: how many of each tenant run.
+    release: seq_ids that the next plan tells the ranks to forget.
+    coming: names of blocks that a running sequence is about to compute, to the first such sequence.
+    fetches: blocks that come from the store; a running sequence that waits for some is not computed.
+    """
+
+    def __init__(self, blocks: BlockManager) -> None:
+        self.blocks = blocks
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.waiting_of: dict[str, list[Sequence]] = {}
+        self.running_of: Counter[str] = Counter()
+        self.release: list[int] = []
+        self.coming: dict[bytes, Sequence] = {}
+        self.fetches = Fetches(blocks)
+        self.num_preemptions = 0
+        self._last_seq_id = 0
+        self._earliest_deadline = float("inf")  # a lower bound of all deadlines
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a sequence."""
+        if blocks_for(len(sequence.tokens) + 1) > self.blocks.num_blocks:
+            raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
+        self._wait(sequence)
+        self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
+
+    def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
+        """Lets a waiting sequence run, with blocks for all its tokens; False when these are not there."""
+        seq_id = self._last_seq_id + 1
+        cached = self.blocks.allocate(seq_id, len(sequence.tokens), names, spare)
+        if cached is None:
+            return False
+        self._last_seq_id = sequence.seq_id = seq_id
+        self._stop_waiting(sequence)
+        insort(self.running, sequence, key=ORDER)
+        self.running_of[sequence.tenant] += 1
+        sequence.phase = Phase.RUNNING
+        sequence.computed = sequence.planned = cached
+        sequence.new_blocks = list(self.blocks.table(seq_id))
+        sequence.capacity = len(sequence.new_blocks) * BLOCK_SIZE
+        for name in names[cached // BLOCK_SIZE :]:
+            self.coming.setdefault(name, sequence)
+        return True
+
+    def computed(self, sequence: Sequence, first: int, names: list[bytes]) -> None:
+        """Blocks of a running sequence, from its block `first` on, are full: others may have them, too."""
+        self.blocks.register(sequence.seq_id, first, names)
+        for name in names:
+            self.coming.pop(name, None)
+
+    def fetch(self, sequence: Sequence, names: list[bytes]) -> None:
+        """A sequence that has just come in waits for these blocks, the next after those that it found."""
+        self.fetches.begin(sequence, sequence.computed // BLOCK_SIZE, names)
+
+    def fetched(self, fetch_id: int, count: int) -> Fetch | None:
+        """A fetch is done, with `count` blocks; who waited for it goes on from there."""
+        fetch = self.fetches.end(fetch_id, count)
+        if fetch is not None and fetch.sequence is not None:
+            sequence, num_tokens = fetch.sequence, (fetch.first + count) * BLOCK_SIZE
+            sequence.computed = sequence.planned = num_tokens
+            sequence.fetched_tokens += count * BLOCK_SIZE
+            if not sequence.num_preemptions:
+                sequence.cached_tokens = num_tokens
+            for name in fetch.names[:count]:
+                self.coming.pop(name, None)
+        return fetch
+
+    def preempt(self, sequence: Sequence) -> None:
+        """A running sequence gives its blocks up and waits; they may still be there when it returns."""
+        self._leave(sequence)
+        self.num_preemptions += 1
+        sequence.num_preemptions += 1
+        self._wait(sequence)
+
+    def end(self, sequence: Sequence, *, forget: bool = False) -> None:
+        """Takes a sequence out, wherever it is. forget: nobody may have its blocks' content after it."""
+        if sequence.phase is Phase.WAITING:
+            self._stop_waiting(sequence)
+        elif sequence.phase is Phase.RUNNING:
+            if forget:
+                self.blocks.forget(sequence.seq_id)  # it was computed, so it waits for no fetch
+            self._leave(sequence)
+        sequence.phase = Phase.ENDED
+
+    def expire(self, now: float) -> list[Sequence]:
+        """Sequences whose deadline has passed; they stay where they are."""
+        if now < self._earliest_deadline:
+            return []
+        late, earliest = [], float("inf")
+        for sequence in self.waiting + self.running:
+            if sequence.deadline <= now:
+                late.append(sequence)
+            else:
+                earliest = min(earliest, sequence.deadline)
+        self._earliest_deadline = earliest
+        return late
+
+    def check_invariants(self) -> None:
+        """Raises `AssertionError` when queues, blocks and sequences do not agree."""
+        self.blocks.check_invariants()
+        self.fetches.check_invariants()
+        for sequence in self.running:
+            held = len(self.blocks.table(sequence.seq_id)) * BLOCK_SIZE
+            sound = sequence.computed <= sequence.planned <= sequence.capacity == held
+            if sequence.phase is not Phase.RUNNING or not sound:
+                raise AssertionError(f"sequence {sequence.seq_id} says {sequence.capacity}, its table {held}")
+        for sequence in self.waiting:
+            if sequence.phase is not Phase.WAITING or sequence.seq_id or sequence.planned:
+                raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
+        if self.running_of != Counter(s.tenant for s in self.running):
+            raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
+        counts = Counter(s.tenant for s in self.waiting)
+        if {tenant: len(queue) for tenant, queue in self.waiting_of.items()} != counts:
+            raise AssertionError("the waiting sequences of tenants are not those that wait")
+        if len({s.seq_id for s in self.running}) != len(self.running) or self._out_of_order():
+            raise AssertionError("running sequences share a seq_id, or the queues are out of order")
+        if not self.running and not len(self.fetches) and self.blocks.num_used:
+            raise AssertionError(f"{self.blocks.num_used} blocks are in use and nothing runs")
+        if not {id(owner) for owner in self.coming.values()} <= {id(s) for s in self.running}:
+            raise AssertionError("blocks are said to be coming from a sequence that does not run")
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.WAITING
+        insort(self.waiting, sequence, key=ORDER)
+        insort(self.waiting_of.setdefault(sequence.tenant, []), sequence, key=ORDER)
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        _remove(self.waiting, sequence)
+        of_tenant = self.waiting_of[sequence.tenant]
+        _remove(of_tenant, sequence)
+        if not of_tenant:
+            del self.waiting_of[sequence.tenant]
+
+    def _leave(self, sequence: Sequence) -> None:
+        """A running sequence stops running: table closed, ranks told with the next plan."""
+        _remove(self.running, sequence)
+        self.running_of[sequence.tenant] -= 1
+        if not self.running_of[sequence.tenant]:
+            del self.running_of[sequence.tenant]
+        for name in _uncomputed(sequence):
+            if self.coming.get(name) is sequence:
+                del self.coming[name]
+        if sequence.fetching:
+            self.fetches.abandon(sequence)
+        else:
+            self.blocks.release(sequence.seq_id)
+        if sequence.announced:
+            self.release.append(sequence.seq_id)
+        sequence.announced = False
+        sequence.computed = sequence.planned = sequence.capacity = sequence.seq_id = 0
+        sequence.new_blocks = []
+
+    def _out_of_order(self) -> bool:
+        return any(a.order > b.order for queue in (self.running, self.waiting) for a, b in pairwise(queue))
+
+
+def _uncomputed(sequence: Sequence) -> Iterator[bytes]:
+    names = sequence.block_names
+    return (names[index] for index in range(sequence.computed // BLOCK_SIZE, len(names)))
+
+
+def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+    index = bisect_left(queue, sequence.order, key=ORDER)
+    while queue[index] is not sequence:  # the choices of a request may share an order
+        index += 1
+    del queue[index]

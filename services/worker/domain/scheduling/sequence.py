@@ -1,0 +1,121 @@
+"""A sequence: one choice of a request on its way through the engine.
+
+Knows its tokens, how many of them are computed, and when it has reached its end by length or by an
+end-of-sequence token. Stop strings are a matter of text and are decided in `request.py`.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from services.worker.rank_protocol.plan import NewSequence
+from shared.messages import FinishReason, Sampling
+
+FIRST = 2**62  # more than there are arrivals
+
+
+class Phase(Enum):
+    """Where a sequence is: not with the scheduler yet, or there. A preempted one is waiting again."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens are prompt and output in one list, as far as the leader knows them.
+
+    `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
+    engine's name for it, a new one with each admission. The KV of the first `computed` tokens is in the
+    blocks, that of the first `planned` will be when the steps in flight are done; these bring `pending` more.
+    `announced`: the ranks know it under that name.
+    `capacity` is how many tokens its blocks hold, `new_blocks` those that the ranks have not been told of,
+    `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
+    -1: there was none yet.
+
+    `first` is the first choice of the request, which names the blocks of the prompt for all; None: it is that
+    itself.
+
+    `trial_tokens`: how many tokens it has to bring in steps of its own (`trials.py`); 0: it is not on trial.
+
+    `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. With
+    `always_fetch` they are fetched whatever it costs. While blocks are on their way from there `fetching` is
+    the fetch's number, else 0; `fetched_tokens` came so.
+    """
+
+    request_id: str  # the leader's key of it, see `request_key`
+    choice: int
+    tokens: list[int]
+    prompt_len: int
+    max_tokens: int
+    sampling: Sampling
+    eos_ids: frozenset[int] = frozenset()
+    tenant: str = ""
+    priority: int = 0
+    arrival: int = 0
+    deadline: float = math.inf
+    order: tuple[int, int] = field(init=False)
+    phase: Phase = Phase.NEW
+    seq_id: int = 0
+    announced: bool = False
+    computed: int = 0
+    planned: int = 0
+    pending: int = 0
+    capacity: int = 0
+    new_blocks: list[int] = field(default_factory=list)
+    block_names: list[bytes] = field(default_factory=list)
+    cached_tokens: int = -1
+    stored: int = 0
+    always_fetch: bool = False
+    fetching: int = 0
+    fetched_tokens: int = 0
+    num_preemptions: int = 0
+    trial_tokens: int = 0
+    first: "Sequence | None" = None
+
+    def __post_init__(self) -> None:
+        self.order = (-self.priority, self.arrival)
+
+    def enqueued_as(self, arrival: int, *, first: bool = False) -> None:
+        """Gives it its place in the order of arrival; later ones have higher numbers.
+
+        first: before all of its priority that are not; it had its turn to wait already.
+        """
+        self.arrival = arrival - FIRST if first else arrival
+        self.order = (-self.priority, self.arrival)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens whose KV no step computes yet; 1 while decoding."""
+        return len(self.tokens) + self.pending - self.planned
+
+    @property
+    def num_output(self) -> int:
+        """Tokens generated so far, those before a resume or a preemption included."""
+        return len(self.tokens) - self.prompt_len
+
+    def take(self, token_id: int) -> FinishReason | None:
+        """Appends a sampled token; says whether it is the last one, and why."""
+        self.tokens.append(token_id)
+        return self.end_reason()
+
+    def end_reason(self) -> FinishReason | None:
+        """Why the sequence ends with its newest token; None: it goes on."""
+        num_output = len(self.tokens) - self.prompt_len
+        if num_output and self.tokens[-1] in self.eos_ids and not self.sampling.ignore_eos:
+            return "stop"
+        return "length" if num_output >= self.max_tokens else None
+
+    def announce(self) -> NewSequence:
+        """What the ranks have to know about it, once, before its first slice."""
+        self.announced = True
+        return NewSequence(
+            seq_id=self.seq_id,
+            token_ids=self.tokens.copy(),
+            prompt_len=self.prompt_len,
+            sampling=self.sampling,
+            choice=self.choice,
+            eos_ids=sorted(self.eos_ids),
+        )

@@ -1,0 +1,52 @@
+"""Which tenant gets a running place that becomes free: of those that wait, the one that has fewest. Pure.
+
+So a tenant may have every place while the others are idle, and with others waiting it gets no more of the
+places that become free than they do. A higher priority goes before that, and so do sequences that have begun:
+a caller has tokens of them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from services.worker.domain.scheduling.sequence import Sequence
+
+_Rank = tuple[int, int, tuple[int, int]]  # priority, places of the tenant, order; the least goes first
+
+
+def most_running(max_running: int, tenant_share: float) -> int:
+    """How many running places one tenant may have."""
+    return min(max_running, max(1, math.ceil(max_running * tenant_share)))
+
+
+def next_in_turn(
+    waiting: Mapping[str, list[Sequence]], running: Mapping[str, int], passed: Counter[str], most: int
+) -> Sequence | None:
+    """The waiting sequence that is next.
+
+    Args:
+        waiting: each tenant's sequences, in order.
+        running: how many places each tenant has.
+        passed: how many of each tenant's first sequences cannot come in now.
+        most: places that one tenant may have.
+
+    Returns:
+        The sequence; None if those that are left have to wait.
+    """
+    best: Sequence | None = None
+    best_rank: _Rank | None = None
+    for tenant, queue in waiting.items():
+        held, first = running.get(tenant, 0), passed[tenant]
+        if held >= most or first >= len(queue):
+            continue
+        sequence = queue[first]
+        if len(waiting) == 1:
+            return sequence
+        rank = (-sequence.priority, -1 if _has_begun(sequence) else held, sequence.order)
+        if best_rank is None or rank < best_rank:
+            best, best_rank = sequence, rank
+    return best
+
+
+def _has_begun(sequence: Sequence) -> bool:
+    return sequence.num_preemptions > 0 or sequence.arrival < 0

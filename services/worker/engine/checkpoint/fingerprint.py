@@ -1,0 +1,48 @@
+"""Names a model's weights and shape by a hash that does not depend on how it is split or filed.
+
+It decides which groups may share KV blocks. It covers the config as the engine understands it, and each
+tensor's name, type, shape and samples of its bytes: cheap (some KiB per tensor), so it tells checkpoints
+apart by accident of content, and is no defence against someone who forges one.
+"""
+
+import json
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.safetensors_file import Stored, read_header
+from services.worker.engine.checkpoint.weight_files import weight_files
+
+SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
+SAMPLE_BYTES = 256
+
+
+def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") -> str:
+    """32 hexadecimal digits for the model in that directory, with its weights quantized so.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
+    digest = blake2b(digest_size=16)
+    digest.update(quantize.encode() + b"\0")
+    digest.update(json.dumps(asdict(config), sort_keys=True).encode())
+    parts: dict[str, bytes] = {}
+    for path in weight_files(directory):
+        tensors = read_header(path)
+        with path.open("rb") as file:
+            parts.update((name, _digest(file, stored)) for name, stored in tensors.items())
+    for name in sorted(parts):
+        digest.update(name.encode() + b"\0" + parts[name])
+    return digest.hexdigest()
+
+
+def _digest(file: IO[bytes], stored: Stored) -> bytes:
+    digest = blake2b(json.dumps([stored.kind, stored.shape]).encode(), digest_size=16)
+    length = stored.end - stored.begin
+    span = max(0, length - SAMPLE_BYTES)
+    for index in range(SAMPLES):
+        file.seek(stored.begin + span * index // (SAMPLES - 1))
+        digest.update(file.read(min(SAMPLE_BYTES, length)))
+    return digest.digest()

@@ -1,0 +1,112 @@
+"""Whether a model fits into this machine's memory before it is loaded, and whether an error says not."""
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.safetensors_file import TYPES, Stored
+from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
+from services.worker.host import available_bytes, total_bytes
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.rank_messages import RankConfig
+
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+class MemoryShort(ModelError):
+    """The model would fit into this machine, but not beside what runs on it now."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there was no memory; torch raises `RuntimeError` for that on a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, tied: bool) -> int:
+    """What the weights take in all ranks together; norms that each rank repeats are too few to count.
+
+    Args:
+        tensors: Of the weight files.
+        quantize: `int8` keeps matrices in bytes, but for the embedding.
+        native: Matrices stay as they are stored, with a packed output matrix beside the embedding; else all
+            is fp32.
+        tied: The output matrix is the embedding.
+    """
+    total = 0
+    for name, stored in tensors.items():
+        count = prod(stored.shape)
+        own = TYPES[stored.kind].itemsize if stored.kind in TYPES else 4
+        if name == _EMBEDDING:
+            total += count * (own if native else 4)
+            total += count * (1 if quantize == "int8" else own) if native and tied else 0
+        elif native and len(stored.shape) == 2:
+            total += count * (1 if quantize == "int8" else own)
+        else:
+            total += count * 4
+    return total
+
+
+def cache_bytes(
+    shape: ModelConfig,
+    world: int,
+    tokens: int,
+    kv_dtype: str = "fp32",
+    *,
+    cold: ColdZone | None = None,
+    max_running: int = 0,
+) -> int:
+    """What keys and values of so many tokens take in all ranks together.
+
+    With a cold zone: compressed, but for the last blocks of `max_running` sequences.
+    """
+    heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
+    blocks = -(-tokens // BLOCK_SIZE)
+    each = 2 if kv_dtype == "fp16" else 4
+    # of a layer and head: keys and values of a block in full precision, and compressed
+    full, compressed = 2 * each * shape.head_dim * BLOCK_SIZE, 2 * (shape.head_dim * BLOCK_SIZE + SCALE_BYTES)
+    if cold is None:
+        return heads * shape.num_layers * full * blocks
+    places = min(blocks, cold.places(max_running))
+    exact = heads * (shape.num_layers - cold.num_layers) * full * blocks
+    return exact + heads * cold.num_layers * (compressed * blocks + full * places)
+
+
+def require_room(
+    config: RankConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
+) -> None:
+    """Refuses what cannot fit: the weights and the KV cache of the ranks on the leader's machine.
+
+    Raises:
+        ModelError: the machine is too small. MemoryShort: it is full.
+    """
+    weights = weight_bytes(tensors, config.quantize, native=native, tied=shape.tied_embeddings)
+    half = config.kv_dtype == "fp16" or (config.kv_dtype == "auto" and config.quantize != "none")
+    tokens = config.kv_cache_tokens or BLOCK_SIZE
+    cold = cold_zone(config, shape.num_layers)
+    cache = cache_bytes(
+        shape, config.world, tokens, "fp16" if half else "fp32", cold=cold, max_running=config.max_running
+    )
+    here = config.world - config.remote
+    weights, cache = weights * here // config.world, cache * here // config.world
+    free, total = available_bytes(), total_bytes()
+    if weights + cache <= free:
+        return
+    what = f"the weights of {config.model} need {_size(weights)}"
+    remedy = "give the worker more memory or serve a smaller model"
+    if native and config.quantize == "none":
+        remedy = f"set quantize=int8, {remedy}"
+    if config.kv_cache_tokens:
+        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_size(cache)}"
+        remedy = f"set a smaller kv_cache_tokens, {remedy}"
+    if weights + cache > total:
+        raise ModelError(f"{what}, but there are {_size(total)} of memory in all; {remedy}")
+    raise MemoryShort(f"{what}, but {_size(free)} of memory are free; {remedy}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

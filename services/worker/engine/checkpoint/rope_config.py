@@ -1,0 +1,135 @@
+"""Which rotary embedding a model wants, read from the old and new spellings of its config.
+
+transformers 5 writes `rope_parameters`; older files have `rope_theta` beside a `rope_scaling` that calls its
+kind `rope_type` or `type`. Formulas are in `rope.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.worker.engine.checkpoint.json_fields import Fields, ModelError
+from services.worker.json_files import shown
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Parameters of the rotary embedding; those that a kind does not use keep their defaults.
+
+    kind: `default`, `linear`, `dynamic`, `llama3` or `yarn`.
+    original_length: Tokens of the context that the model was trained with, before `factor` stretches it.
+    low_freq_factor, high_freq_factor: of llama3: `original_length` over the wavelengths where blending ends.
+    beta_fast, beta_slow, truncate: of yarn: rotations within `original_length` where blending ends, and
+        whether those dimensions are rounded outwards.
+    attention_factor, mscale, mscale_all_dim: of yarn: what cosines and sines are multiplied by, directly or
+        by formula; 0 where the file says nothing.
+    """
+
+    theta: float = 10000.0
+    kind: str = "default"
+    factor: float = 1.0
+    original_length: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 0.0
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+
+    def context_length(self, max_positions: int) -> int:
+        """Longest sequence in tokens, from the config's `max_position_embeddings`.
+
+        For the kinds that stretch a model at run time that field holds the length before (as their authors
+        demand); llama3 models have it raised already.
+        """
+        if self.kind in ("linear", "dynamic", "yarn"):
+            return int(self.original_length * self.factor)
+        return max_positions
+
+
+def read_rope(config: Fields, head_dim: int, max_positions: int) -> RopeConfig:
+    """The rotary embedding of a whole config.json.
+
+    Raises:
+        ModelError: an unknown kind, a part of the head's dimensions only, wrong parameters of a kind.
+    """
+    # the first that is there, as transformers takes them
+    name = next((n for n in ("rope_scaling", "rope_parameters") if config.raw.get(n)), "rope_parameters")
+    fields = config.table(name)
+    for each in (config, fields):
+        if each.number("partial_rotary_factor", 1.0) != 1.0:
+            raise each.error(
+                "partial_rotary_factor", "1 (rotating only a part of each head is not supported)"
+            )
+    theta = fields.number("rope_theta", config.number("rope_theta", 10000.0))
+    if any(isinstance(value, dict) for value in fields.raw.values()):
+        raise config.error(name, "one set of parameters for all layers")
+    kind = fields.raw.get("rope_type", fields.raw.get("type", "default"))
+    read = _KINDS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        known = ", ".join(_KINDS)
+        raise ModelError(f"{config.path}: `{name}` of type {shown(kind)} is not supported; known: {known}")
+    if kind == "dynamic" and head_dim == 2:
+        raise config.error("head_dim", "more than 2 with dynamic rope scaling")
+    return read(fields, theta, max_positions)
+
+
+def _default(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+    return RopeConfig(theta=theta, original_length=max_positions)
+
+
+def _linear(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+    factor = fields.number("factor", least=1.0)
+    return RopeConfig(theta=theta, kind="linear", factor=factor, original_length=max_positions)
+
+
+def _dynamic(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+    factor = fields.number("factor", least=1.0)
+    return RopeConfig(theta=theta, kind="dynamic", factor=factor, original_length=max_positions)
+
+
+def _llama3(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+    low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
+    if high <= low:
+        raise fields.error("high_freq_factor", f"greater than low_freq_factor ({low:g})")
+    return RopeConfig(
+        theta=theta,
+        kind="llama3",
+        factor=fields.number("factor", least=1.0),
+        original_length=fields.integer("original_max_position_embeddings", max_positions),
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _yarn(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+    original = fields.integer("original_max_position_embeddings", max_positions)
+    stated = not fields.missing("original_max_position_embeddings")
+    fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
+    if fast < slow:
+        raise fields.error("beta_fast", f"beta_slow ({slow:g}) or more")
+    optional = {
+        name: 0.0 if fields.missing(name) else fields.number(name)
+        for name in ("attention_factor", "mscale", "mscale_all_dim")
+    }
+    return RopeConfig(
+        theta=theta,
+        kind="yarn",
+        # a file may give both lengths instead
+        factor=fields.number("factor", max_positions / original if stated else None, least=1.0),
+        original_length=original,
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=fields.flag("truncate", True),
+        **optional,
+    )
+
+
+_KINDS: dict[str, Callable[[Fields, float, int], RopeConfig]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

@@ -1,0 +1,90 @@
+"""The header of a safetensors file: which tensors it holds, of what type and shape, and at which bytes.
+
+Format: 8 bytes length, little endian; that many bytes of JSON; the data. Everything the header claims is
+checked against the file's size before a byte of data is used; reading the data is left to `weights.py`.
+"""
+
+import json
+import os
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from services.worker.engine.checkpoint.json_fields import ModelError
+
+TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+LONGEST_HEADER = 32 * 2**20  # bytes, a third of the format's own limit; 100 thousand tensors take half of it
+MOST_DIMENSIONS = 8
+LONGEST_NAME = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor: bytes `begin` to `end` of a file, row after row; `kind` is the format's name of its type."""
+
+    path: Path
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """The tensors of a file by name; raises `ModelError` when the file is damaged or contradicts itself."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+            if length > size - 8:
+                raise _damaged(path, f"a header of {length} bytes does not fit into its {size} bytes")
+            if length > LONGEST_HEADER:
+                raise ModelError(f"{path} has a header of {length} bytes, {LONGEST_HEADER} are the limit")
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header is no JSON object")
+    header.pop("__metadata__", None)
+    tensors = {name: _stored(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    previous = ("", 8 + length)
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin < previous[1]:
+            raise _damaged(path, f"the tensors {previous[0]} and {name} share bytes")
+        previous = (name, tensor.end)
+    return tensors
+
+
+def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> Stored:
+    if len(name) > LONGEST_NAME:
+        raise _damaged(path, f"a tensor has a name of {len(name)} characters")
+    try:
+        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(path, f"tensor {name} has no proper dtype, shape and data_offsets") from None
+    numbers = [*shape, begin, end]
+    if len(shape) > MOST_DIMENSIONS:
+        raise _damaged(path, f"tensor {name} has {len(shape)} dimensions")
+    if (
+        not isinstance(kind, str)
+        or any(type(n) is not int or not 0 <= n < 2**63 for n in numbers)
+        or begin > end
+    ):
+        raise _damaged(path, f"tensor {name} has no proper dtype, shape and data_offsets")
+    if data + end > size:
+        raise _damaged(path, f"tensor {name} would end at byte {data + end}, the file has {size}")
+    if kind in TYPES and prod(shape) * TYPES[kind].itemsize != end - begin:
+        raise _damaged(
+            path, f"tensor {name} is {kind} {list(shape)}, but the header gives it {end - begin} bytes"
+        )
+    return Stored(path, kind, shape, data + begin, data + end)
+
+
+def _damaged(path: Path, reason: str) -> ModelError:
+    return ModelError(f"{path} is no complete safetensors file ({reason}); download or convert it again")

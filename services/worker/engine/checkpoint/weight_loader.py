@@ -1,0 +1,251 @@
+"""Which slice of each weight a rank holds, and how it comes there from the files.
+
+Small functions that return plain tensors, for any way to compute with them. Each byte of the files is read
+at most once per group: a slice by its rank, and what every rank needs whole (norms, biases of row-parallel
+layers, keys and values where ranks are more than KV heads) by rank 0, which shares it by an all-reduce. So
+all ranks call the same functions in the same order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError
+from services.worker.engine.checkpoint.safetensors_file import TYPES
+from services.worker.engine.checkpoint.weight_files import Checkpoint
+from services.worker.engine.collectives.base import Collectives
+
+# in old files, computed from the config instead
+_IGNORED = ("rotary_emb.inv_freq",)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a rank's weights come from: the weight files, and the collectives that say which rank it is."""
+
+    checkpoint: Checkpoint
+    collectives: Collectives
+
+    def part(self, size: int) -> slice:
+        """This rank's part of a dimension that divides by the number of ranks."""
+        width = size // self.collectives.world
+        return slice(self.collectives.rank * width, (self.collectives.rank + 1) * width)
+
+    def vocab_part(self, vocab_size: int) -> slice:
+        """This rank's token ids: equal ranges, the last ones cut at the end of the vocabulary."""
+        width = -(-vocab_size // self.collectives.world)
+        begin = self.collectives.rank * width
+        return slice(min(begin, vocab_size), min(begin + width, vocab_size))
+
+    def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor that every rank needs, fp32: read by rank 0, then summed with the others' zeros."""
+        self.checkpoint.check(name, shape)  # on all ranks, so that all refuse
+        tensor = self.checkpoint.read(name, shape) if self.collectives.rank == 0 else torch.zeros(shape)
+        self.collectives.all_reduce_sum(tensor)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of a tensor as a part of a fused one. shared: read by rank 0 for all."""
+
+    name: str
+    shape: tuple[int, ...]
+    rows: slice
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer on one rank. Norms and biases are fp32, matrices [out, in] of the dtype asked for.
+
+    heads, kv heads and inner below are those of this rank.
+    qkv: Query heads, then key heads, then value heads, [(heads + 2 * kv heads) * head_dim, hidden].
+    output: [hidden, heads * head_dim].
+    gate_up: Gate rows, then up rows, [2 * inner, hidden].
+    down: [hidden, inner].
+    output_bias, down_bias: [hidden], to be added once, after the ranks' sum.
+    """
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> Source:
+    """Checks, before anything is read, that the model can be split so and that files and config agree.
+
+    Raises:
+        ModelError: it cannot; a tensor is missing, misshapen, of an unknown type, or superfluous.
+    """
+    config.check_split(collectives.world)
+    expected = dict(tensor_shapes(config))
+    for name, shape in expected.items():
+        checkpoint.check(name, shape)
+    if config.tied_embeddings:
+        expected["lm_head.weight"] = ()  # some files hold the copy
+    for name, stored in checkpoint.tensors.items():
+        if name not in expected and not name.endswith(_IGNORED):
+            raise ModelError(
+                f"{stored.path}: tensor {name} has no place in the model that config.json describes; "
+                f"one of the two belongs to another model"
+            )
+    return Source(checkpoint, collectives)
+
+
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of all tensors of a model."""
+    c = config
+    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    linears = {
+        "self_attn.q_proj": (queries, c.hidden_size, c.qkv_bias),
+        "self_attn.k_proj": (keys, c.hidden_size, c.qkv_bias),
+        "self_attn.v_proj": (keys, c.hidden_size, c.qkv_bias),
+        "self_attn.o_proj": (c.hidden_size, queries, c.output_bias),
+        "mlp.gate_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
+        "mlp.up_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
+        "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
+    }
+    norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
+    if c.qk_norm:
+        norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
+    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
+    for index in range(c.num_layers):
+        layer = f"model.layers.{index}"
+        for name, (rows, columns, bias) in linears.items():
+            yield f"{layer}.{name}.weight", (rows, columns)
+            if bias:
+                yield f"{layer}.{name}.bias", (rows,)
+        for name, size in norms.items():
+            yield f"{layer}.{name}.weight", (size,)
+    yield "model.norm.weight", (c.hidden_size,)
+    if not c.tied_embeddings:
+        yield "lm_head.weight", (c.vocab_size, c.hidden_size)
+
+
+def load_layer(
+    source: Source, config: ModelConfig, index: int, dtype: torch.dtype | None = torch.float32
+) -> LayerWeights:
+    """One layer of this rank. dtype: of the matrices; None for the stored one."""
+    name, hidden, inner = f"model.layers.{index}", config.hidden_size, config.intermediate_size
+    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+    qkv, qkv_bias = load_qkv(source, attention, config, dtype)
+    output, output_bias = load_columns(
+        source, f"{attention}.o_proj", (hidden, config.num_heads * config.head_dim), config.output_bias, dtype
+    )
+    parts = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
+    gate_up, gate_up_bias = load_rows(source, parts, hidden, config.mlp_bias, dtype)
+    down, down_bias = load_columns(source, f"{mlp}.down_proj", (hidden, inner), config.mlp_bias, dtype)
+    head = (config.head_dim,)
+    return LayerWeights(
+        attention_norm=source.whole(f"{name}.input_layernorm.weight", (hidden,)),
+        qkv=qkv,
+        qkv_bias=qkv_bias,
+        q_norm=source.whole(f"{attention}.q_norm.weight", head) if config.qk_norm else None,
+        k_norm=source.whole(f"{attention}.k_norm.weight", head) if config.qk_norm else None,
+        output=output,
+        output_bias=output_bias,
+        mlp_norm=source.whole(f"{name}.post_attention_layernorm.weight", (hidden,)),
+        gate_up=gate_up,
+        gate_up_bias=gate_up_bias,
+        down=down,
+        down_bias=down_bias,
+    )
+
+
+def load_qkv(
+    source: Source, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+) -> tuple[Tensor, Tensor | None]:
+    """This rank's query, key and value heads of an attention module, fused: weight and bias."""
+    rank, world, dim = source.collectives.rank, source.collectives.world, config.head_dim
+    replicated = world > config.num_kv_heads
+    heads, kv_heads = config.heads_of(rank, world), config.kv_heads_of(rank, world)
+    parts = (
+        ("q_proj", config.num_heads, heads, False),
+        ("k_proj", config.num_kv_heads, kv_heads, replicated),
+        ("v_proj", config.num_kv_heads, kv_heads, replicated),
+    )
+
+    def pieces(suffix: str, *width: int) -> list[Piece]:
+        return [
+            Piece(
+                f"{name}.{part}.{suffix}",
+                (total * dim, *width),
+                slice(own.start * dim, own.stop * dim),
+                shared,
+            )
+            for part, total, own, shared in parts
+        ]
+
+    weight = _stack(source, pieces("weight", config.hidden_size), dtype)
+    return weight, _stack(source, pieces("bias"), torch.float32) if config.qkv_bias else None
+
+
+def load_rows(
+    source: Source,
+    parts: Sequence[tuple[str, int]],
+    in_features: int,
+    bias: bool,
+    dtype: torch.dtype | None = torch.float32,
+) -> tuple[Tensor, Tensor | None]:
+    """Column-parallel: this rank's rows of each part (a module's name and its output features), fused."""
+    weights = [Piece(f"{name}.weight", (size, in_features), source.part(size)) for name, size in parts]
+    biases = [Piece(f"{name}.bias", (size,), source.part(size)) for name, size in parts]
+    return _stack(source, weights, dtype), _stack(source, biases, torch.float32) if bias else None
+
+
+def load_columns(
+    source: Source, name: str, shape: tuple[int, int], bias: bool, dtype: torch.dtype | None = torch.float32
+) -> tuple[Tensor, Tensor | None]:
+    """Row-parallel: this rank's columns of a module's matrix (whole shape: [out, in]) and the whole bias."""
+    weight = source.checkpoint.read(f"{name}.weight", shape, columns=source.part(shape[1]), dtype=dtype)
+    return weight, source.whole(f"{name}.bias", shape[:1]) if bias else None
+
+
+def load_embedding(source: Source, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
+    """This rank's rows of the embedding table (`Source.vocab_part`), [ids of this rank, hidden]."""
+    shape = (config.vocab_size, config.hidden_size)
+    rows = source.vocab_part(config.vocab_size)
+    return source.checkpoint.read("model.embed_tokens.weight", shape, rows=rows, dtype=dtype)
+
+
+def load_head(source: Source, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
+    """This rank's rows of the output matrix, as `load_embedding`; for models that do not tie the two."""
+    shape = (config.vocab_size, config.hidden_size)
+    rows = source.vocab_part(config.vocab_size)
+    return source.checkpoint.read("lm_head.weight", shape, rows=rows, dtype=dtype)
+
+
+def load_final_norm(source: Source, config: ModelConfig) -> Tensor:
+    """The norm before the head, [hidden], fp32."""
+    return source.whole("model.norm.weight", (config.hidden_size,))
+
+
+def _stack(source: Source, pieces: Sequence[Piece], dtype: torch.dtype | None) -> Tensor:
+    """Reads pieces one after another into one tensor; without a dtype, one that holds all of them exactly."""
+    stored = [TYPES[source.checkpoint.check(piece.name, piece.shape).kind] for piece in pieces]
+    counts = [len(range(piece.shape[0])[piece.rows]) for piece in pieces]
+    fused = torch.empty(
+        (sum(counts), *pieces[0].shape[1:]), dtype=dtype or reduce(torch.promote_types, stored)
+    )
+    begin = 0
+    for piece, count in zip(pieces, counts, strict=True):
+        out = fused[begin : begin + count]
+        if piece.shared:
+            out.copy_(source.whole(piece.name, piece.shape)[piece.rows])
+        else:
+            source.checkpoint.read_into(out, piece.name, piece.shape, piece.rows)
+        begin += count
+    return fused

@@ -1,0 +1,1 @@
+"""KV blocks between a rank's cache and Redis."""

@@ -1,0 +1,64 @@
+"""The rank's end of its KV socket: the leader's fetches to the mover, and the mover's reports back.
+
+It ends quietly when the leader closes the socket, and the mover with it.
+"""
+
+import socket
+import sys
+import threading
+
+import msgspec
+
+from services.worker.engine.kv_transfer.kv_mover import KVMover
+from services.worker.engine.rank.compute import CacheBlocks
+from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
+from services.worker.rank_protocol.rank_messages import FrameReader, Kind, pack_frame
+
+_RECEIVE_BYTES = 2**16
+
+
+def start(sock_fd: int, config: KVStoreConfig, blocks: CacheBlocks) -> KVMover:
+    """Starts moving blocks; the caller gives each plan's `store` to the mover's `take`.
+
+    Args:
+        sock_fd: a connected stream socket, whose owner this becomes.
+        config: of the store. blocks: of this rank's cache.
+    """
+    return Channel(socket.socket(fileno=sock_fd), config, blocks).mover
+
+
+class Channel:
+    """Reads frames in a thread of its own; reports are sent by whichever thread has one."""
+
+    def __init__(self, sock: socket.socket, config: KVStoreConfig, blocks: CacheBlocks) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._sending = threading.Lock()
+        self.mover = KVMover(config, blocks, self._report)
+        threading.Thread(target=self._run, name="kv-channel", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except OSError:
+            pass  # the same news as an orderly end
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # no frames of ours; the leader sees the socket close
+        finally:
+            self.mover.close()
+            self._sock.close()
+
+    def _read(self) -> None:
+        frames, decoder = FrameReader(), msgspec.msgpack.Decoder(FetchBlocks)
+        while data := self._sock.recv(_RECEIVE_BYTES):
+            for kind, body in frames.feed(data):
+                if kind is Kind.FETCH:
+                    self.mover.fetch(decoder.decode(body))
+
+    def _report(self, kind: Kind, message: msgspec.Struct) -> None:
+        frame = pack_frame(kind, message)
+        try:
+            with self._sending:
+                self._sock.sendall(frame)
+        except OSError:
+            pass  # the leader is gone, and the other thread sees that

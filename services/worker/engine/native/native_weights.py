@@ -1,0 +1,98 @@
+"""This rank's weights, packed for the kernels one matrix after another as they are read."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.weight_loader import (
+    Source,
+    load_embedding,
+    load_final_norm,
+    load_head,
+    load_layer,
+)
+from services.worker.engine.native.library import Kernels
+from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLayer:
+    """One decoder layer; norms and biases padded to whole registers."""
+
+    attention_norm: Tensor
+    qkv: PackedLinear
+    qk_norms: tuple[Tensor, Tensor] | None
+    output: PackedLinear
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: PackedLinear
+    down: PackedLinear
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWeights:
+    """Everything that a rank multiplies with.
+
+    embedding: [ids of this rank, hidden], as stored. head: of the same ids, padded to the widest rank's.
+    step_bytes: weights that a decode step reads; the embedding's rows are not worth counting.
+    """
+
+    embedding: Tensor
+    first_id: int
+    layers: list[NativeLayer]
+    norm: Tensor
+    head: PackedLinear
+    quantized: bool
+    step_bytes: int
+
+    @classmethod
+    def load(cls, source: Source, config: ModelConfig, kernels: Kernels, quantized: bool) -> "NativeWeights":
+        """Reads and packs this rank's share. quantized: matrices as bytes; the embedding stays as it is.
+
+        Raises:
+            ModelError: a tensor cannot be read.
+        """
+        dtype = torch.float32 if quantized else None
+        layers = [_layer(source, config, index, kernels, dtype) for index in range(config.num_layers)]
+        embedding = load_embedding(source, config, None)
+        matrix = embedding if config.tied_embeddings else load_head(source, config, dtype)
+        missing = -(-config.vocab_size // source.collectives.world) - matrix.shape[0]
+        if missing:
+            matrix = torch.cat((matrix, matrix.new_zeros(missing, matrix.shape[1])))
+        head = pack(kernels, matrix, int8=quantized)
+        linears = [
+            linear for layer in layers for linear in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        ]
+        return cls(
+            embedding=embedding,
+            first_id=source.vocab_part(config.vocab_size).start,
+            layers=layers,
+            norm=vector(load_final_norm(source, config)),
+            head=head,
+            quantized=quantized,
+            step_bytes=sum(linear.num_bytes for linear in (*linears, head)),
+        )
+
+
+def _layer(
+    source: Source, config: ModelConfig, index: int, kernels: Kernels, dtype: torch.dtype | None
+) -> NativeLayer:
+    layer, int8 = load_layer(source, config, index, dtype), dtype is not None
+    width = padded(config.hidden_size)
+    norms = None
+    if layer.q_norm is not None and layer.k_norm is not None:
+        norms = (vector(layer.q_norm), vector(layer.k_norm))
+    return NativeLayer(
+        attention_norm=vector(layer.attention_norm),
+        qkv=pack(kernels, layer.qkv, layer.qkv_bias, int8=int8),
+        qk_norms=norms,
+        output=pack(kernels, layer.output, int8=int8),
+        output_bias=None if layer.output_bias is None else vector(layer.output_bias, width),
+        mlp_norm=vector(layer.mlp_norm),
+        gate_up=pack(kernels, layer.gate_up, layer.gate_up_bias, int8=int8, gated=True),
+        down=pack(kernels, layer.down, int8=int8),
+        down_bias=None if layer.down_bias is None else vector(layer.down_bias, width),
+    )

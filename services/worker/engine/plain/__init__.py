@@ -1,0 +1,1 @@
+"""The forward pass in torch operators: the oracle of the compiled kernels, and the path on GPUs."""

@@ -1,0 +1,186 @@
+"""Decode steps recorded once and replayed: a launch per step instead of one per operator.
+
+A recording has fixed addresses and shapes, so batches are padded to powers of two, and so are their block
+tables; each pair of sizes is recorded when it first comes. Prefills, and batches whose padding would cost
+more than launches do, stay with the caller. How work is recorded is the business of a `Capture`.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.engine.plain.batch import Batch, Decodes, Reach
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.rank.sequences import Ints, SequenceState
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice
+
+MAX_SEQUENCES = 256
+MIN_BLOCKS = 16  # of a table: 256 tokens, so that short contexts share a recording
+MAX_KEYS = 2**18  # sequences x padded context: beyond, reading keys takes longer than launching
+
+Work = Callable[[], Tensor | None]
+
+
+class Capture(Protocol):
+    """Records work on tensors that stay where they are."""
+
+    def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
+        """What runs the work again, and the tensor (if any) that holds its result after each such run.
+
+        The work may be run any number of times here, with the same outcome. The result is overwritten by the
+        next run of any recording of this capture.
+        """
+        ...
+
+
+class CudaCapture:
+    """`torch.cuda.CUDAGraph`s that share one pool of memory, since only one of them runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
+        """See `Capture`."""
+        current = torch.cuda.current_stream(self._device)
+        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            for _ in range(2):  # libraries make handles and workspaces at first use, which cannot be recorded
+                work()
+        current.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # NCCL has a thread of its own that asks for events meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = work()
+        return graph.replay, result
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """inputs: token ids, positions, slots, then the block tables of all rows, in one int64 tensor."""
+
+    inputs: Tensor
+    replay: Callable[[], object]
+    logits: Tensor | None
+
+
+class DecodeGraphs:
+    """Recordings of a model's decode steps, by padded numbers of sequences and of blocks in a table."""
+
+    def __init__(self, model: Decoder, cache: KVCache, capture: Capture) -> None:
+        self._model = model
+        self._cache = cache
+        self._capture = capture
+        self._windows = frozenset(model.config.windows)
+        self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
+        self._recordings: dict[tuple[int, int], _Recording] = {}
+
+    def takes(self, slices: Sequence[Slice]) -> bool:
+        """Whether this is a step for `forward`: decodes only, neither too many nor too long, some sampled."""
+        if len(slices) > MAX_SEQUENCES or not any(part.sample for part in slices):
+            return False
+        if any(part.num_tokens > 1 for part in slices):
+            return False
+        sequences, blocks = self._sizes(slices)
+        return sequences * blocks * BLOCK_SIZE <= MAX_KEYS
+
+    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+        """As `Decoder.forward`, logits in the order of the slices; valid until the next call."""
+        sizes = self._sizes(slices)
+        inputs = torch.from_numpy(self._fill(sizes, slices, states))
+        recording = self._recordings.get(sizes)
+        if recording is None:
+            recording = self._recordings[sizes] = self._record(sizes, inputs)
+        else:
+            recording.inputs.copy_(inputs)
+        recording.replay()
+        if recording.logits is None:
+            return None
+        if all(part.sample for part in slices):
+            return recording.logits[: len(slices)]
+        rows = [row for row, part in enumerate(slices) if part.sample]
+        return recording.logits[torch.tensor(rows, device=recording.logits.device)]
+
+    def _sizes(self, slices: Sequence[Slice]) -> tuple[int, int]:
+        longest = max(part.start for part in slices) // BLOCK_SIZE + 1
+        return _power(len(slices)), min(max(MIN_BLOCKS, _power(longest)), self._most_blocks)
+
+    def _fill(self, sizes: tuple[int, int], slices: Sequence[Slice], states: Sequence[SequenceState]) -> Ints:
+        """The inputs. Rows that only pad are tokens at position 0 of the cache's spare block."""
+        sequences, blocks = sizes
+        spare = self._cache.num_blocks
+        token_ids, positions, slots = np.zeros((3, sequences), np.int64)
+        slots[:] = spare * BLOCK_SIZE
+        tables = np.full((sequences, blocks), spare, np.int64)
+        for row, (part, state) in enumerate(zip(slices, states, strict=True)):
+            table, at = state.table.view, part.start
+            used = at // BLOCK_SIZE + 1
+            token_ids[row] = state.tokens.view[at]
+            positions[row] = at
+            slots[row] = table[used - 1] * BLOCK_SIZE + at % BLOCK_SIZE
+            tables[row, :used] = table[:used]
+        return np.concatenate((token_ids, positions, slots, tables.reshape(-1)))
+
+    def _record(self, sizes: tuple[int, int], inputs: Tensor) -> _Recording:
+        own = inputs.to(self._model.placement.device, copy=True)
+
+        def work() -> Tensor | None:
+            return self._model.forward(padded_batch(own, sizes, self._windows), self._cache)
+
+        replay, logits = self._capture(work)
+        return _Recording(own, replay, logits)
+
+
+def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int]) -> Batch:
+    """The batch of a recording, made of its inputs by operators alone, so that a replay makes it anew.
+
+    Args:
+        inputs: As `_Recording` has them.
+        sizes: Sequences, and blocks in a table.
+        windows: Of the model's layers.
+    """
+    sequences, blocks = sizes
+    token_ids, positions, slots = inputs[: 3 * sequences].view(3, sequences)
+    tables = inputs[3 * sequences :].view(sequences, blocks)
+    return Batch(
+        token_ids=token_ids,
+        positions=positions,
+        slots=slots,
+        sample_rows=torch.arange(sequences, device=inputs.device),
+        reaches={window: Reach([_decodes(positions, tables, window)], []) for window in windows},
+    )
+
+
+def _decodes(positions: Tensor, tables: Tensor, window: int) -> Decodes:
+    sequences, blocks = tables.shape
+    at = positions.unsqueeze(1)
+    first = torch.zeros_like(at)
+    if window and window // BLOCK_SIZE + 2 < blocks:
+        # tokens of a window lie in so many blocks at most; which ones depends on the position
+        blocks = window // BLOCK_SIZE + 2
+        first = (at + 1 - window).clamp(min=0) // BLOCK_SIZE
+        columns = first + torch.arange(blocks, device=tables.device)
+        tables = tables.gather(1, columns.clamp(max=tables.shape[1] - 1))
+    length = blocks * BLOCK_SIZE
+    keys = first * BLOCK_SIZE + torch.arange(length, device=tables.device)
+    seen = keys <= at
+    if window:
+        seen &= keys > at - window
+    return Decodes(
+        begin=0,
+        end=sequences,
+        length=length,
+        blocks=tables.reshape(-1),
+        mask=seen.view(sequences, 1, 1, length),
+    )
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,100 @@
+"""Where a rank computes, a CPU or a GPU, and in which type: said once, by the config.
+
+Refuses a GPU that is not there, and a model that its memory cannot hold. Everything else of the engine gets a
+`Placement` and asks no further.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.memory_check import MemoryShort
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.safetensors_file import Stored
+from services.worker.engine.plain.placement import Placement
+from services.worker.engine.plain.plain_cache import block_bytes
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+from services.worker.rank_protocol.rank_messages import RankConfig
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def take_device(config: RankConfig) -> Placement:
+    """Where this rank computes; a GPU becomes the process's current one.
+
+    Rank r of the leader's host takes GPU r of those that CUDA_VISIBLE_DEVICES leaves; a rank of another host
+    takes the first.
+
+    Raises:
+        ModelError: torch finds no GPU, or fewer than ranks on this host; or the type is for GPUs only.
+    """
+    if config.device == "cpu":
+        if config.dtype == "bf16":
+            raise ModelError(
+                "dtype=bf16 is for device=cuda, and device=cpu was chosen; set dtype=auto: the kernels keep "
+                "weights in the type of their files"
+            )
+        return Placement()
+    if not torch.cuda.is_available():
+        raise ModelError(
+            f"device=cuda, but torch {torch.__version__} finds no CUDA device; install a CUDA build of torch "
+            f"and the driver (docs/gpu.md), or set device=cpu"
+        )
+    here, count = config.world - config.remote, torch.cuda.device_count()
+    local = config.rank < here
+    if local and here > count:
+        raise ModelError(
+            f"device=cuda with {here} ranks on this host, but torch finds {count} of its GPUs; set "
+            f"tensor_parallel={count}, or see what CUDA_VISIBLE_DEVICES hides"
+        )
+    device = torch.device("cuda", config.rank if local else 0)
+    torch.cuda.set_device(device)
+    return Placement(device, DTYPES["bf16" if config.dtype == "auto" else config.dtype])
+
+
+def gpu_memory(placement: Placement) -> tuple[int, int]:
+    """Bytes of the rank's GPU that are free, and all that it has."""
+    free, total = torch.cuda.mem_get_info(placement.device)
+    return free, total
+
+
+def require_gpu_room(
+    config: RankConfig,
+    shape: ModelConfig,
+    tensors: Mapping[str, Stored],
+    placement: Placement,
+    memory: tuple[int, int],
+) -> None:
+    """Refuses what cannot fit on this rank's GPU: its share of the weights, and its KV cache.
+
+    Args:
+        config: Of the rank.
+        shape: The model's.
+        tensors: Of the weight files.
+        placement: Where the rank computes.
+        memory: As `gpu_memory` tells it.
+
+    Raises:
+        ModelError: the GPU is too small. MemoryShort: it is full.
+    """
+    weights = sum(prod(stored.shape) for stored in tensors.values()) * placement.dtype.itemsize
+    weights = -(-weights // config.world)
+    blocks = -(-max(1, config.kv_cache_tokens) // BLOCK_SIZE)
+    cache = blocks * block_bytes(shape, config.world, placement)
+    free, total = memory
+    if weights + cache <= free:
+        return
+    what = f"rank {config.rank}'s share of the weights of {config.model} needs {_gib(weights)}"
+    remedy = "set a larger tensor_parallel or serve a smaller model"
+    if config.kv_cache_tokens:
+        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_gib(cache)}"
+        remedy = f"set a smaller kv_cache_tokens, {remedy}"
+    if weights + cache > total:
+        raise ModelError(f"{what}, but {placement.device} has {_gib(total)} in all; {remedy}")
+    raise MemoryShort(f"{what}, but {_gib(free)} of {placement.device} are free; {remedy}")
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

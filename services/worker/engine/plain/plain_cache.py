@@ -1,0 +1,72 @@
+"""The KV cache of one rank: for each layer the keys and values of all blocks, its own heads only.
+
+Knows slots and blocks, not sequences: which block holds what is the leader's decision, which slots a step
+writes is worked out in `batch.py`.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.plain.placement import CPU, Placement
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+
+
+class LayerCache:
+    """One layer's keys and values, each [slots, kv heads of this rank, head_dim]; slot = block * 16 + offset.
+
+    Zeroed at the start: a masked position may be read before it was ever written, and must be finite.
+    """
+
+    def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int, placement: Placement = CPU) -> None:
+        shape = (num_blocks * BLOCK_SIZE, num_kv_heads, head_dim)
+        self.keys, self.values = _zeros(shape, placement), _zeros(shape, placement)
+        # the same memory, a row per block
+        self._key_blocks = self.keys.view(num_blocks, -1)
+        self._value_blocks = self.values.view(num_blocks, -1)
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores [tokens, kv heads, head_dim] at those slots."""
+        self.keys.index_copy_(0, slots, keys)
+        self.values.index_copy_(0, slots, values)
+
+    def gather(self, blocks: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of those blocks, each [sequences, kv heads, blocks a sequence * 16, head_dim].
+
+        Args:
+            blocks: Block ids, [sequences * blocks a sequence].
+            num_sequences: How many tables of one length are in `blocks`.
+        """
+        heads, dim = self.keys.shape[1:]
+        shape = (num_sequences, -1, heads, dim)
+        keys = self._key_blocks.index_select(0, blocks).view(shape)
+        values = self._value_blocks.index_select(0, blocks).view(shape)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+
+class KVCache:
+    """All layers' caches of one rank.
+
+    num_blocks: What plans may name. One more follows them, where rows that only pad a batch write.
+    """
+
+    def __init__(self, config: ModelConfig, num_blocks: int, world: int, placement: Placement = CPU) -> None:
+        heads = len(config.kv_heads_of(0, world))
+        self.num_blocks = num_blocks
+        self.layers = [
+            LayerCache(num_blocks + 1, heads, config.head_dim, placement) for _ in range(config.num_layers)
+        ]
+
+
+def block_bytes(config: ModelConfig, world: int, placement: Placement = CPU) -> int:
+    """Memory of one block on one rank: keys and values."""
+    heads = len(config.kv_heads_of(0, world))
+    return 2 * placement.dtype.itemsize * config.num_layers * BLOCK_SIZE * heads * config.head_dim
+
+
+def _zeros(shape: tuple[int, ...], placement: Placement) -> Tensor:
+    if placement.on_gpu or placement.dtype != torch.float32:
+        return torch.zeros(shape, dtype=placement.dtype, device=placement.device)
+    # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
+    return torch.from_numpy(np.zeros(shape, np.float32))

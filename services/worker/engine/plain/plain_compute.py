@@ -1,0 +1,62 @@
+"""The plain way to compute a step: torch operations, one after another, on a CPU or a GPU."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
+from services.worker.engine.plain.batch import make_batch
+from services.worker.engine.plain.cuda_graphs import Capture, DecodeGraphs
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.placement import CPU
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.rank.compute import CacheBlocks, Times
+from services.worker.engine.rank.rank_progress import Progress
+from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.plan import Slice
+
+
+class PlainCompute:
+    """See `Compute` for the contract.
+
+    Args:
+        model: This rank's share.
+        cache: Placed as the model is.
+        capture: Records decode steps, to replay them at once; None: every step runs op by op.
+    """
+
+    def __init__(self, model: Decoder, cache: KVCache, capture: Capture | None = None) -> None:
+        self.num_blocks = cache.num_blocks
+        self.collectives = model.head.collectives
+        rank, world = self.collectives.rank, self.collectives.world
+        self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
+        self.times = Times()
+        self._model = model
+        self._cache = cache
+        self._windows = frozenset(model.config.windows)
+        self._graphs = None if capture is None else DecodeGraphs(model, cache, capture)
+        self.progress = Progress()
+
+    @property
+    def progress(self) -> Progress:
+        """See `Compute`."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._progress = progress
+        self._model.after_layer = progress.beat
+
+    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+        """See `Compute`."""
+        with torch.inference_mode():
+            if self._graphs is not None and self._graphs.takes(slices):
+                logits = self._graphs.forward(slices, states)
+            else:
+                batch = make_batch(slices, states, self._windows)
+                if self._model.placement != CPU:
+                    batch = batch.to(self._model.placement)
+                logits = self._model.forward(batch, self._cache)
+            # the sampler computes on the CPU: one copy per step
+            return None if logits is None else logits.to(torch.float32).cpu()

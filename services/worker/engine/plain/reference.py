@@ -1,0 +1,142 @@
+"""The oracle of the engine: one sequence, the whole weights, no batch, no cache, no ranks.
+
+Deliberately slow and written apart from the fast path (own rotary embedding, number by number, own masks,
+repeated KV heads), so that a mistake in one does not hide in the other. Tests compare; nothing serves from
+it.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.rope_config import RopeConfig
+from services.worker.engine.checkpoint.weight_files import Checkpoint
+
+
+class ReferenceDecoder:
+    """A decoder that recomputes everything for every token."""
+
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+        self.config = config
+        self._read = checkpoint.read
+
+    def logits(self, token_ids: list[int]) -> Tensor:
+        """Logits after each token, [tokens, vocab]."""
+        c = self.config
+        table = self._read("model.embed_tokens.weight", (c.vocab_size, c.hidden_size))
+        hidden = table[torch.tensor(token_ids)]
+        for index in range(c.num_layers):
+            name = f"model.layers.{index}"
+            normed = self._norm(hidden, f"{name}.input_layernorm")
+            hidden = hidden + self._attention(normed, name, index)
+            hidden = hidden + self._mlp(self._norm(hidden, f"{name}.post_attention_layernorm"), name)
+        hidden = self._norm(hidden, "model.norm")
+        if c.tied_embeddings:
+            return hidden @ table.T
+        return hidden @ self._read("lm_head.weight", (c.vocab_size, c.hidden_size)).T
+
+    def generate(self, token_ids: list[int], count: int) -> list[int]:
+        """The likeliest continuation, token by token."""
+        tokens = list(token_ids)
+        for _ in range(count):
+            tokens.append(int(self.logits(tokens)[-1].argmax()))
+        return tokens[len(token_ids) :]
+
+    def _attention(self, hidden: Tensor, layer: str, index: int) -> Tensor:
+        c, tokens, name = self.config, len(hidden), f"{layer}.self_attn"
+        query_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        # [heads, tokens, head_dim]
+        queries, keys, values = (
+            self._linear(hidden, f"{name}.{part}", size, c.hidden_size, c.qkv_bias)
+            .view(tokens, -1, c.head_dim)
+            .transpose(0, 1)
+            for part, size in (("q_proj", query_size), ("k_proj", kv_size), ("v_proj", kv_size))
+        )
+        if c.qk_norm:
+            queries, keys = self._norm(queries, f"{name}.q_norm"), self._norm(keys, f"{name}.k_norm")
+        group = c.num_heads // c.num_kv_heads
+        queries, keys = self._rotate(queries), self._rotate(keys).repeat_interleave(group, dim=0)
+        seen = torch.ones(tokens, tokens).tril()
+        if c.windows[index]:
+            seen = seen.triu(1 - c.windows[index])
+        mixed = self._mix(queries, keys, values.repeat_interleave(group, dim=0), seen, index)
+        flat = mixed.transpose(0, 1).reshape(tokens, query_size)
+        return self._linear(flat, f"{name}.o_proj", c.hidden_size, query_size, c.output_bias)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, layer: int) -> Tensor:
+        """Values [heads, tokens, head_dim] by the queries' scores, where `seen` is not 0, in any layer."""
+        scores = queries @ keys.transpose(1, 2) / self.config.head_dim**0.5
+        mixed: Tensor = scores.masked_fill(seen == 0, -torch.inf).softmax(-1) @ values
+        return mixed
+
+    def _mlp(self, hidden: Tensor, layer: str) -> Tensor:
+        c, name = self.config, f"{layer}.mlp"
+        outer, inner, bias = c.hidden_size, c.intermediate_size, c.mlp_bias
+        gate = F.silu(self._linear(hidden, f"{name}.gate_proj", inner, outer, bias))
+        up = self._linear(hidden, f"{name}.up_proj", inner, outer, bias)
+        return self._linear(gate * up, f"{name}.down_proj", outer, inner, bias)
+
+    def _rotate(self, states: Tensor) -> Tensor:
+        half, rope = self.config.head_dim // 2, self.config.rope
+        angles = torch.tensor(
+            [
+                [position * frequency(rope, pair, half, position) for pair in range(half)]
+                for position in range(states.shape[1])
+            ]
+        )
+        first, second = states[..., :half], states[..., half:]
+        cos, sin = angles.cos() * amplitude(rope), angles.sin() * amplitude(rope)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+    def _norm(self, hidden: Tensor, name: str) -> Tensor:
+        weight = self._read(f"{name}.weight", (hidden.shape[-1],))
+        return hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
+
+    def _linear(self, hidden: Tensor, name: str, out: int, into: int, bias: bool) -> Tensor:
+        product = hidden @ self._read(f"{name}.weight", (out, into)).T
+        return product + self._read(f"{name}.bias", (out,)) if bias else product
+
+
+def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
+    """Radians per position of one pair of a head's `half` pairs of dimensions."""
+    theta = rope.theta
+    if rope.kind == "dynamic":
+        excess = max(position + 1, rope.original_length) / rope.original_length - 1
+        theta *= math.pow(1 + rope.factor * excess, half / (half - 1))
+    plain = math.pow(theta, -pair / half)
+    stretched, share = plain / rope.factor, 0.0
+    if rope.kind == "linear":
+        share = 1.0
+    if rope.kind == "llama3":
+        wavelength = 2 * math.pi / plain
+        if wavelength >= rope.original_length / rope.low_freq_factor:
+            share = 1.0
+        elif wavelength > rope.original_length / rope.high_freq_factor:
+            span = rope.high_freq_factor - rope.low_freq_factor
+            share = (rope.high_freq_factor - rope.original_length / wavelength) / span
+    if rope.kind == "yarn":
+        # the pair that turns this often within the original length
+        low, high = (
+            half * math.log(rope.original_length / (2 * math.pi * turns), rope.theta)
+            for turns in (rope.beta_fast, rope.beta_slow)
+        )
+        if rope.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * half - 1)
+        share = min(1.0, max(0.0, (pair - low) / ((high - low) or 0.001)))
+    return share * stretched + (1 - share) * plain
+
+
+def amplitude(rope: RopeConfig) -> float:
+    """What cosines and sines are multiplied by."""
+    if rope.kind != "yarn":
+        return 1.0
+    if rope.attention_factor:
+        return rope.attention_factor
+    growth = 0.1 * math.log(rope.factor)
+    if rope.mscale and rope.mscale_all_dim:
+        return (1 + rope.mscale * growth) / (1 + rope.mscale_all_dim * growth)
+    return 1 + growth

@@ -1,0 +1,1 @@
+"""A rank process: start, plans in, results out, and its end."""

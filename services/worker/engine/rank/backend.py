@@ -1,0 +1,193 @@
+"""Chooses what a rank computes with, and loads its weights for it: compiled kernels, or plain torch.
+
+The choice is one for all ranks of a group. `auto` takes the kernels where they run and says why when they do
+not; a choice by name that cannot be had is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from services.worker.engine.checkpoint.memory_check import require_room
+from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError
+from services.worker.engine.checkpoint.weight_files import Checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.cold_zone import cold_zone
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.native import native_cache
+from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.library import MAX_HEAD_DIM, Kernels, kernels
+from services.worker.engine.native.native_compute import NativeCompute, heads_of
+from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.plain import plain_cache
+from services.worker.engine.plain.cuda_graphs import CudaCapture
+from services.worker.engine.plain.device import gpu_memory, require_gpu_room, take_device
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.placement import CPU, Placement
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank.compute import Compute
+from services.worker.host import usable_cores
+from services.worker.rank_protocol.rank_messages import RankConfig
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
+
+    hot_bytes: of the cache beside its blocks, whatever their number.
+    start: makes the cache of so many blocks and what computes with it. kv_format: as in `EngineInfo`.
+    placement: where the weights lie.
+    """
+
+    name: str
+    block_bytes: int
+    start: Callable[[int], Compute]
+    kv_format: str = "fp32"
+    placement: Placement = CPU
+    hot_bytes: int = 0
+
+
+def shared_kernels(config: RankConfig) -> Kernels | None:
+    """The kernels for what ranks of one host do together, where there are any and they are not unwanted."""
+    try:
+        return None if config.kernels == "plain" else kernels()
+    except NoKernels:
+        return None  # `load_backend` says so
+
+
+def load_backend(
+    config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+) -> Backend:
+    """Loads this rank's share the way the config wants it.
+
+    Raises:
+        ModelError: the model does not fit the files or the number of ranks, or the way is not to be had here.
+    """
+    placement = take_device(config)
+    if placement.on_gpu:
+        return _load_gpu(config, shape, checkpoint, collectives, placement)
+    native = _native(config, shape)
+    # one for all: their sums have to meet
+    native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
+    if native_everywhere and native is None:
+        raise ModelError(
+            "rank 0 computes with the native kernels, and this rank's machine cannot; set kernels=plain"
+        )
+    open_source(
+        checkpoint, shape, collectives
+    )  # what contradicts the config is refused before sizes are told
+    if config.rank == 0:
+        require_room(config, shape, checkpoint.tensors, native=native_everywhere)
+    if not native_everywhere or native is None:
+        model = Decoder(checkpoint, shape, collectives)
+        return Backend(
+            "plain",
+            plain_cache.block_bytes(shape, collectives.world),
+            lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, collectives.world)),
+        )
+    return _load_native(native, config, shape, checkpoint, collectives)
+
+
+def _load_gpu(
+    config: RankConfig,
+    shape: ModelConfig,
+    checkpoint: Checkpoint,
+    collectives: Collectives,
+    placement: Placement,
+) -> Backend:
+    refuse_for_gpu(config, placement)
+    open_source(checkpoint, shape, collectives)  # as below: first what contradicts the config
+    require_gpu_room(config, shape, checkpoint.tensors, placement, gpu_memory(placement))
+    model = Decoder(checkpoint, shape, collectives, placement)
+
+    def start(num_blocks: int) -> Compute:
+        cache = KVCache(shape, num_blocks, collectives.world, placement)
+        return PlainCompute(model, cache, CudaCapture(placement.device))
+
+    return Backend(
+        f"plain cuda {placement.format}",
+        plain_cache.block_bytes(shape, collectives.world, placement),
+        start,
+        placement.format,
+        placement,
+    )
+
+
+def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
+    """Raises `ModelError` for settings that were chosen by name and that a GPU does not have."""
+    chosen = [f"quantize={config.quantize}"] * (config.quantize != "none")
+    chosen += ["kernels=native"] * (config.kernels == "native")
+    chosen += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
+    if chosen:
+        raise ModelError(f"{chosen[0]} is for CPUs, and device=cuda was chosen; drop one of the two")
+    if config.kv_dtype not in {"auto", placement.format}:
+        raise ModelError(
+            f"kv_dtype={config.kv_dtype} with device=cuda, where the KV cache has the type of the weights, "
+            f"{placement.format}; set kv_dtype=auto, or dtype=fp32"
+        )
+
+
+def _load_native(
+    native: Kernels, config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+) -> Backend:
+    cold = cold_zone(config, shape.num_layers)
+    source = open_source(checkpoint, shape, collectives)
+    quantized = config.quantize == "int8"
+    weights = NativeWeights.load(source, shape, native, quantized)
+    kv_dtype = torch.float16 if config.kv_dtype == "fp16" else torch.float32
+    if config.kv_dtype == "auto" and quantized:
+        kv_dtype = torch.float16
+    spin = config.world * config.threads <= usable_cores()
+
+    def start(num_blocks: int) -> Compute:
+        return NativeCompute(
+            native,
+            shape,
+            weights,
+            collectives,
+            num_blocks=num_blocks,
+            threads=config.threads,
+            kv_dtype=kv_dtype,
+            cold=cold,
+            spin=spin,
+        )
+
+    heads = heads_of(shape, collectives.rank, collectives.world)
+    weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
+    kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
+    return Backend(
+        f"native {native.target}{weights_name}, {kv_name} KV{', fp8 behind' if cold else ''}",
+        native_cache.block_bytes(shape.num_layers, heads, kv_dtype, cold),
+        start,
+        f"{kv_format}+{cold.format}" if cold else kv_format,
+        hot_bytes=native_cache.hot_bytes(config.max_running, heads, kv_dtype, cold) if cold else 0,
+    )
+
+
+def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
+    """The kernels, where they are wanted and can be had."""
+    special = [f"quantize={config.quantize}"] * (config.quantize != "none")
+    special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")
+    special += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
+    if config.kernels == "plain":
+        if special:
+            raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")
+        return None
+    try:
+        if shape.head_dim > MAX_HEAD_DIM:
+            raise NoKernels(
+                f"the kernels are for heads of at most {MAX_HEAD_DIM} dimensions, not {shape.head_dim}"
+            )
+        return kernels()
+    except NoKernels as error:
+        wanted = ["kernels=native"] * (config.kernels == "native") + special
+        if wanted:
+            raise ModelError(f"{wanted[0]} cannot be had here: {error}") from error
+        if config.rank == 0:
+            log.warning("computing without compiled kernels, which is several times slower", why=str(error))
+        return None

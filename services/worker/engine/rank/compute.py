@@ -1,0 +1,78 @@
+"""The contract of a rank's computing: slices in, logits out.
+
+Two kinds of implementation: the plain one in torch operations (`plain.py`; any device, the oracle of the
+other) and the native one in compiled kernels (`native/`; CPUs). A `Runner` uses either.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.rank.rank_progress import Progress
+from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.plan import Slice
+
+
+class CacheBlocks(Protocol):
+    """The blocks of a rank's KV cache as bytes, head by head.
+
+    The bytes of a block and a KV head are the same for every split of the model and every way to compute:
+    layer by layer the keys as [head_dim][16 tokens], then the values as [16 tokens][head_dim], in the type
+    that the KV format names; of a layer whose cold blocks are fp8 the scale of the keys (fp32), the keys, the
+    scale of the values, the values. Another thread than `forward`'s may call `copy_in`, for blocks that no
+    step reads or writes meanwhile.
+
+    heads: which of the model's KV heads this rank has, in the order of its cache. writes: those of them that
+        no lower rank has: the others need not be stored twice. head_bytes: of one head of one block.
+    """
+
+    heads: range
+    writes: range
+    head_bytes: int
+
+    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+        """Copies the heads `writes` of a block to `out`, [len(writes), >= head_bytes], row by row.
+
+        Rows may be longer than head_bytes and lie apart; only their first head_bytes are written.
+        """
+        ...
+
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+        """Puts a head's bytes, [head_bytes], into a block; `head` counts in the whole model."""
+        ...
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds spent since the start; 0 where an implementation cannot tell parts apart."""
+
+    linears_s: float = 0.0
+    attention_s: float = 0.0
+
+
+class Compute(Protocol):
+    """This rank's share of a model, with its KV cache.
+
+    num_blocks: of the cache. blocks: what is in it, for the store. collectives: connects the ranks, which all
+    call `forward` with the same slices. progress: where it shows how far it is, about once for each layer or
+    operation; may be replaced between steps.
+    """
+
+    num_blocks: int
+    blocks: CacheBlocks
+    collectives: Collectives
+    times: Times
+    progress: Progress
+
+    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+        """Computes the slices, whose states include them already; their keys and values go into the cache.
+
+        Returns on rank 0 the logits of the sampling slices in their order, fp32 [rows, vocab], valid until
+        the next call; None on the others, and where nothing is sampled. Raises `CollectiveError`.
+        """
+        ...

@@ -1,0 +1,170 @@
+"""The process that ranks are forked from: `python -m services.worker.engine.rank.fork_server FD PID`.
+
+It imports torch once, which is nearly all of what the start of a rank takes, and then forks ranks whenever
+the leader asks: in milliseconds, and with the memory of the imports shared. It computes nothing, so that it
+has a single thread: a fork copies no other, and a thread pool (OpenMP's) that lost its threads would hang.
+"""
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import structlog
+
+from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
+from services.worker.engine.rank.rank_log import write_rank_lines
+from services.worker.rank_protocol.fork_messages import (
+    MAX_DESCRIPTORS,
+    MAX_PACKET_BYTES,
+    Ended,
+    Fork,
+    Forked,
+    Kill,
+    Report,
+    Request,
+)
+
+log = structlog.get_logger(__name__)
+Serve = Callable[[socket.socket, float, Mapping[int, int]], int]
+_CRASHED = 70
+
+
+class Nursery:
+    """Forks ranks on request and reports their ends.
+
+    Args:
+        sock: Connected to the leader; its end is the end of the nursery, and so of all ranks.
+        serve: Runs a rank: its socket, when it began, its descriptors by their numbers in the leader.
+    """
+
+    def __init__(self, sock: socket.socket, serve: Serve) -> None:
+        self._sock = sock
+        self._serve = serve
+        self._children: dict[int, int] = {}  # process id -> the leader's number
+        self._requests = msgspec.msgpack.Decoder(Request)
+        self._reports = msgspec.msgpack.Encoder()
+        self._woken, self._wake = os.pipe()
+
+    def run(self) -> None:
+        """Returns when the leader is gone."""
+        for end in (self._woken, self._wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._sock, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if self._woken in ready:
+                    os.read(self._woken, 4096)
+                    self._collect()
+                if self._sock.fileno() in ready and not self._answer():
+                    return
+
+    def _answer(self) -> bool:
+        """Does what the leader asks; False when it is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._sock, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        request = self._requests.decode(data)
+        if isinstance(request, Fork):
+            self._fork(request, descriptors)
+        else:
+            self._kill(request)
+        return True
+
+    def _fork(self, request: Fork, descriptors: list[int]) -> None:
+        _check_threads()
+        own_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_rank(request, descriptors, own_pid)
+        self._children[pid] = request.child
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._report(Forked(request.child, pid))
+
+    def _become_rank(self, request: Fork, descriptors: list[int], parent: int) -> NoReturn:
+        status = _CRASHED
+        try:
+            started = time.monotonic()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._sock.close()
+            os.close(self._woken)
+            os.close(self._wake)
+            if bind_to_parent(parent):
+                name_process(f"ryz-rank-{request.rank}")
+                write_rank_lines("rank", request.rank)
+                sock, *others = descriptors
+                numbered = dict(zip(request.numbers, others, strict=True))
+                status = self._serve(socket.socket(fileno=sock), started, numbered)
+        except BaseException:  # nothing may return into the nursery's loop
+            log.exception("a rank crashed")
+        end_process(status)
+
+    def _kill(self, request: Kill) -> None:
+        # a child that ended and was not collected yet keeps its process id, so it is never somebody else's
+        for pid, child in self._children.items():
+            if child == request.child:
+                os.kill(pid, signal.SIGKILL)
+
+    def _collect(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._report(Ended(self._children.pop(pid), os.waitstatus_to_exitcode(status)))
+
+    def _report(self, report: Report) -> None:
+        try:
+            self._sock.send(self._reports.encode(report))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the leader is gone; the loop sees it next
+
+
+def _ignore(*_: object) -> None:
+    """A handler, so that the signal wakes `select`."""
+
+
+def _check_threads() -> None:
+    count = len(list(Path("/proc/self/task").iterdir()))
+    if count != 1:
+        log.error(
+            f"the nursery of the ranks has {count} threads, and a fork would lose all but one of them; "
+            "set RYZ_RANK_START=spawn, which starts each rank as a process of its own"
+        )
+        end_process(1)
+
+
+def main() -> int:
+    """Runs the nursery; returns the exit code."""
+    if not bind_to_parent(int(sys.argv[2])):
+        return 0
+    name_process("ryz-nursery")
+    write_rank_lines("nursery")
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()  # a tenth of the time of the import
+    from services.worker.engine.rank.rank_process import serve  # noqa: PLC0415 (takes a second; bound to the leader first)
+
+    # what is there now stays: no collection writes to it, so its pages stay shared with the ranks
+    gc.freeze()
+    gc.enable()
+    Nursery(sock, serve).run()
+    return 0
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,281 @@
+"""A rank process: loads its share, says that it is ready, then answers plans until its leader is gone.
+
+Connects the socket to a `Runner`. It never decides to live on: the end of the leader's socket ends it, and so
+does any error, after it told the leader the reason in one sentence.
+"""
+
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+import structlog
+import torch
+
+from services.worker.engine.checkpoint.fingerprint import fingerprint
+from services.worker.engine.checkpoint.memory_check import MemoryShort, ran_out
+from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
+from services.worker.engine.collectives.gloo import GlooCollectives, interface_of
+from services.worker.engine.collectives.nccl import NcclCollectives
+from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
+from services.worker.engine.collectives.torch_distributed import Meeting
+from services.worker.engine.kv_transfer.kv_channel import start as start_mover
+from services.worker.engine.plain.device import gpu_memory, take_device
+from services.worker.engine.rank.backend import Backend, load_backend, shared_kernels
+from services.worker.engine.rank.lifeline import hold
+from services.worker.engine.rank.process import give_way
+from services.worker.engine.rank.rank_progress import Progress
+from services.worker.engine.rank.runner import Runner
+from services.worker.engine.rank.sequences import PlanError
+from services.worker.host import available_bytes
+from services.worker.rank_protocol.plan import BLOCK_SIZE, KVParts, RankInfo, StepPlan
+from services.worker.rank_protocol.rank_messages import (
+    FrameReader,
+    Kind,
+    RankConfig,
+    RankFailed,
+    RankReady,
+    pack_frame,
+)
+
+log = structlog.get_logger(__name__)
+SWITCH_S = 0.0005  # the longest that a thread which moves blocks keeps the interpreter from a step
+Adapt = Callable[[RankConfig], RankConfig]
+EXPECTED = (ModelError, CollectiveError, PlanError)
+
+
+def serve(
+    sock: socket.socket,
+    started: float,
+    descriptors: Mapping[int, int] | None = None,
+    *,
+    adapt: Adapt | None = None,
+    tell: bool = False,
+) -> int:
+    """Runs the rank at the other end of that socket; returns the process's exit code.
+
+    Args:
+        sock: Connected to the leader, blocking.
+        started: `time.monotonic()` when the process began.
+        descriptors: This process's numbers of the descriptors that have other ones in the leader.
+        adapt: What this host decides otherwise than the leader.
+        tell: Print what goes wrong here as well, since the leader's log is on another host.
+    """
+    # collectives are closed after the report: the others' complaint about that must not be heard first
+    with closing(sock), ExitStack() as open_until_told:
+        try:
+            config = _config(frames := _frames(sock), descriptors or {}, adapt)
+            if config is not None:
+                # before anything else is open
+                lifeline = hold(config.life_fd) if config.life_fd >= 0 else 0
+                collectives = open_until_told.enter_context(closing(connect(config)))
+                _serve(sock, frames, started, config, collectives, lifeline=lifeline)
+        except EXPECTED as error:
+            refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
+            if tell:
+                log.error("the rank ends", why=str(error))
+            told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
+            return _report(sock, told)
+        except (BrokenPipeError, ConnectionResetError):
+            return 0  # the leader left while this rank was talking
+        except Exception as error:
+            log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
+            memory = ran_out(error)
+            what = "out of memory" if memory else "internal error"
+            return _report(
+                sock, RankFailed(message=f"{what}: {type(error).__name__}: {error}", memory=memory, bug=True)
+            )
+    return 0
+
+
+def _config(
+    frames: Iterator[tuple[Kind, bytes]], descriptors: Mapping[int, int], adapt: Adapt | None
+) -> RankConfig | None:
+    """The first frame, as this process has to read it; None: the leader left before."""
+    first = next(frames, None)
+    if first is None:
+        return None
+    config = msgspec.msgpack.decode(first[1], type=RankConfig)
+    config = msgspec.structs.replace(
+        config,
+        shared_fd=descriptors.get(config.shared_fd, config.shared_fd),
+        store_fd=descriptors.get(config.store_fd, config.store_fd),
+        progress_fd=descriptors.get(config.progress_fd, config.progress_fd),
+        kv_fd=descriptors.get(config.kv_fd, config.kv_fd),
+        life_fd=descriptors.get(config.life_fd, config.life_fd),
+    )
+    return config if adapt is None else adapt(config)
+
+
+def _serve(
+    sock: socket.socket,
+    frames: Iterator[tuple[Kind, bytes]],
+    started: float,
+    config: RankConfig,
+    collectives: Collectives,
+    *,
+    lifeline: int,
+) -> None:
+    torch.set_num_threads(config.threads)
+    runner, ready = load(config, collectives, started)
+    sock.sendall(pack_frame(Kind.READY, ready))
+    give_way(besides=lifeline)  # it does nothing but end, which must not wait for a core
+    collectives.timeout_s = config.step_timeout_s
+    mover = None
+    if config.kv_store is not None:
+        mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
+        sys.setswitchinterval(SWITCH_S)
+    decoder = msgspec.msgpack.Decoder(StepPlan)
+    idle_since = time.perf_counter()
+    for _, body in frames:
+        wait_s = time.perf_counter() - idle_since
+        plan = decoder.decode(body)
+        if mover is not None:
+            if plan.store:
+                mover.take(plan.store)
+            mover.begin(plan.step_id)
+        result = runner.step(plan)
+        if config.rank == 0:
+            result = msgspec.structs.replace(result, wait_s=wait_s)
+            sock.sendall(pack_frame(Kind.RESULT, result))
+        idle_since = time.perf_counter()
+
+
+def connect(config: RankConfig) -> Collectives:
+    """The collectives backend that the config names.
+
+    Raises:
+        ModelError: its device is not to be had. CollectiveError: the others did not come.
+    """
+    placement = take_device(config)
+    if config.world == 1:
+        return SingleRank()
+    if config.collectives == "shm":
+        shared = SharedMemoryCollectives(
+            config.shared_fd, config.rank, config.world, config.start_timeout_s, shared_kernels(config)
+        )
+        os.close(config.shared_fd)
+        return shared
+    interface = config.interface or (interface_of(config.address) if config.address else "")
+    if not config.store_host:
+        meeting = Meeting(file_fd=config.store_fd, interface=interface)
+    else:
+        if config.rank and config.store_fd >= 0:
+            os.close(config.store_fd)
+        listens = config.store_fd if config.rank == 0 else -1
+        meeting = Meeting(config.store_host, config.store_port, listens, interface)
+    times = config.start_timeout_s, config.step_timeout_s
+    if config.collectives == "nccl":
+        return NcclCollectives(meeting, config.rank, config.world, *times, device=placement.device)
+    return GlooCollectives(meeting, config.rank, config.world, *times)
+
+
+def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
+    """Loads this rank's share and makes its KV cache.
+
+    Raises:
+        ModelError: the model cannot be served this way; the sentence names the file, tensor or setting.
+    """
+    directory = Path(config.model)
+    shape = read_config(directory)
+    own_fingerprint = (
+        fingerprint(directory, shape, config.quantize) if config.rank == 0 or config.remote else ""
+    )
+    if config.remote:
+        _compare(config, own_fingerprint, collectives)
+    with open_checkpoint(directory) as checkpoint:
+        backend = load_backend(config, shape, checkpoint, collectives)
+        loaded_bytes = checkpoint.loaded_bytes
+    num_blocks = _agreed_blocks(config, backend, collectives)
+    runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank))
+    if config.progress_fd >= 0:
+        os.close(config.progress_fd)
+    info = RankInfo(
+        rank=config.rank,
+        pid=os.getpid(),
+        load_s=time.monotonic() - started,
+        loaded_bytes=loaded_bytes,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        kernels=backend.name,
+    )
+    ready = RankReady(
+        info=info,
+        num_blocks=num_blocks,
+        vocab_size=shape.vocab_size,
+        context_length=shape.context_length,
+        fingerprint=own_fingerprint,
+        kv_format=backend.kv_format,
+        kv_cache_bytes=num_blocks * backend.block_bytes + backend.hot_bytes,
+        kv_parts=KVParts(heads=shape.num_kv_heads, head_bytes=runner.blocks.head_bytes)
+        if config.kv_store is not None
+        else None,
+    )
+    return runner, ready
+
+
+def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
+    leaders = collectives.broadcast(own.encode()).decode()
+    if own != leaders:
+        raise ModelError(
+            f"{config.model} on the host of rank {config.rank} is another model than the leader's "
+            f"(fingerprints {own} and {leaders}); copy the leader's directory there"
+        )
+
+
+def _agreed_blocks(config: RankConfig, backend: Backend, collectives: Collectives) -> int:
+    """Blocks of every rank's KV cache: rank 0 decides for the memory that ranks share, but the GPU with the
+    least free memory for all.
+    """
+    own = _num_blocks(config, backend) if config.rank == 0 or backend.placement.on_gpu else 0
+    if backend.placement.on_gpu:
+        counts = collectives.all_gather(torch.tensor([float(own)]))  # exact up to 2**24 blocks
+        own = int(counts.min())
+    return int(collectives.broadcast(b"%d" % own))
+
+
+def _num_blocks(config: RankConfig, backend: Backend) -> int:
+    """Blocks of the KV cache. What was asked for was checked before loading, and is again: others may have
+    taken memory meanwhile.
+    """
+    if backend.placement.on_gpu:
+        each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
+    else:
+        here = config.world - config.remote
+        each, free = backend.block_bytes * here, available_bytes() - backend.hot_bytes * here
+    if config.kv_cache_tokens == 0:
+        return max(1, int(free * config.kv_memory_share) // each)
+    count = -(-config.kv_cache_tokens // BLOCK_SIZE)
+    if count * each > free:
+        raise MemoryShort(
+            f"kv_cache_tokens={config.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
+            f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
+        )
+    return count
+
+
+def _frames(sock: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+    reader = FrameReader()
+    while data := _receive(sock):
+        yield from reader.feed(data)
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(1 << 18)
+    except ConnectionResetError:
+        return b""  # the same news as an orderly end
+
+
+def _report(sock: socket.socket, told: RankFailed) -> int:
+    try:
+        sock.sendall(pack_frame(Kind.FAILED, told))
+    except OSError:
+        log.error("the leader is gone, and cannot be told", why=told.message)
+    return 2 if told.refused else 1

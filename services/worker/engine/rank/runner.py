@@ -1,0 +1,90 @@
+"""One rank's share of a step: plan in, sampled tokens out (on rank 0).
+
+Joins sequences, compute and sampler; knows neither sockets nor processes, so a test runs several of them in
+one process. All ranks learn what rank 0 sampled, so that the next plan need not carry it.
+"""
+
+import time
+from array import array
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from services.worker.engine.rank.compute import CacheBlocks, Compute
+from services.worker.engine.rank.rank_progress import Progress
+from services.worker.engine.rank.sequences import Sequences, SequenceState
+from services.worker.engine.sampling.sampler import Sampler
+from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+
+BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
+
+
+class Runner:
+    """Runs plans on one rank, one at a time and all of them in the order of the leader.
+
+    progress: where it shows how far it is; None: nowhere.
+    """
+
+    def __init__(self, compute: Compute, progress: Progress | None = None) -> None:
+        self._progress = compute.progress = progress or Progress()
+        self.sequences = Sequences(compute.num_blocks)
+        self._compute = compute
+        self._sampler = Sampler()
+        self._collectives = compute.collectives
+
+    @property
+    def blocks(self) -> CacheBlocks:
+        """What is in this rank's KV cache."""
+        return self._compute.blocks
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """The tokens sampled in this step; empty on all ranks but 0.
+
+        Raises:
+            PlanError: the plan contradicts earlier ones.
+            CollectiveError: another rank is gone.
+        """
+        began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
+        self._progress.begin()
+        linears_s, attention_s = times.linears_s, times.attention_s
+        states, logits = self.forward(plan)
+        sampling = [i for i, part in enumerate(plan.slices) if part.sample]
+        rows = [states[i] for i in sampling]
+        ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
+        self._progress.beat()
+        computed, sampled = time.perf_counter(), list[Sampled]()
+        if logits is not None and rows:
+            sampled = self._sampler.sample(logits.numpy(), rows, ends)
+        sampling_s = time.perf_counter() - computed
+        self._progress.beat()
+        self._share(sampled, rows, ends)
+        self._progress.done()
+        return StepResult(
+            step_id=plan.step_id,
+            sampled=sampled,
+            compute_s=time.perf_counter() - began,
+            linears_s=times.linears_s - linears_s,
+            attention_s=times.attention_s - attention_s,
+            collectives_s=self._collectives.seconds - waited,
+            sampling_s=sampling_s,
+        )
+
+    def forward(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
+        """The states of the plan's slices, and on rank 0 the logits of the sampling ones, [rows, vocab]."""
+        states = self.sequences.apply(plan)
+        if not plan.slices:
+            return states, None
+        return states, self._compute.forward(plan.slices, states)
+
+    def _share(self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]) -> None:
+        """Gives every rank the tokens that rank 0 sampled, one for each of the rows, and appends them there.
+
+        A row without a token gets 0: the next step may have been planned already, and its result is dropped.
+        """
+        mine = [0 if one.error else one.token_id for one in sampled]
+        tokens = array("i")
+        for begin in range(0, len(rows), BROADCAST_TOKENS):
+            part = array("i", mine[begin : begin + BROADCAST_TOKENS])
+            tokens.frombytes(self._collectives.broadcast(part.tobytes()))
+        for state, end, token_id in zip(rows, ends, tokens, strict=True):
+            state.take(end, token_id)

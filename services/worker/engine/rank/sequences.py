@@ -1,0 +1,111 @@
+"""What a rank remembers of a sequence between steps: its tokens and its block table.
+
+Applies the `release`, `admit` and `new_blocks` of plans, and the tokens that rank 0 sampled. It decides
+nothing; a plan that does not fit what was planned before is a bug of the leader and is refused with its name.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Slice, StepPlan
+
+Ints = NDArray[np.int64]
+
+
+class PlanError(Exception):
+    """A plan contradicts earlier ones or the size of the engine."""
+
+
+class Growing:
+    """An array of integers that grows at its end."""
+
+    def __init__(self, values: list[int]) -> None:
+        self._data: Ints = np.array(values, np.int64) if values else np.empty(16, np.int64)
+        self.size = len(values)
+
+    def extend(self, values: list[int]) -> None:
+        """Appends the values."""
+        end = self.size + len(values)
+        if end > len(self._data):
+            self._data = np.resize(self._data, max(end, 2 * self.size))
+        self._data[self.size : end] = values
+        self.size = end
+
+    @property
+    def view(self) -> Ints:
+        """The values, without a copy; valid until the next `extend`."""
+        return self._data[: self.size]
+
+
+class SequenceState:
+    """One sequence on one rank. `tokens` has those that were sampled here before the leader sees them."""
+
+    def __init__(self, new: NewSequence) -> None:
+        self.seq_id = new.seq_id
+        self.prompt_len = new.prompt_len
+        self.sampling = new.sampling
+        self.choice = new.choice
+        self.tokens = Growing(new.token_ids)
+        self.table = Growing([])
+
+    def extend(self, part: Slice, num_blocks: int) -> None:
+        """Takes what a slice adds: blocks, and tokens that are not known here.
+
+        Raises:
+            PlanError: the slice has no tokens or others than were sampled, leaves a gap, needs more blocks
+                than it has, or names a block that does not exist.
+        """
+        if part.new_blocks:
+            if not 0 <= min(part.new_blocks) <= max(part.new_blocks) < num_blocks:
+                raise PlanError(f"sequence {self.seq_id}: a block outside 0..{num_blocks - 1}")
+            self.table.extend(part.new_blocks)
+        known, end = self.tokens.size, part.start + part.num_tokens
+        if bool(part.token_ids) == part.follow or not 0 <= part.start <= known:
+            raise PlanError(f"sequence {self.seq_id}: no slice of {known} tokens at {part.start}")
+        if part.follow and part.start != known - 1:
+            raise PlanError(
+                f"sequence {self.seq_id}: token {part.start} is not the one sampled last of {known}"
+            )
+        if end > self.table.size * BLOCK_SIZE:
+            raise PlanError(f"sequence {self.seq_id}: {self.table.size} blocks cannot hold {end} tokens")
+        if (
+            not part.follow
+            and self.tokens.view[part.start : end].tolist() != part.token_ids[: known - part.start]
+        ):
+            raise PlanError(f"sequence {self.seq_id}: other tokens at {part.start} than before")
+        if end > known:
+            self.tokens.extend(part.token_ids[known - part.start :])
+
+    def take(self, position: int, token_id: int) -> None:
+        """Appends the token that was sampled for a position; one that is there stays what it is."""
+        if position == self.tokens.size:
+            self.tokens.extend([token_id])
+
+
+class Sequences:
+    """All sequences a rank knows, by their seq_id."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._known: dict[int, SequenceState] = {}
+
+    def apply(self, plan: StepPlan) -> list[SequenceState]:
+        """Brings the states up to the plan; returns those of its slices, in order. Raises `PlanError`."""
+        for seq_id in plan.release:
+            # a sequence may be cancelled before a plan ever admitted it
+            self._known.pop(seq_id, None)
+        for new in plan.admit:
+            if new.seq_id in self._known:
+                raise PlanError(f"sequence {new.seq_id} was admitted twice")
+            self._known[new.seq_id] = SequenceState(new)
+        states = []
+        for part in plan.slices:
+            state = self._known.get(part.seq_id)
+            if state is None:
+                raise PlanError(f"sequence {part.seq_id} is not known")
+            state.extend(part, self._num_blocks)
+            states.append(state)
+        return states
+
+    def __len__(self) -> int:
+        return len(self._known)

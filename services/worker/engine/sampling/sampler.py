@@ -1,0 +1,90 @@
+"""Chooses the next token of each sequence from its logits.
+
+Order of operations, as in vLLM (`vllm/v1/sample/sampler.py`): logit_bias, repetition penalty (HF: over prompt
+and output), frequency and presence penalty (OpenAI's formula, over the output), temperature, min_p, top_k,
+top_p, draw. Log probabilities are those of the raw logits. Ties go to the lower token id. Everything is
+rebuilt from the tokens, and the draw depends on (seed, choice, position) only, so any rank of any group
+makes the same choice for the same logits, whatever else is in the batch. `sampling_reference.py` says it all
+again, the slow way.
+"""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.sampling.draws import Draws
+from services.worker.engine.sampling.penalties import Penalties, edits_scores
+from services.worker.engine.sampling.top_k_top_p import Nucleus, Scores, likeliest, share
+from services.worker.rank_protocol.plan import Alternative, Sampled
+
+Logits = Scores
+
+NOT_FINITE = (
+    "the model computed logits that are no finite numbers; "
+    "send the request again, and check the files of the model if it fails again"
+)
+
+
+class Sampler:
+    """Samples for a batch; keeps buffers between calls, and counts that the tokens can restore."""
+
+    def __init__(self) -> None:
+        self._draws = Draws()
+        self._buffer: Scores = np.empty(0, np.float32)
+        self._nucleus = Nucleus(0)
+        self._penalties: WeakKeyDictionary[SequenceState, Penalties] = WeakKeyDictionary()
+
+    def sample(self, logits: Logits, states: Sequence[SequenceState], ends: Sequence[int]) -> list[Sampled]:
+        """The next token of each row, or why there is none: NaN or infinity where the row's maximum is.
+
+        Args:
+            logits: fp32 [rows, vocab]; left as they are.
+            states: The sequence of each row.
+            ends: For each row the index that its next token will have in the sequence.
+        """
+        if logits.shape[1] != len(self._buffer):
+            self._buffer = np.empty(logits.shape[1], np.float32)
+            self._nucleus = Nucleus(logits.shape[1])
+            self._penalties.clear()
+        best = logits.argmax(axis=1)  # the first NaN, where there is one
+        finite = np.isfinite(logits[np.arange(len(best)), best]).tolist()
+        rows = zip(logits, best.tolist(), finite, states, ends, strict=True)
+        return [
+            self._sample(row, token, state, end)
+            if good
+            else Sampled(seq_id=state.seq_id, token_id=0, error=NOT_FINITE)
+            for row, token, good, state, end in rows
+        ]
+
+    def _sample(self, logits: Scores, best: int, state: SequenceState, end: int) -> Sampled:
+        sampling, scores, token = state.sampling, logits, best
+        if edits_scores(sampling):
+            scores = self._buffer
+            np.copyto(scores, logits)
+            self._penalties_of(state, end).apply(scores, state, end)
+            token = int(scores.argmax())
+        if sampling.temperature > 0:
+            bits = self._draws.bits(sampling.seed, state.choice, end)
+            token = self._nucleus.draw(scores, token, sampling, bits)
+        if sampling.logprobs < 0:
+            return Sampled(seq_id=state.seq_id, token_id=token)
+        return self._with_logprobs(state, logits, best, token)
+
+    def _penalties_of(self, state: SequenceState, end: int) -> Penalties:
+        penalties = self._penalties.get(state)
+        if penalties is None or penalties.counted > end:
+            penalties = self._penalties[state] = Penalties(state, len(self._buffer))
+        return penalties
+
+    def _with_logprobs(self, state: SequenceState, logits: Scores, best: int, token: int) -> Sampled:
+        # fp32 shares are right to 1e-7 each; their sum is not, unless it is made in float64
+        peak = float(logits[best])
+        total = peak + float(np.log(share(logits, logits[best], 1.0, self._buffer).sum(dtype=np.float64)))
+        top: list[Alternative] = []
+        if state.sampling.logprobs:
+            ids = likeliest(logits, state.sampling.logprobs)
+            for i in ids[np.argsort(-logits[ids], kind="stable")].tolist():
+                top.append(Alternative(i, float(logits[i]) - total))
+        return Sampled(seq_id=state.seq_id, token_id=token, logprob=float(logits[token]) - total, top=top)

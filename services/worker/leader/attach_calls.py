@@ -1,0 +1,100 @@
+"""Gives a request to another caller who asks for it: its frames go there from then on.
+
+Only requests that came with a note are given, and only to their own tenant. The one who had it before is told
+so in a last frame of its own attempt; with the next attempt it can neither end the request nor ask for it.
+"""
+
+import msgspec
+import structlog
+
+from services.worker.domain.generation.request import failed_frame, request_key
+from services.worker.leader.error_replies import Replies
+from services.worker.leader.request_table import Generations
+from services.worker.metrics import Metrics
+from shared import codec
+from shared.bus.api import Message
+from shared.bus.subject import can_answer
+from shared.errors import Cancelled, InvalidRequest
+from shared.messages import Attach, Attached, GenerateRequest
+from shared.messages.base import MAX_ATTEMPT
+
+log = structlog.get_logger(__name__)
+
+ROOM_BYTES = 1024  # of an answer beside the request in it
+
+
+class Attaching:
+    """The handler of the attach subject, on which all leaders listen; one without that request is silent."""
+
+    def __init__(
+        self,
+        group: str,
+        instance_id: str,
+        *,
+        generations: Generations,
+        replies: Replies,
+        metrics: Metrics,
+        max_payload: int,
+    ) -> None:
+        self._group = group
+        self._instance_id = instance_id
+        self._generations = generations
+        self._replies = replies
+        self._metrics = metrics
+        self._max_payload = max_payload
+
+    async def on_attach(self, message: Message) -> None:
+        """One question. Asked again by the same caller (the same reply subject), the answer is the same."""
+        try:
+            attach = codec.decode(message.data, Attach)
+            if not can_answer(attach.reply_to):
+                raise InvalidRequest(
+                    f"reply_to: {attach.reply_to[:64]!r} is no subject for answers", param="reply_to"
+                )
+        except InvalidRequest as error:
+            await self._replies.undecodable(message, error)
+            return
+        outbox = self._generations.outbox
+        key = request_key(attach.tenant, attach.request_id)
+        if attach.call_key:
+            key = outbox.of_call(attach.tenant, attach.call_key) or ""
+        kept = outbox.kept(key)
+        request = kept.offer(attach.tenant) if kept is not None else None
+        if kept is None or request is None or not message.reply:
+            return
+        same = not attach.call_key or attach.call_digest == request.call_digest
+        if same and kept.reader != message.reply:
+            request = self._renumbered(request, attach.reply_to)
+            if request is None:
+                return
+            self._hand_over(request)
+            outbox.give(key, request, message.reply)
+            self._metrics.attached.inc()
+        answer = Attached(
+            request=codec.encode(request),
+            group=self._group,
+            instance_id=self._instance_id,
+            first_seq=kept.first_seq,
+            next_seq=kept.next_seq,
+        )
+        await self._replies.send(message, answer)
+
+    def _renumbered(self, request: GenerateRequest, reply_to: str) -> GenerateRequest | None:
+        """The request as its next attempt; None: there is none, or it would not fit into an answer."""
+        if request.attempt >= MAX_ATTEMPT:
+            return None
+        request = msgspec.structs.replace(request, attempt=request.attempt + 1, reply_to=reply_to)
+        if len(codec.encode(request)) + ROOM_BYTES > self._max_payload:
+            log.warning("request too large to be given away", request_id=request.request_id)
+            return None
+        return request
+
+    def _hand_over(self, request: GenerateRequest) -> None:
+        """Sends what the generation makes to the new caller, if it still runs, and tells the former one."""
+        generation = self._generations.by_id.get(request_key(request.tenant, request.request_id))
+        if generation is None:
+            return
+        gone = Cancelled("another caller has attached to the request", reason="attached_elsewhere")
+        last = failed_frame(generation.request, gone, generation.next_seq)
+        self._generations.publisher.send_untracked(generation.reply_to, last)
+        generation.request, generation.reply_to = request, request.reply_to

@@ -1,0 +1,1 @@
+"""The group as a member of the fleet: its name, heartbeats, fencing and draining."""

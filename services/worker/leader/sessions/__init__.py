@@ -1,0 +1,1 @@
+"""The leader's session records: lookup, commit, and the order of turns."""

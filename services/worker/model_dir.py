@@ -1,0 +1,137 @@
+"""Reads a model directory in Hugging Face format: everything but the weights.
+
+Checks at start that the files are there and make sense; the weights are the ranks' business.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.worker.json_files import (
+    MAX_TEMPLATE_BYTES,
+    MAX_TOKENIZER_BYTES,
+    BadFile,
+    read_object,
+    require_size,
+    shown,
+)
+from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.tokenizer import FileTokenizer, Tokenizer
+from shared.errors import InvalidRequest
+from shared.messages.base import NAME_PATTERN, NAME_RULE
+
+MAX_POSITIONS = 2**30
+MAX_EOS_IDS = 1024
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the leader knows it. Without a template it completes text but does not chat."""
+
+    name: str
+    context_length: int
+    eos_ids: frozenset[int]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+
+def load_model_dir(path: Path, name: str = "") -> Model:
+    """Reads the directory; `name` defaults to the directory's own.
+
+    Raises:
+        InvalidRequest: a file is missing, unreadable, or lacks a value; the text names both.
+    """
+    if not path.is_dir():
+        what = "is no directory" if path.exists() else "does not exist"
+        raise InvalidRequest(f"the model directory {path} {what}", param="model")
+    served_as = name or path.resolve().name
+    if not re.match(NAME_PATTERN, served_as):
+        raise InvalidRequest(
+            f"the model would be called {served_as!r}, and a name needs {NAME_RULE}; set RYZ_MODEL_NAME",
+            param="model_name",
+        )
+    config = _read_json(path / "config.json", required=True)
+    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
+    if context_length is not None and not 0 < context_length <= MAX_POSITIONS:
+        key = next(key for key in _CONTEXT_KEYS if isinstance(config.get(key), int))
+        raise InvalidRequest(
+            f"{path / 'config.json'}: `{key}` must be a positive integer, at most {MAX_POSITIONS}, got "
+            f"{shown(config[key])}",
+            param="model",
+        )
+    if context_length is None:
+        raise InvalidRequest(
+            f"{path / 'config.json'} has none of {', '.join(_CONTEXT_KEYS)}, which give the context length",
+            param="model",
+        )
+    if not (path / "tokenizer.json").is_file():
+        raise InvalidRequest(
+            f"{path / 'tokenizer.json'} is missing; a model needs its fast tokenizer file", param="model"
+        )
+    _require_size(path / "tokenizer.json", MAX_TOKENIZER_BYTES)
+    eos = _read_json(path / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    return Model(
+        name=served_as,
+        context_length=context_length,
+        eos_ids=_eos_ids(eos, path),
+        tokenizer=FileTokenizer(path / "tokenizer.json"),
+        template=_template(path, tokenizer_config),
+    )
+
+
+def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    if not path.exists():
+        if required:
+            raise InvalidRequest(f"{path} is missing", param="model")
+        return {}
+    try:
+        return read_object(path)
+    except BadFile as error:
+        raise InvalidRequest(f"{path} {error}", param="model") from error
+
+
+def _require_size(path: Path, most: int) -> None:
+    try:
+        require_size(path, most)
+    except (BadFile, OSError) as error:
+        raise InvalidRequest(f"{path} {error}", param="model") from error
+
+
+def _eos_ids(value: object, path: Path) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    values = value if isinstance(value, list) else [value]
+    if len(values) > MAX_EOS_IDS or not all(isinstance(item, int) for item in values):
+        raise InvalidRequest(
+            f"eos_token_id of {path} must be an integer or a list of at most {MAX_EOS_IDS}", param="model"
+        )
+    return frozenset(values)
+
+
+def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | None:
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        _require_size(file, MAX_TEMPLATE_BYTES)
+    source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
+    if isinstance(source, list):  # several named ones
+        named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
+        source = named.get("default")
+    if not isinstance(source, str):
+        return None
+    special = {
+        key: _token(tokenizer_config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+    }
+    try:
+        return ChatTemplate(source, {key: token for key, token in special.items() if token})
+    except InvalidRequest as error:
+        place = file if file.is_file() else path / "tokenizer_config.json"
+        raise InvalidRequest(f"{place}: {error.message}", param="model") from error
+
+
+def _token(value: object) -> str:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,94 @@
+"""The KV cache of the null engine: which tokens each block holds, and which sequences may read or write it.
+
+It keeps token ids where an engine keeps keys and values, so a block that is shared too early, written by two
+or read after it was handed on is found where it happens. What a plan says otherwise is `null_engine.py`'s.
+"""
+
+from dataclasses import dataclass, field
+
+from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed
+
+
+@dataclass(slots=True)
+class NullSequence:
+    """A sequence as a rank would keep it: its tokens, how many are computed, and its blocks."""
+
+    seq_id: int
+    tokens: list[int]
+    logprobs: int
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+
+class NullBlocks:
+    """Contents and reference counts of `num_blocks` blocks."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._content: list[list[int]] = [[] for _ in range(num_blocks)]
+        self._readers: dict[int, int] = {}  # block to number of tables that have it
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that are in a table."""
+        return len(self._readers)
+
+    def add(self, sequence: NullSequence, blocks: list[int], start: int) -> None:
+        """Appends blocks to a table. Those of positions before `start` must hold the sequence's tokens.
+
+        A sequence that has none computed yet is computed up to `start` then.
+        """
+        readers, table = self._readers, sequence.blocks
+        if not table and start:
+            if start % BLOCK_SIZE or start >= len(sequence.tokens):
+                raise EngineFailed(
+                    f"sequence {sequence.seq_id} cannot begin at {start}: no whole blocks before"
+                )
+            sequence.computed = start
+        for block in blocks:
+            begin = len(table) * BLOCK_SIZE
+            if not 0 <= block < len(self._content) or block in table:
+                raise EngineFailed(f"block {block} for sequence {sequence.seq_id} is taken or does not exist")
+            if begin < start:
+                wanted = sequence.tokens[begin : begin + BLOCK_SIZE]
+                if self._content[block] != wanted:
+                    raise EngineFailed(
+                        f"block {block} does not hold tokens {begin} to {begin + BLOCK_SIZE} "
+                        f"of sequence {sequence.seq_id}"
+                    )
+                readers[block] = readers.get(block, 0) + 1
+            else:
+                if block in readers:
+                    raise EngineFailed(
+                        f"block {block} for sequence {sequence.seq_id} is taken or does not exist"
+                    )
+                readers[block] = 1
+                self._content[block] = []
+            table.append(block)
+
+    def write(self, sequence: NullSequence, count: int) -> None:
+        """Computes the next tokens of a sequence into its blocks."""
+        start, table = sequence.computed, sequence.blocks
+        end = start + count
+        if count == 1 and start < len(table) * BLOCK_SIZE:  # most steps have nothing else
+            self._content[table[start // BLOCK_SIZE]].append(sequence.tokens[start])
+            sequence.computed = end
+            return
+        if end > len(table) * BLOCK_SIZE:
+            raise EngineFailed(
+                f"sequence {sequence.seq_id} has blocks for {len(table) * BLOCK_SIZE} tokens only"
+            )
+        tokens = sequence.tokens
+        while start < end:
+            block = table[start // BLOCK_SIZE]
+            stop = min(end, start - start % BLOCK_SIZE + BLOCK_SIZE)
+            self._content[block] += tokens[start:stop]  # never of a shared block: those are full
+            start = stop
+        sequence.computed = end
+
+    def release(self, sequence: NullSequence) -> None:
+        """Gives the blocks of a sequence back; they keep what they hold."""
+        readers = self._readers
+        for block in sequence.blocks:
+            readers[block] -= 1
+            if not readers[block]:
+                del readers[block]

@@ -1,0 +1,190 @@
+"""An engine without weights: one token per sequence and step, at once, always the same at a position.
+
+It measures the serving path, and checks every plan as strictly as ranks rely on it: contiguous positions,
+blocks that are there and given back, and shared only where they hold the tokens of both. A violation is an
+`EngineFailed`.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+
+from services.worker.null.null_blocks import NullBlocks, NullSequence
+from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.plan import (
+    MAX_OUTSTANDING,
+    Alternative,
+    EngineFailed,
+    EngineInfo,
+    NewSequence,
+    RankInfo,
+    Sampled,
+    Slice,
+    StepPlan,
+    StepResult,
+)
+
+TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+class NullEngine:
+    """See the module.
+
+    tokens: the answer, over and over: position p gets tokens[p % len(tokens)].
+    step_delay_s: how long a step takes; 0: its result is there when `submit` returns.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: list[int],
+        num_blocks: int,
+        vocab_size: int,
+        context_length: int,
+        step_delay_s: float = 0.0,
+    ) -> None:
+        self._tokens = tokens
+        self._num_blocks = num_blocks
+        self._vocab_size = vocab_size
+        self._context_length = context_length
+        self._step_delay_s = step_delay_s
+        self._known: dict[int, NullSequence] = {}
+        self._blocks = NullBlocks(num_blocks)
+        self._outstanding: deque[asyncio.Future[StepResult]] = deque()
+        self._free_at = 0.0  # when the last step submitted is done, on the event loop's clock
+        self._steps = 0
+        self._state = "stopped"
+
+    async def start(self) -> EngineInfo:
+        """There is nothing to load."""
+        self.reset()
+        return EngineInfo(
+            num_blocks=self._num_blocks,
+            vocab_size=self._vocab_size,
+            context_length=self._context_length,
+            fingerprint="null",
+            run_ahead=1 if self._step_delay_s else 0,
+            ranks=[RankInfo(rank=0, pid=os.getpid(), load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)],
+        )
+
+    def reset(self) -> None:
+        """Forgets everything and is ready; all that there is to a start."""
+        self._known, self._blocks, self._steps = {}, NullBlocks(self._num_blocks), 0
+        self._state, self._free_at = "ready", 0.0
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        """Checks the plan and answers it, after the delay; a wrong plan ends the engine."""
+        loop = asyncio.get_running_loop()
+        if len(self._outstanding) >= MAX_OUTSTANDING:
+            raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
+        result = self.compute(plan)
+        future: asyncio.Future[StepResult] = loop.create_future()
+        if not self._step_delay_s:
+            future.set_result(result)
+            return future
+        self._outstanding.append(future)
+        self._free_at = max(self._free_at, loop.time()) + self._step_delay_s
+        loop.call_at(self._free_at, self._deliver, future, result)
+        return future
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        """One step, at once; raises `EngineFailed` for a plan that cannot be computed."""
+        if self._state != "ready":
+            raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
+        try:
+            sampled = self._compute(plan)
+        except EngineFailed as error:
+            self._end(f"broken: {error}")
+            raise
+        self._steps += 1
+        return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    async def fetch(self, order: FetchBlocks) -> Fetched:
+        """There is no store: nothing was found."""
+        return Fetched(fetch_id=order.fetch_id, count=0, missing=True)
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        """Nothing is ever stored."""
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """It has no ranks that could die between steps."""
+
+    def status(self) -> list[dict[str, object]]:
+        """One rank, this process."""
+        return [{"rank": 0, "pid": os.getpid(), "state": self._state, "steps": self._steps, "engine": "null"}]
+
+    async def stop(self) -> None:
+        """Steps that are not done fail."""
+        self._end("stopped")
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks of sequences that were not released; tests look at it."""
+        return self._blocks.num_held
+
+    def _end(self, state: str) -> None:
+        self._state = state
+        for future in self._outstanding:
+            if not future.done():
+                future.set_exception(EngineFailed(f"the null engine is {state}"))
+                future.exception()  # nobody has to ask for it
+        self._outstanding.clear()
+
+    def _deliver(self, future: asyncio.Future[StepResult], result: StepResult) -> None:
+        if self._outstanding and self._outstanding[0] is future:
+            self._outstanding.popleft()
+        if not future.done():
+            future.set_result(result)
+
+    def _compute(self, plan: StepPlan) -> list[Sampled]:
+        for seq_id in plan.release:
+            known = self._known.pop(seq_id, None)
+            if known is None:
+                raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
+            self._blocks.release(known)
+        for new in plan.admit:
+            self._admit(new)
+        tokens, cycle, sampled = self._tokens, len(self._tokens), []
+        for piece in plan.slices:
+            known = self._extend(piece)
+            if piece.sample:
+                if known.computed != len(known.tokens):
+                    raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
+                token_id = tokens[known.computed % cycle]
+                known.tokens.append(token_id)
+                if known.logprobs < 0:
+                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
+                else:
+                    top = [Alternative(token_id, 0.0)] if known.logprobs else []
+                    sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id, logprob=0.0, top=top))
+        return sampled
+
+    def _admit(self, new: NewSequence) -> None:
+        if new.seq_id in self._known:
+            raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
+        if not 0 < new.prompt_len <= len(new.token_ids):
+            raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
+        self._known[new.seq_id] = NullSequence(new.seq_id, new.token_ids.copy(), new.sampling.logprobs)
+
+    def _extend(self, piece: Slice) -> NullSequence:
+        known = self._known.get(piece.seq_id)
+        if known is None:
+            raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")
+        start, token_ids, follow = piece.start, piece.token_ids, piece.follow
+        count = len(token_ids) or int(follow)
+        if piece.new_blocks:
+            self._blocks.add(known, piece.new_blocks, start)
+        if start != known.computed or not count or (follow and token_ids):
+            raise EngineFailed(
+                f"sequence {piece.seq_id} is computed up to {known.computed}, "
+                f"the plan goes on at {start} with {count} tokens"
+            )
+        if start + count > len(known.tokens):
+            raise EngineFailed(
+                f"sequence {piece.seq_id} has {len(known.tokens)} tokens, nothing follows them yet"
+            )
+        if not follow and known.tokens[start : start + count] != token_ids:
+            raise EngineFailed(f"the plan has other tokens at {start} than sequence {piece.seq_id} has")
+        self._blocks.write(known, count)
+        return known

@@ -1,0 +1,62 @@
+"""The model of a group without one: a byte is a token, and a template that only names the roles.
+
+For the null engine when no model directory is given. It is as cheap as a tokenizer can be; give a directory
+to measure with the real one.
+"""
+
+import codecs
+
+from services.worker.domain.generation.request import Detokenizer
+from services.worker.model_dir import Model
+from services.worker.text.chat_template import ChatTemplate
+
+END = 256
+_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+class ByteTokenizer:
+    """Bytes 0 to 255, and one special token for the end."""
+
+    vocab_size = 257
+    special_texts: frozenset[str] = frozenset()  # its special token has no spelling
+    added_texts: frozenset[str] = frozenset()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """The text's UTF-8 bytes; there are no special tokens to add."""
+        return list(text.encode())
+
+    def least_tokens(self, text: str) -> int:
+        """A character has a byte or more."""
+        return len(text)
+
+    def detokenizer(self) -> Detokenizer:
+        """A new one, for one sequence."""
+        return _ByteDetokenizer()
+
+    def token_text(self, token_id: int) -> str:
+        """One byte as text."""
+        return "<|end|>" if token_id == END else bytes((token_id,)).decode(errors="replace")
+
+
+class _ByteDetokenizer:
+    __slots__ = ("_decode",)
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def feed(self, token_id: int) -> str:
+        return self._decode(bytes((token_id,))) if token_id < END else ""
+
+    def flush(self) -> str:
+        return self._decode(b"", True)
+
+
+def null_model(name: str, context_length: int) -> Model:
+    """A model that needs no files."""
+    return Model(
+        name=name,
+        context_length=context_length,
+        eos_ids=frozenset([END]),
+        tokenizer=ByteTokenizer(),
+        template=ChatTemplate(_TEMPLATE, {}),
+    )

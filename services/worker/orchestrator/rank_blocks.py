@@ -1,0 +1,120 @@
+"""What the ranks of a group do with KV blocks and the store, put together: one answer for all of them.
+
+A block is stored when every rank has written its heads, and fetched when every rank has read them. Talks over
+the ranks' KV sockets, so that nothing of it waits for a step.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.orchestrator.rank_link import RankLink
+from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.rank_messages import Kind, pack_frame
+from shared import kv_hash
+
+
+class _Fetch:
+    """A fetch under way, and the answers of the ranks so far."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self.answers: list[Fetched] = []
+
+
+class RankBlocks:
+    """on_lost: called with a rank and a reason when it no longer answers on its KV socket."""
+
+    def __init__(self, on_lost: Callable[[RankProcess, str], None]) -> None:
+        self.on_stored: Callable[[Stored], None] | None = None
+        self._on_lost = on_lost
+        self._links: list[RankLink] = []
+        self._fetches: dict[int, _Fetch] = {}
+        self._copies: dict[bytes, tuple[int, bool]] = {}  # ranks that have not answered, whether one failed
+        self._fetched = msgspec.msgpack.Decoder(Fetched)
+        self._stored = msgspec.msgpack.Decoder(Stored)
+
+    def open(self, processes: Sequence[RankProcess]) -> None:
+        """Listens to ranks that were started; those without a KV socket have no store."""
+        self._links = [
+            RankLink(process, self._on_frame, self._on_end, process.kv_sock)
+            for process in processes
+            if process.kv_sock is not None
+        ]
+
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
+        """Sends the order to all ranks; the answer has the count of the rank that got fewest."""
+        fetch = self._fetches[order.fetch_id] = _Fetch()
+        frame = pack_frame(Kind.FETCH, order)
+        for link in self._links:
+            link.send(frame)
+        return fetch.future
+
+    def expect(self, copies: Sequence[StoreBlock]) -> None:
+        """A plan with these copies is on its way to the ranks."""
+        for copy in copies:
+            self._copies[copy.name] = (len(self._links), False)
+
+    def close(self, error: Exception) -> None:
+        """Stops listening; fetches under way end with the error, and copies with nothing."""
+        for link in self._links:
+            link.close()
+        self._links = []
+        self._copies.clear()
+        fetches, self._fetches = self._fetches, {}
+        for fetch in fetches.values():
+            if not fetch.future.done():
+                fetch.future.set_exception(error)
+                fetch.future.exception()  # nobody has to ask for it
+
+    def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
+        if kind is Kind.FETCHED:
+            self._take_fetched(self._fetched.decode(body))
+        elif kind is Kind.STORED:
+            self._take_stored(self._stored.decode(body))
+
+    def _on_end(self, process: RankProcess, reason: str) -> None:
+        self._on_lost(process, f"rank {process.rank} closed its KV socket{reason and f': {reason}'}")
+
+    def _take_fetched(self, answer: Fetched) -> None:
+        fetch = self._fetches.get(answer.fetch_id)
+        if fetch is None:
+            return
+        fetch.answers.append(answer)
+        if len(fetch.answers) < len(self._links):
+            return
+        del self._fetches[answer.fetch_id]
+        if not fetch.future.done():
+            fetch.future.set_result(_together(fetch.answers))
+
+    def _take_stored(self, answer: Stored) -> None:
+        names, dropped = list[bytes](), list[bytes]()
+        answers = [(name, False) for name in kv_hash.split(answer.names)]
+        answers += [(name, True) for name in kv_hash.split(answer.dropped)]
+        for name, failed_here in answers:
+            left, failed_before = self._copies.pop(name, (0, False))
+            failed = failed_here or failed_before
+            if left > 1:
+                self._copies[name] = (left - 1, failed)
+            elif left == 1:
+                (dropped if failed else names).append(name)
+        if self.on_stored is not None:
+            together = msgspec.structs.replace(answer, names=b"".join(names), dropped=b"".join(dropped))
+            self.on_stored(together)
+
+
+def _together(answers: Sequence[Fetched]) -> Fetched:
+    """One answer for all ranks: the fewest blocks, all bytes, the longest time."""
+    fewest = min(answers, key=lambda answer: answer.count)
+    return Fetched(
+        fetch_id=fewest.fetch_id,
+        count=fewest.count,
+        num_bytes=sum(answer.num_bytes for answer in answers),
+        seconds=max(answer.seconds for answer in answers),
+        missing=fewest.missing,
+        corrupt=b"".join(answer.corrupt for answer in answers),
+        error=next((answer.error for answer in answers if answer.error), ""),
+    )

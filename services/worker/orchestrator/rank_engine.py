@@ -1,0 +1,301 @@
+"""The engine port over rank processes: real models, computed by torch in other processes.
+
+Sends every plan to all ranks and hands out what rank 0 answers. What the ranks take of the machine, their
+processes, and what is wrong with them are the business of `ResourceAllocator`, `ProcessGroupManager` and
+`HealthMonitor`; any failure ends the engine, with a sentence that says which rank and why. No torch here.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from services.worker.orchestrator.health_monitor import HealthMonitor
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
+from services.worker.orchestrator.rank_blocks import RankBlocks
+from services.worker.orchestrator.rank_link import RankLink
+from services.worker.orchestrator.rank_status import row
+from services.worker.orchestrator.remote_ranks import RemoteRanks
+from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.orchestrator.step_limit import StepLimit
+from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.plan import (
+    MAX_OUTSTANDING,
+    EngineFailed,
+    EngineInfo,
+    EngineRefused,
+    StepPlan,
+    StepResult,
+)
+from services.worker.rank_protocol.rank_messages import Kind, RankFailed, RankReady, pack_frame
+
+__all__ = ["RankEngine", "RankEngineOptions"]
+_KV_END_WAIT_S = 0.1  # until the other socket's end, which says more, has been seen
+_NEW, _STOPPED = (
+    Failure("start_failed", "the engine was not started"),
+    Failure("start_failed", "the engine was stopped"),
+)
+
+
+class RankEngine:
+    """See `Engine` for the contract. After `stop` it may be started again, with fresh processes."""
+
+    def __init__(self, options: RankEngineOptions) -> None:
+        self.options = options
+        self._resources = ResourceAllocator(options)
+        self._processes = ProcessGroupManager(
+            start=options.rank_start, nice=options.rank_nice, instance_id=options.instance_id
+        )
+        self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
+        self._links: list[RankLink] = []
+        self._blocks = RankBlocks(self._on_kv_end)
+        self._ready: dict[int, RankReady] = {}
+        self._starting: asyncio.Future[None] | None = None
+        self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
+        self._timer: asyncio.TimerHandle | None = None  # of the next look at the ranks' health
+        self._failure: Failure | None = _NEW
+        self._starts = 0  # what was begun in an earlier one must not touch this one
+        self._health = HealthMonitor([], StepLimit(options.step_timeout_s, 0))
+        self._on_idle_failure: Callable[[], None] | None = None
+        self._steps = 0
+        self._plan = msgspec.msgpack.Encoder()
+        self._result = msgspec.msgpack.Decoder(StepResult)
+
+    def prepare(self) -> None:
+        """Begins with what takes long and needs no model: the import of torch, in a process that ranks are
+        forked from. May be left out; `stop` ends it.
+        """
+        with contextlib.suppress(OSError):  # `start` tries again and says why not
+            self._processes.prepare(self._resources.threads)
+
+    async def start(self) -> EngineInfo:
+        """Starts and loads all ranks; see `Engine`."""
+        options = self.options
+        if self._links:
+            raise EngineFailed("the engine runs already; stop it before it is started again")
+        self._failure, self._steps, self._ready = None, 0, {}
+        self._starts += 1
+        try:
+            self._spawn(await self._gather())
+            await self._until_ready(options.start_timeout_s)
+        except OSError as error:
+            self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
+            raise _error(self._failure) from error
+        except EngineFailed as error:
+            self._failure = self._failure or error.failure
+            raise
+        finally:
+            if self._failure or len(self._ready) < options.tensor_parallel:
+                await self.stop()
+                self._close()
+        first = self._ready[0]
+        self._health = self._watch()
+        return EngineInfo(
+            num_blocks=first.num_blocks,
+            vocab_size=first.vocab_size,
+            context_length=first.context_length,
+            fingerprint=first.fingerprint,
+            kv_format=first.kv_format,
+            kv_parts=first.kv_parts,
+            ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
+        )
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        """Sends the plan to all ranks; see `Engine`."""
+        if self._failure:
+            raise _error(self._failure)
+        if len(self._outstanding) >= MAX_OUTSTANDING:
+            raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
+        future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        self._outstanding.append((plan, future))
+        if self._timer is None:
+            loop = future.get_loop()
+            self._health.begin(loop.time())
+            self._timer = loop.call_later(self._health.interval_s, self._check)
+        self._steps += 1
+        if plan.store:
+            self._blocks.expect(plan.store)
+        frame = pack_frame(Kind.PLAN, plan)
+        for link in self._links:
+            link.send(frame)
+        return future
+
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
+        """Sends the order to all ranks; see `Engine`."""
+        if self._failure:
+            raise _error(self._failure)
+        return self._blocks.fetch(order)
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        """See `Engine`."""
+        self._blocks.on_stored = on_stored
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        """See `Engine`."""
+        self._on_idle_failure = on_failure
+
+    def status(self) -> list[dict[str, object]]:
+        """Each rank: rank, pid, state (`starting`, `ready`, `failed`), steps, memory and loaded bytes."""
+        failed = self._failure is not None
+        return [
+            row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps)
+            for rank in self._processes.ranks
+        ]
+
+    async def stop(self) -> None:
+        """Ends all ranks: those of a healthy engine by closing their sockets, others by force.
+
+        After a failure what ranks are forked from is kept for the next start; a second call ends it.
+        """
+        restarts = bool(self._failure and self._links)
+        at_once = bool(self._failure or self._outstanding)
+        self._fail(_STOPPED, tell=False)
+        for link in self._links:
+            link.close()
+        self._links = []
+        self._blocks.close(_error(self._failure or _STOPPED))
+        await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
+        self._health = HealthMonitor([], StepLimit(self.options.step_timeout_s, 0))
+        self._resources.release()
+        if not restarts:
+            self._close()
+
+    def _close(self) -> None:
+        """Ends what outlives a failed engine."""
+        self._processes.close()
+        self._remote.close()
+
+    async def _gather(self) -> list[RankProcess]:
+        """The ranks of other hosts; raises `EngineFailed` when they do not come."""
+        options = self.options
+        if not options.remote_ranks:
+            return []
+        self.prepare()
+        first = options.tensor_parallel - options.remote_ranks
+        return await self._remote.gather(first, options.start_timeout_s)
+
+    def _spawn(self, remote: list[RankProcess]) -> None:
+        """Takes what the group needs, starts the processes and sends their configs."""
+        self._processes.adopt(remote)
+        # where the others have found this host
+        address = remote[0].sock.getsockname()[0] if remote else ""
+        resources = self._resources
+        config, inherit = resources.take(address)
+        here = config.world - config.remote
+        stores = config.kv_store is not None
+        for process in self._processes.spawn(here, resources.threads, inherit, kv_sockets=stores):
+            link = RankLink(process, self._on_frame, self._on_end)
+            self._links.append(link)
+            link.send(pack_frame(Kind.CONFIG, resources.config_of(process, config)))
+        self._blocks.open(self._processes.ranks)
+        resources.handed_over()
+
+    async def _until_ready(self, limit_s: float) -> None:
+        """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
+        loop = asyncio.get_running_loop()
+        self._starting = loop.create_future()
+        late = Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s")
+        timer = loop.call_later(limit_s, self._fail, late)
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            abandoned = Failure("start_failed", "the start was abandoned before the ranks were ready")
+            self._fail(abandoned, tell=False)
+            raise
+        finally:
+            timer.cancel()
+            self._starting = None
+
+    def _watch(self) -> HealthMonitor:
+        options, ranks, ready = self.options, self._processes.ranks, self._ready
+        largest = max(one.info.loaded_bytes for one in ready.values())
+        return HealthMonitor(
+            ranks,
+            StepLimit(options.step_timeout_s, largest),
+            stall_s=options.stall_s,
+            progress=self._resources.progress,
+            memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
+        )
+
+    def _check(self) -> None:
+        """Looks at the ranks, now and again as long as steps run."""
+        self._timer = None
+        if not self._outstanding:
+            return
+        loop = asyncio.get_running_loop()
+        failure = self._health.check(loop.time(), self._outstanding[0][0], self._steps)
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._timer = loop.call_later(self._health.interval_s, self._check)
+
+    def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
+        if kind is Kind.FAILED:
+            told = msgspec.msgpack.decode(body, type=RankFailed)
+            self._fail(self._health.reported(process, told, serving=bool(self._steps)))
+        elif kind is Kind.READY:
+            self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
+            all_ready = len(self._ready) == self.options.tensor_parallel
+            if all_ready and self._starting is not None and not self._starting.done():
+                self._starting.set_result(None)
+        elif self._outstanding:  # else the engine failed a moment ago
+            plan, future = self._outstanding.popleft()
+            result = self._result.decode(body)
+            self._health.step_done(plan, result.compute_s)
+            if not future.done():
+                future.set_result(result)
+
+    def _on_end(self, process: RankProcess, reason: str) -> None:
+        if self._failure:
+            return  # it told why, or was ended for another's failure
+        ready = self._ready.get(process.rank)
+        pid = ready.info.pid if ready else process.pid
+        self._fail(self._health.ended(process, reason, pid))
+
+    def _on_kv_end(self, process: RankProcess, reason: str) -> None:
+        """A rank that does not move blocks any more may still write to some: it has to go.
+
+        Mostly its process has ended, and the end of the other socket says why.
+        """
+        failure, start = Failure("rank_died", reason, process.rank), self._starts
+        asyncio.get_running_loop().call_later(_KV_END_WAIT_S, self._fail_start, failure, start)
+
+    def _fail_start(self, failure: Failure, start: int) -> None:
+        """Fails the ranks of that start, and none of a later one."""
+        if start == self._starts:
+            self._fail(failure)
+
+    def _fail(self, failure: Failure, tell: bool = True) -> None:
+        """The first reason counts; the ranks end at once, since no step can follow."""
+        if self._failure:
+            return
+        failure = failure._replace(step_ids=tuple(plan.step_id for plan, _ in self._outstanding))
+        self._failure = failure
+        if self._links and tell:
+            self._processes.kill()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting: list[asyncio.Future[StepResult] | asyncio.Future[None]] = [f for _, f in self._outstanding]
+        if self._starting is not None:
+            waiting.append(self._starting)
+        self._outstanding.clear()
+        self._blocks.close(_error(failure))
+        for future in waiting:
+            if not future.done():
+                future.set_exception(_error(failure))
+                future.exception()  # nobody has to ask for the second one
+        if tell and not waiting and self._on_idle_failure is not None:
+            self._on_idle_failure()
+
+
+def _error(failure: Failure) -> EngineFailed:
+    if failure.kind == "refused":
+        return EngineRefused(failure.reason, failure.rank)
+    return EngineFailed(
+        failure.reason, failure.kind, failure.rank, fault=failure.fault, step_ids=failure.step_ids
+    )

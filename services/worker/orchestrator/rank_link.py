@@ -1,0 +1,113 @@
+"""The leader's end of one rank's socket on the event loop: frames out, frames and the end in.
+
+Writes go straight to the socket, so a plan costs one system call; what does not fit is written as the
+socket drains. The end of the rank's life socket mostly comes first and counts as well, after all that the
+rank has said before. It interprets nothing.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.rank_protocol.rank_messages import FrameReader, Kind
+
+OnFrame = Callable[[RankProcess, Kind, bytes], None]
+OnEnd = Callable[[RankProcess, str], None]
+
+_READ_BYTES = 1 << 18
+_WINDOW_BYTES = 256 * 2**20  # unsent bytes; more means that the rank reads nothing
+
+
+class RankLink:
+    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream is over.
+
+    sock: of the rank's; left out: the one for its steps, and the link ends with the life socket as well.
+    """
+
+    def __init__(
+        self, rank: RankProcess, on_frame: OnFrame, on_end: OnEnd, sock: socket.socket | None = None
+    ) -> None:
+        self.rank = rank
+        self._sock = rank.sock if sock is None else sock
+        self._life = rank.life_sock if sock is None else None
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self._open = True
+        self._loop.add_reader(self._sock, self._read)
+        if self._life is not None:
+            self._loop.add_reader(self._life, self._dead)
+
+    def send(self, frame: bytes) -> None:
+        """Sends or queues the frame; a link that has ended drops it, since `on_end` was called."""
+        if not self._open:
+            return
+        if self._unsent:
+            self._unsent += frame
+            if len(self._unsent) > _WINDOW_BYTES:
+                self._end("it does not read its socket")
+            return
+        try:
+            sent = self._sock.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # the reader sees the end as well, and says so
+        if sent < len(frame):
+            self._unsent += frame[sent:]
+            self._loop.add_writer(self._sock, self._writable)
+
+    def close(self) -> None:
+        """Stops reading and writing; `on_end` is not called. The sockets stay open."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
+            if self._life is not None:
+                self._loop.remove_reader(self._life)
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._on_end(self.rank, reason)
+
+    def _dead(self) -> None:
+        """The process ends: nothing more comes than what is here, which may say why."""
+        while self._open and self._read():
+            pass
+        if self._open:
+            self._end("")
+
+    def _read(self) -> bool:
+        """Takes in what is here; False: nothing is."""
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""  # it ended with something of ours unread
+        except OSError as error:
+            self._end(f"its socket broke: {error}")
+            return True
+        if not data:
+            self._end("")
+            return True
+        try:
+            for kind, body in self._reader.feed(data):
+                self._on_frame(self.rank, kind, body)
+        except ValueError as error:
+            self._end(f"it sent what is no frame: {error}")
+        return True
+
+    def _writable(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._unsent)  # the reader sees the end as well
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)

@@ -1,0 +1,1 @@
+"""What leader and ranks send each other: plans, results, KV transfers, joining, forking."""

@@ -1,0 +1,96 @@
+"""Conversations to prompts, by the Jinja template that comes with a model.
+
+Templates are written for the environment that Hugging Face transformers defines, and get the same one here:
+sandboxed and immutable, with loop controls, `raise_exception`, `strftime_now`, `tojson`, `{% generation %}`.
+Its bounds are in `template_guard.py`.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from copy import copy
+from datetime import datetime
+from typing import Any, NoReturn, Self
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+
+from services.worker.text.template_guard import GuardedEnvironment
+from services.worker.text.template_marks import MarkLiterals
+from shared.errors import InvalidRequest
+from shared.messages import ChatMessage
+
+LIMIT_S = 5.0
+_REFUSALS = (
+    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant says, for training; here it only shows its content."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 defines it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    now: the clock behind `strftime_now`, in local time as templates expect.
+    """
+
+    def __init__(
+        self, source: str, special_tokens: dict[str, str], now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        environment = GuardedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        self.source = source
+        self._environment = environment
+        try:
+            self._template = environment.from_string(environment.guard(source))
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise InvalidRequest(f"the model's chat template is broken: {error}", param="model") from error
+        self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
+
+    def with_marks(self, texts: Iterable[str], before: str, after: str) -> tuple[Self, frozenset[str]]:
+        """The same template with marks around those texts where it writes them, and which it looks for."""
+        marking, marks = copy(self), MarkLiterals(texts, before, after)
+        tree = marks.visit(self._environment.guard(self.source))
+        marking._template = self._environment.from_string(tree)
+        return marking, frozenset(marks.searched)
+
+    def render(self, messages: list[ChatMessage], limit_s: float = LIMIT_S) -> str:
+        """The prompt that asks for the assistant's next message.
+
+        Raises:
+            InvalidRequest: the template refuses the conversation, for example an order of roles.
+            TemplateOverran: it took longer than `limit_s`.
+        """
+        self._environment.within(limit_s)
+        plain = [
+            {"role": m.role, "content": m.content, **({"name": m.name} if m.name else {})} for m in messages
+        ]
+        try:
+            return self._template.render(
+                messages=plain, add_generation_prompt=True, tools=None, documents=None, **self._variables
+            )
+        except _REFUSALS as error:
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {error}", param="messages"
+            ) from error

@@ -1,0 +1,1 @@
+"""Typed request and reply calls: sessions, blocks, models, the fleet."""

@@ -1,0 +1,334 @@
+"""A real broker with `deploy/nats.conf`: each user, each subject, publishing and reading.
+
+Who may do what stands here a second time, told by subject as docs/protocol.md does, while the configuration
+tells it by user: a slip in either one shows.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import nats
+import pytest
+from nats.aio.client import Client
+
+from services.router.domain.loss import read_disconnect
+from shared import subjects
+from shared.bus import Message, RequestTimedOut
+from shared.bus.accounts import ACCOUNTS, Account, inbox_prefix, user_of, with_user
+from shared.bus.nats import NatsBus
+from shared.errors import InvalidRequest, Unavailable
+from shared.subjects import Caller
+from tests.kits.servers import GuardedNats
+
+LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
+CALLERS, OUTSIDE = {"gateway"}, {"outside"}
+OURS = Caller("outside", "outside")
+THEIRS = (Caller("default", "outside"), Caller("outside", "billing"), Caller("acme", "billing"))
+SERVICES = {"gateway", "router", "worker", "kvstate"}
+
+# subject: who publishes, who reads
+TABLE: dict[str, tuple[set[str], set[str]]] = {
+    subjects.generate("demo"): (CALLERS, ROUTERS),
+    subjects.generate("acme/llama 3"): (CALLERS, ROUTERS),
+    subjects.work("g0"): (ROUTERS, LEADERS),
+    subjects.resend("g0"): (CALLERS, LEADERS),
+    subjects.cancel("g0"): (CALLERS, LEADERS),
+    subjects.CANCEL_ALL: (CALLERS, LEADERS),
+    subjects.generate("demo", OURS): (OUTSIDE, ROUTERS),
+    subjects.resend("g0", OURS): (OUTSIDE, LEADERS),
+    subjects.cancel("g0", OURS): (OUTSIDE, LEADERS),
+    subjects.cancel_all(OURS): (OUTSIDE, LEADERS),
+    # another tenant's and another user's: no user of this broker has them
+    **{subjects.generate("demo", caller): (set(), ROUTERS) for caller in THEIRS},
+    **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
+    **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
+    **{subjects.cancel_all(caller): (set(), LEADERS) for caller in THEIRS},
+    subjects.ATTACH: ({"gateway"}, LEADERS),
+    subjects.heartbeat("g0"): (LEADERS, ROUTERS),
+    subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
+    subjects.drain("g0"): ({"cli"}, LEADERS),
+    subjects.BROKER_DISCONNECT: (set(), ROUTERS),
+    subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
+    subjects.STATUS: ({"cli"}, SERVICES),
+    subjects.SESSION_GET: (LEADERS | ROUTERS | {"gateway"}, KVSTATE),
+    subjects.SESSION_COMMIT: (LEADERS | {"gateway"}, KVSTATE),
+    subjects.SESSION_LIST: ({"gateway"}, KVSTATE),
+    subjects.SESSION_DELETE: ({"gateway"}, KVSTATE),
+    subjects.SESSION_DESCRIBE: ({"gateway"}, KVSTATE),
+    subjects.SESSION_PIN: ({"gateway"}, KVSTATE),
+    subjects.PINS: (ROUTERS, KVSTATE),
+    subjects.BLOCKS_FIND: (LEADERS | {"cli"}, KVSTATE),
+    subjects.BLOCKS_COMMIT: (LEADERS, KVSTATE),
+    subjects.SESSION_TURNS: (LEADERS, ROUTERS),
+    subjects.SESSION_PINNED: (KVSTATE, ROUTERS),
+    subjects.SESSION_GONE: (KVSTATE, LEADERS | ROUTERS),
+    subjects.SESSION_ROUTE: ({"gateway", "cli"}, ROUTERS),
+    subjects.KV_HOLDERS: ({"gateway", "cli"}, LEADERS),
+    subjects.peer("g0"): (LEADERS, LEADERS),
+    subjects.warm("g0"): ({"gateway"}, LEADERS),
+    # inboxes: frames and answers go to any, each is read by its user alone; kvstate and gateways answer only
+    **{f"_INBOX.{user}.x.1": (LEADERS | ROUTERS, {user}) for user in ACCOUNTS},
+    **dict.fromkeys(("_INBOX.x.1", "_INBOX.outside"), (LEADERS | ROUTERS, set())),
+}
+QUEUES = {
+    **dict.fromkeys((subjects.generate("demo"), subjects.generate("acme/llama 3")), subjects.ROUTER_QUEUE),
+    **{subjects.generate("demo", caller): subjects.ROUTER_QUEUE for caller in (OURS, *THEIRS)},
+    **dict.fromkeys((subjects.MODELS, subjects.SESSION_ROUTE), subjects.ROUTER_QUEUE),
+    **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
+}
+NOT_OURS = [
+    "anything", "ryz.v1.unknown", "ryz.v2.generate.demo", "ryz.v1.generate.demo.more", "ryz.v1.generate",
+    "$SYS.REQ.SERVER.PING", "$SYS.ACCOUNT.RYZ.DISCONNECT", "$JS.API.INFO",
+]  # fmt: skip
+WILDCARDS = [
+    ">", "*", "ryz.>", "ryz.v1.>", "ryz.v1.*", "ryz.v1.*.*", "ryz.v1.kvstate.>", "ryz.v1.heartbeat.*",
+    "ryz.v1.work.*",
+    "ryz.v1.tenant.>", "ryz.v1.tenant.*.*.>", "ryz.v1.tenant.outside.>", "ryz.v1.tenant.outside.*.>",
+    "_INBOX.>", "_INBOX.*.>", "_INBOX.*.*", "$SYS.>", "$JS.>",
+]  # fmt: skip
+
+
+class Tried:
+    """A connection of one user that tells what the broker refused."""
+
+    def __init__(self, client: Client, errors: list[str]) -> None:
+        self._client = client
+        self._errors = errors
+
+    async def may_publish(self, subject: str) -> bool:
+        return await self._allowed(self._client.publish(subject, b""))
+
+    async def may_read(self, subject: str, queue: str = "") -> bool:
+        return await self._allowed(self._client.subscribe(subject, queue=queue))
+
+    async def _allowed(self, doing: object) -> bool:
+        self._errors.clear()
+        await doing  # type: ignore[misc]
+        for _ in range(2):  # nats-py's first PING may overtake what is to be written
+            await self._client.flush()  # the broker's error comes before the answer
+        assert all("permissions violation" in error for error in self._errors), self._errors
+        return not self._errors
+
+
+@asynccontextmanager
+async def tried(broker: GuardedNats, user: str) -> AsyncIterator[Tried]:
+    errors: list[str] = []
+
+    async def failed(error: Exception) -> None:
+        errors.append(str(error))
+
+    client = await nats.connect(broker.url(user), error_cb=failed, inbox_prefix=inbox_prefix(user))
+    yield Tried(client, errors)
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedNats]:
+    server = GuardedNats(tmp_path_factory.mktemp("guarded"))
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_every_subject_is_in_the_table() -> None:
+    plain = {
+        value for value in vars(subjects).values() if isinstance(value, str) and value.startswith("ryz.v1.")
+    } - {subjects.TENANTS}
+    each = {value for value in plain if not value.endswith("*")}
+    assert each <= set(TABLE)
+    made = (subjects.work, subjects.cancel, subjects.resend, subjects.peer, subjects.warm, subjects.drain,
+            subjects.heartbeat)  # fmt: skip
+    assert {make("g0") for make in made} <= set(TABLE)
+    for_outside = (subjects.cancel, subjects.resend, subjects.generate)
+    assert {make("g0", OURS).replace("generate.g0", "generate.demo") for make in for_outside} <= set(TABLE)
+    assert subjects.cancel_all(OURS) in TABLE
+
+
+@pytest.mark.parametrize("user", list(ACCOUNTS))
+async def test_publishing(broker: GuardedNats, user: str) -> None:
+    async with tried(broker, user) as mine:
+        allowed = {subject: await mine.may_publish(subject) for subject in TABLE}
+    assert allowed == {subject: user in publishers for subject, (publishers, _) in TABLE.items()}
+
+
+@pytest.mark.parametrize("user", list(ACCOUNTS))
+async def test_reading(broker: GuardedNats, user: str) -> None:
+    async with tried(broker, user) as mine:
+        allowed = {subject: await mine.may_read(subject, QUEUES.get(subject, "")) for subject in TABLE}
+        alone = {subject: await mine.may_read(subject) for subject in QUEUES}
+    assert allowed == {subject: user in readers for subject, (_, readers) in TABLE.items()}
+    assert not any(alone.values()), "one more reader would have a copy of what the queue group shares"
+
+
+@pytest.mark.parametrize("user", list(ACCOUNTS))
+async def test_nobody_reads_what_is_not_its_own_by_a_wildcard(broker: GuardedNats, user: str) -> None:
+    permitted = {subject.partition(" ")[0] for subject in ACCOUNTS[user].read}
+    async with tried(broker, user) as mine:
+        for pattern in WILDCARDS:
+            assert await mine.may_read(pattern) is (pattern in permitted), pattern
+        for subject in NOT_OURS:
+            assert not await mine.may_read(subject), subject
+            assert not await mine.may_publish(subject), subject
+        assert await mine.may_read(f"_INBOX.{user}.>")
+
+
+REFUSED_OUTSIDE = [
+    *(("publish", subject) for subject, (who, _) in TABLE.items() if "outside" not in who),
+    *(("read", subject) for subject, (_, who) in TABLE.items() if "outside" not in who),
+    *(("publish", subject) for subject in NOT_OURS),
+    *(("read", subject) for subject in NOT_OURS + WILDCARDS),
+]
+
+
+@pytest.mark.parametrize(("how", "subject"), REFUSED_OUTSIDE)
+async def test_a_service_outside_is_refused(broker: GuardedNats, how: str, subject: str) -> None:
+    async with tried(broker, "outside") as mine:
+        assert not await (mine.may_publish(subject) if how == "publish" else mine.may_read(subject))
+        if subject in QUEUES and how == "read":
+            assert not await mine.may_read(subject, QUEUES[subject])
+
+
+async def test_what_a_service_outside_is_for(broker: GuardedNats) -> None:
+    """It asks, a router answers into its inbox, and another one outside does not hear of it."""
+    async with AsyncExitStack() as stack:
+        buses = {}
+        for name in ("outside", "router", "other"):
+            user = name if name in ACCOUNTS else "outside"
+            buses[name] = await NatsBus.connect(broker.url(user), name=name)
+            stack.push_async_callback(buses[name].close)
+
+        async def answer(message: Message) -> None:
+            await buses["router"].publish(message.reply, b"answered")
+
+        await buses["router"].subscribe(
+            subjects.generate_all(subjects.ANY_CALLER), answer, queue=subjects.ROUTER_QUEUE
+        )
+        reply = await buses["outside"].request(subjects.generate("demo", OURS), b"", timeout_s=10)
+        assert reply.data == b"answered"
+        assert reply.subject.startswith("_INBOX.outside.")
+        # a refused publish is not an answer
+        with pytest.raises(RequestTimedOut):
+            await buses["outside"].request(subjects.SESSION_LIST, b"", timeout_s=0.2)
+
+
+async def test_the_store_answers_those_who_asked(broker: GuardedNats) -> None:
+    """It may publish to no inbox by itself (see the table), also when several questions name the same one."""
+    async with AsyncExitStack() as stack:
+        leader, store = [await NatsBus.connect(broker.url(user), name=user) for user in ("worker", "kvstate")]
+        stack.push_async_callback(leader.close)
+        stack.push_async_callback(store.close)
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def answer(message: Message) -> None:
+            await store.publish(message.reply, message.data)
+
+        async def collect(message: Message) -> None:
+            got.put_nowait(message.data)
+
+        await store.subscribe(subjects.SESSION_GET, answer, queue=subjects.KVSTATE_QUEUE)
+        inbox = leader.new_inbox()
+        await leader.subscribe(inbox, collect)
+        for number in range(50):
+            await leader.publish(subjects.SESSION_GET, b"%d" % number, reply=inbox)
+        async with asyncio.timeout(10):
+            assert [await got.get() for _ in range(50)] == [b"%d" % number for number in range(50)]
+
+
+async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) -> None:
+    async with AsyncExitStack() as stack:
+        router = await NatsBus.connect(broker.url("router"), name="router/r0")
+        stack.push_async_callback(router.close)
+        gone: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+
+        async def told(message: Message) -> None:
+            name = json.loads(message.data)["client"]["name"]
+            if name.startswith("worker/i-"):  # the clients of the test before are just going
+                gone.put_nowait((name, read_disconnect(message.data) is not None))
+
+        await router.subscribe(subjects.BROKER_DISCONNECT, told)
+        liar = await NatsBus.connect(broker.url("outside"), name="worker/i-2")
+        await liar.close()
+        beside = await NatsBus.connect(broker.url("worker"), name="worker/i-1/outside")
+        await beside.close()
+        leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
+        leader._connection._transport.close()  # type: ignore[union-attr]  # no goodbye
+        async with asyncio.timeout(10):
+            assert [await gone.get() for _ in range(3)] == [
+                ("worker/i-2", False),
+                ("worker/i-1/outside", False),
+                ("worker/i-1", True),
+            ]
+        await leader.close()
+
+
+@pytest.mark.parametrize("given", ["", "router:wrong", "nobody:x", "router"])
+async def test_a_refused_user_is_told_and_does_not_wait(broker: GuardedNats, given: str) -> None:
+    at = f"127.0.0.1:{broker.port}"
+    url = f"nats://{given}@{at}" if given else f"nats://{at}"
+    with pytest.raises(InvalidRequest, match="RYZ_NATS_URL") as caught:
+        await NatsBus.connect(url, name="test", connect_wait_s=60)
+    assert "wrong" not in caught.value.message
+    assert user_of(url) in caught.value.message
+
+
+async def test_a_broker_that_knows_us_no_more_is_tried_on(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """It came back with other passwords, say: what runs goes on trying, for they may be put right."""
+    server = GuardedNats(tmp_path_factory.mktemp("changed"))
+    server.start()
+    bus = await NatsBus.connect(server.url("router"), name="test")
+    try:
+        right, variable = dict(server.env), ACCOUNTS["router"].password_variable
+        server.stop()
+        server.env = right | {variable: "pother"}
+        server.start()
+        await asyncio.sleep(0.5)
+        assert not bus.connected
+        server.stop()
+        server.env = right
+        server.start()
+        for _ in range(2):  # of each waits ten seconds for a connection
+            with suppress(Unavailable):
+                await bus.flush()
+        assert bus.connected
+    finally:
+        await bus.close()
+        server.stop()
+
+
+async def test_messages_are_bounded(broker: GuardedNats) -> None:
+    async with tried(broker, "outside") as mine:
+        assert mine._client.max_payload == 2**20
+
+
+async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> None:
+    """Each is one more copy of every frame; a client that minds no error has as many as the broker takes."""
+    router = await NatsBus.connect(broker.url("router"), name="router")
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    try:
+        me = {"user": "outside", "pass": broker.passwords["outside"], "verbose": False, "protocol": 1}
+        writer.write(b"CONNECT %s\r\n" % json.dumps(me).encode())
+        writer.write(b"".join(b"SUB _INBOX.outside.> %d\r\n" % number for number in range(1, 1201)))
+        writer.write(b"PING\r\n")
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"PONG\r\n")
+            await router.publish("_INBOX.outside.x", b"frame")
+            await router.flush()
+            writer.write(b"PING\r\n")
+            got = await reader.readuntil(b"PONG\r\n")
+        assert got.count(b"MSG _INBOX.outside.x ") == 1024
+    finally:
+        writer.close()
+        await router.close()
+
+
+def test_inboxes_and_urls() -> None:
+    assert inbox_prefix("") == "_INBOX"
+    assert inbox_prefix("a.b>") == "_INBOX.a=2Eb=3E"
+    assert user_of("nats://secret-token@h:1") == "", "a token is no name to show"
+    assert user_of("nats://a:b@h:1, nats://c:d@h:2") == "a"
+    assert with_user("tls://old:word@h:1", "a", "b") == "tls://a:b@h:1"
+    assert Account("x", "", ()).inbox == "_INBOX.x.>"

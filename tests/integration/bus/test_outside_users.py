@@ -1,0 +1,510 @@
+"""Services outside, A and B, with a real broker, a router and a leader: neither reaches what is the other's.
+
+A tries all that the subjects let it say about B's requests, sessions and inbox. Each trial is made on the
+subjects of services, which the broker refuses, and on A's own, where router and leader decide.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from shared import codec, subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.client import InferenceClient
+from shared.lifecycle import Service as Process
+from shared.messages import (
+    AnyFrame,
+    Attach,
+    Cancel,
+    Done,
+    ErrorReply,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Resend,
+    ResendReply,
+    SessionRef,
+    Tokens,
+)
+from shared.subjects import Caller
+from tests.integration.cli.test_examples import run as run_example
+from tests.integration.router.test_router_service import router
+from tests.kits.servers import GuardedNats
+from tests.kits.waiting import until
+from tests.kits.worker import Kit, chat, null_engine, text_of
+
+A, B = Caller("tenant-a", "service-a"), Caller("tenant-b", "service-b")
+COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant
+
+
+def raw(request: GenerateRequest) -> dict[str, Any]:
+    """A request's fields as they travel."""
+    fields: dict[str, Any] = msgpack.unpackb(codec.encode(request), strict_map_key=False)
+    return fields
+
+
+class Service:
+    """A service outside that speaks the protocol by hand, and keeps every message that reaches it."""
+
+    def __init__(self, bus: NatsBus, caller: Caller) -> None:
+        self.bus, self.caller = bus, caller
+        self.inbox = bus.new_inbox()
+        self.heard: list[Message] = []
+
+    async def start(self) -> "Service":
+        await self.bus.subscribe(f"{self.inbox}.>", self._hear)
+        return self
+
+    async def _hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    @property
+    def frames(self) -> list[AnyFrame]:
+        """All frames so far, of all requests."""
+        batches = [message for message in self.heard if not message.no_responders]
+        return [frame for one in batches for frame in codec.decode(one.data, FrameBatch).frames]
+
+    def of(self, request_id: str) -> list[AnyFrame]:
+        return [frame for frame in self.frames if frame.request_id == request_id]
+
+    async def send(self, request: GenerateRequest, own: bool = True, **more: Any) -> None:
+        """Publishes on its own subject, or on that of services."""
+        data = codec.encode(codec.convert(raw(request) | more, GenerateRequest))
+        subject = subjects.generate(request.model, self.caller if own else None)
+        await self.bus.publish(subject, data, reply=f"{self.inbox}.no-router")
+
+    def ask(self, request_id: str, text: str = "hello", **more: Any) -> GenerateRequest:
+        return chat(request_id, text, reply_to=f"{self.inbox}.f", **more)
+
+    async def end_of(self, request_id: str) -> AnyFrame:
+        def ended() -> bool:
+            return any(isinstance(frame, Done | Failed) for frame in self.of(request_id))
+
+        await until(ended, 20)
+        return self.of(request_id)[-1]
+
+    async def run(self, request: GenerateRequest, **more: Any) -> AnyFrame:
+        await self.send(request, **more)
+        return await self.end_of(request.request_id)
+
+    async def barrier(self) -> None:
+        """Returns when the leader has dealt with everything that was sent before."""
+        await self.bus.flush()
+        await self.run(self.ask(f"barrier-{len(self.heard)}", sampling={"max_tokens": 1}))
+
+
+class World:
+    """A broker with two tenants outside, a router, one group, and the gateway's connection."""
+
+    def __init__(
+        self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service], process: Process
+    ) -> None:
+        self.broker, self.kit, self.gateway, self.router = broker, kit, gateway, process
+        self.a, self.b, self.colleague = services
+
+    async def running(self, request_id: str = "victim") -> GenerateRequest:
+        """A long request of B's, which has its first tokens."""
+        request = self.b.ask(request_id, "B's secret", sampling={"max_tokens": 150})
+        await self.b.send(request)
+        await until(lambda: any(isinstance(frame, Tokens) for frame in self.b.of(request_id)))
+        return request
+
+    async def b_is_whole(self, request_id: str = "victim") -> None:
+        """B's answer came to its end, once, and every frame is B's own."""
+        assert isinstance(await self.b.end_of(request_id), Done)
+        frames = self.b.of(request_id)
+        assert [frame.seq for frame in frames] == list(range(len(frames)))
+        assert len(text_of(frames)) == 150
+        assert {frame.attempt for frame in frames} == {0}
+
+
+@asynccontextmanager
+async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        broker = GuardedNats(folder, callers=(A, B, COLLEAGUE))
+        broker.start()
+        stack.callback(broker.stop)
+
+        async def bus(user: str) -> NatsBus:
+            made = await NatsBus.connect(broker.url(user), name=user)
+            stack.push_async_callback(made.close)
+            return made
+
+        services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
+        process = await stack.enter_async_context(router(broker.url("router"), **settings))
+        kit = Kit(
+            await bus("worker"),
+            null_engine(delay_s=0.005),
+            outside=await bus("worker"),
+            outside_resend_bytes_s=resend_bytes_s,
+        )
+        await stack.enter_async_context(kit)
+        await until(lambda: kit.leader.state == "ready")
+        await asyncio.sleep(0.2)  # a heartbeat
+        yield World(broker, kit, await bus("gateway"), services, process)
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[World]:
+    async with world(tmp_path) as made:
+        yield made
+
+
+async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | None:
+    """What is sent again; None: no answer, because the broker or the leader refused."""
+    try:
+        answer = await bus.request(subject, codec.encode(resend), timeout_s=0.3)
+    except Exception:
+        return None
+    return codec.decode_reply(answer.data, ResendReply)
+
+
+async def test_its_own_requests_are_its_tenants(both: World) -> None:
+    """Whether it names its tenant or none; B has another session of the same id."""
+    a, b = both.a, both.b
+    for service, number in ((a, 0), (b, 0), (a, 1)):
+        named = {"tenant": service.caller.tenant} if number else {}
+        session = SessionRef(session_id="same")
+        await service.run(service.ask(f"r{number}", f"{service.caller.user} says", session=session), **named)
+    records = both.kit.store.records
+    assert set(records) == {("tenant-a", "same"), ("tenant-b", "same")}
+    text = {tenant: str(record.messages) for (tenant, _), record in records.items()}
+    assert "service-b" not in text["tenant-a"]
+    assert "service-a" not in text["tenant-b"]
+    assert text["tenant-a"].count("service-a says") == 2
+
+
+@pytest.mark.parametrize("named", ["tenant-b", "default-x", "outside"])
+async def test_another_tenant_is_refused(both: World, named: str) -> None:
+    failed = await both.a.run(both.a.ask("r", session={"session_id": "theirs"}), tenant=named)
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.data["param"]) == ("invalid_request", "tenant")
+    assert not both.kit.store.records
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_it_does_not_read_by_resend(both: World, own: bool) -> None:
+    await both.running()
+    caller = A if own else None
+    for resend in (
+        Resend(request_id="victim", from_seq=0),
+        Resend(request_id="victim", from_seq=0, tenant="tenant-b"),
+    ):
+        reply = await resent(both.a.bus, subjects.resend("g0", caller), resend)
+        assert reply is None or reply == ResendReply(known=False)
+        assert (reply is None) == (not own)
+    reply = await resent(both.b.bus, subjects.resend("g0", B), Resend(request_id="victim", from_seq=0))
+    assert reply is not None
+    assert reply.frames
+    await both.b_is_whole()
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("attempt", [0, 1, 1000])
+async def test_a_request_of_the_same_id_is_another_one(both: World, own: bool, attempt: int) -> None:
+    """A has its own answer and nothing of B's, and B's is neither fenced nor given up."""
+    await both.running()
+    await both.a.send(both.a.ask("victim", "mine", attempt=attempt), own)
+    if own:
+        await both.a.end_of("victim")
+        assert len(text_of(both.a.of("victim"))) == 16
+    else:
+        await both.a.barrier()
+        assert not both.a.of("victim")
+    await both.b_is_whole()
+
+
+@pytest.mark.parametrize("subject", ["group", "all"])
+@pytest.mark.parametrize("own", [True, False])
+async def test_it_does_not_cancel(both: World, own: bool, subject: str) -> None:
+    await both.running()
+    caller = A if own else None
+    where = subjects.cancel("g0", caller) if subject == "group" else subjects.cancel_all(caller)
+    for cancel in (Cancel(request_id="victim"), Cancel(request_id="victim", tenant="tenant-b")):
+        await both.a.bus.publish(where, codec.encode(cancel))
+    # one that is on its way is not ended before it comes, either
+    await both.a.bus.publish(where, codec.encode(Cancel(request_id="later", tenant="tenant-b")))
+    await both.a.barrier()
+    await both.b_is_whole()
+    assert isinstance(await both.b.run(both.b.ask("later")), Done)
+
+
+async def test_its_own_it_cancels_and_reads_again(both: World) -> None:
+    await both.running("victim")
+    await both.a.send(both.a.ask("victim", sampling={"max_tokens": 500}))
+    await until(lambda: any(isinstance(frame, Tokens) for frame in both.a.of("victim")))
+    reply = await resent(both.a.bus, subjects.resend("g0", A), Resend(request_id="victim", from_seq=0))
+    assert reply is not None
+    assert len(reply.frames) >= 2
+    await both.a.bus.publish(subjects.cancel("g0", A), codec.encode(Cancel(request_id="victim")))
+    failed = await both.a.end_of("victim")
+    assert isinstance(failed, Failed)
+    assert failed.code == "cancelled"
+    await both.b_is_whole()
+
+
+async def test_services_of_one_tenant_share_its_requests(both: World) -> None:
+    await both.running()
+    reply = await resent(
+        both.colleague.bus, subjects.resend("g0", COLLEAGUE), Resend(request_id="victim", from_seq=0)
+    )
+    assert reply is not None
+    assert reply.frames
+    await both.b_is_whole()
+
+
+ELSEWHERE = [
+    "{b}.f", "_INBOX.gateway.x", "_INBOX.worker.x", "_INBOX.x", "_INBOX.service-a", "_INBOX.service-a2.x",
+    "ryz.v1.cancel",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.parametrize("broken", [False, True])
+async def test_frames_go_into_no_inbox_but_its_own(both: World, where: str, broken: bool) -> None:
+    """Whether the request is answered, refused, or cannot be read."""
+    reply_to = where.format(b=both.b.inbox)
+    await both.running()
+    request = both.a.ask("injected")
+    fields = raw(request) | {"reply_to": reply_to}
+    if broken:
+        fields["sampling"] = {"temperature": 99}
+    subject = subjects.generate("demo", A)
+    gateway: list[Message] = []
+
+    async def hear(message: Message) -> None:
+        gateway.append(message)
+
+    await both.gateway.subscribe("_INBOX.gateway.>", hear)
+    await both.a.bus.publish(subject, msgpack.packb(fields), reply=f"{both.a.inbox}.f")
+    failed = await both.a.end_of("injected")
+    assert isinstance(failed, Failed)
+    assert failed.code == "invalid_request"
+    # and with no inbox of its own at all nobody is told
+    await both.a.bus.publish(subject, msgpack.packb(fields), reply=reply_to)
+    await both.a.bus.publish(subject, b"\xc1", reply=reply_to)
+    await both.a.barrier()
+    await both.b_is_whole()
+    assert {frame.request_id for frame in both.b.frames} == {"victim"}
+    assert not gateway
+
+
+@pytest.mark.parametrize("data", [codec.encode(Resend(request_id="victim", from_seq=0)), b"\xc1"])
+@pytest.mark.parametrize("kind", ["resend", "cancel"])
+async def test_answers_go_into_no_inbox_but_its_own(both: World, kind: str, data: bytes) -> None:
+    """What a leader answers to a question, or to one that it cannot read."""
+    await both.running()
+    subject = subjects.resend("g0", A) if kind == "resend" else subjects.cancel("g0", A)
+    await both.a.bus.publish(subject, data, reply=f"{both.b.inbox}.x")
+    await both.a.barrier()
+    await both.b_is_whole()
+    assert {message.subject for message in both.b.heard} == {f"{both.b.inbox}.f"}
+
+
+async def test_it_attaches_to_nothing(both: World) -> None:
+    """Also to no request of its own: what came over HTTP, as its tenant, is not for it."""
+    await both.running()
+    note = both.a.ask("noted", note=b"see me", sampling={"max_tokens": 100})
+    await both.a.send(note)
+    await until(lambda: bool(both.a.of("noted")))
+    for tenant in ("tenant-a", "tenant-b"):
+        for request_id in ("victim", "noted"):
+            attach = Attach(request_id=request_id, tenant=tenant, reply_to=f"{both.a.inbox}.x")
+            await both.a.bus.publish(subjects.ATTACH, codec.encode(attach), reply=f"{both.a.inbox}.y")
+    # the gateway may ask, and finds no note: what is outside is not to be had over HTTP
+    attach = Attach(request_id="noted", tenant="tenant-a", reply_to=f"{both.gateway.new_inbox()}.x")
+    with pytest.raises(Exception, match="no answer"):
+        await both.gateway.request(subjects.ATTACH, codec.encode(attach), timeout_s=0.3)
+    assert isinstance(await both.a.end_of("noted"), Done)
+    await both.b_is_whole()
+    assert not [m for m in both.a.heard if m.subject.endswith((".x", ".y")) and not m.no_responders]
+
+
+@pytest.mark.parametrize(("allowed", "got"), [(0, 0), (3, 3), (10, 10)])
+async def test_priority_is_clamped(tmp_path: Path, allowed: int, got: int) -> None:
+    async with world(tmp_path, router_outside_max_priority=allowed) as both:
+        a = both.a
+        await a.send(a.ask("r", priority=10, sampling={"max_tokens": 200}))
+        await until(lambda: bool(a.of("r")))
+        (generation,) = both.kit.leader._generations.by_id.values()
+        assert generation.request.priority == got
+        await a.send(a.ask("low", priority=-5, sampling={"max_tokens": 200}))
+        await until(lambda: bool(a.of("low")))
+        priorities = {
+            g.request.request_id: g.request.priority for g in both.kit.leader._generations.by_id.values()
+        }
+        assert priorities["low"] == -5
+
+
+async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
+    request = both.a.ask("copied", sampling={"max_tokens": 60, "logprobs": 5})
+    assert isinstance(await both.a.run(request), Done)
+    before = len(both.a.of("copied"))
+    await asyncio.sleep(1.1)  # a router drops copies that come at once
+    for _ in range(5):
+        await both.a.send(request)
+        await asyncio.sleep(0.05)
+    await both.a.barrier()
+    assert before > 10
+    assert len(both.a.of("copied")) - before <= 5
+
+
+async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
+    """Services resume what was admitted before, beyond the queue's limit; outside that would be a way in."""
+    await both.a.send(both.a.ask("r", attempt=7, sampling={"max_tokens": 200}))
+    await until(lambda: bool(both.a.of("r")))
+    (generation,) = both.kit.leader._generations.by_id.values()
+    assert (generation.request.attempt, generation.outside, generation.resumed) == (7, True, False)
+    assert not any(waiter.firm for waiter in both.kit.leader._intake.places._waiting())
+    assert isinstance(await both.a.end_of("r"), Done)
+
+
+@pytest.mark.parametrize("next_seq", [2**64 - 1, 2**64 - 3, 2**53 + 1])
+async def test_a_number_after_which_none_can_be_sent_is_refused(both: World, next_seq: int) -> None:
+    """Frames count on from it: the first one that did not fit into 64 bits ended the leader."""
+    fields = raw(both.a.ask("r", attempt=1))
+    fields["resume"] = {"token_ids": [b""], "next_seq": next_seq}
+    await both.a.bus.publish(subjects.generate("demo", A), msgpack.packb(fields))
+    failed = await both.a.end_of("r")
+    assert isinstance(failed, Failed)
+    assert failed.code == "invalid_request"
+    assert isinstance(await both.b.run(both.b.ask("mine")), Done)
+
+
+async def test_a_user_that_asks_too_often_is_slowed_down_alone(tmp_path: Path) -> None:
+    async with world(tmp_path, router_outside_rps=5) as both:
+        for number in range(40):
+            await both.a.send(both.a.ask(f"r{number}", sampling={"max_tokens": 1}))
+        ends = [await both.a.end_of(f"r{number}") for number in range(40)]
+        failed = [end for end in ends if isinstance(end, Failed)]
+        assert {(end.code, end.data["reason"]) for end in failed} == {("overloaded", "user_rate")}
+        assert all(end.data["retry_after_s"] <= 0.2 for end in failed)
+        assert 5 <= len(ends) - len(failed) <= 20, "a burst, and what the seconds since have brought"
+        assert isinstance(await both.b.run(both.b.ask("mine")), Done)
+
+
+async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
+    """An answer is a thousand times the question; B, and services, are answered all the same."""
+    async with world(tmp_path, resend_bytes_s=4096) as both:
+        sampling = {"max_tokens": 120, "n": 8, "logprobs": 20}
+        assert isinstance(await both.a.run(both.a.ask("long", sampling=sampling, delivery="whole")), Done)
+        question = codec.encode(Resend(request_id="long", from_seq=0))
+        first = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+        assert len(first.data) > 50_000
+        for _ in range(3):
+            answer = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+            error = codec.decode(answer.data, ErrorReply)
+            assert (error.error, len(answer.data) < 500) == ("overloaded", True)
+            assert 0 < error.data["retry_after_s"] < 30
+        assert both.kit.metric("refused_resends_total") == 3
+        for bus, caller in ((both.b.bus, B), (both.gateway, None)):
+            reply = await resent(bus, subjects.resend("g0", caller), Resend(request_id="long", from_seq=0))
+            assert reply is not None
+            assert reply.known == (caller is None)
+
+
+async def test_services_still_cancel_and_ask_without_a_tenant(both: World) -> None:
+    """Those of an older version say no tenant, and are believed."""
+    await both.running()
+    resend = Resend(request_id="victim", from_seq=0)
+    reply = await resent(both.gateway, subjects.resend("g0"), resend)
+    assert reply is not None
+    assert reply.frames
+    for cancel in (Cancel(request_id="victim", tenant="tenant-a"), Cancel(request_id="victim")):
+        assert not any(isinstance(frame, Failed) for frame in both.b.of("victim"))
+        await both.gateway.publish(subjects.CANCEL_ALL, codec.encode(cancel))
+        await both.gateway.flush()
+        await both.a.barrier()
+    assert isinstance(await both.b.end_of("victim"), Failed)
+
+
+@pytest.mark.parametrize("example", ["publish_with_client.py", "plain_nats.py"])
+async def test_the_examples_speak_for_their_user(both: World, example: str) -> None:
+    """The user `outside`, as in README, and one of a tenant of another name."""
+    for user, env in (("outside", {}), (A.user, {"RYZ_NATS_TENANT": A.tenant})):
+        args = ("--nats-url", both.broker.url(user), "--session", "tea", "--max-tokens", "16")
+        code, out, err = await run_example(example, *args, env=env)
+        assert (code, len(out.strip())) == (0, 16), err
+        assert "forbid" not in err
+    assert set(both.kit.store.records) == {("outside", "tea"), ("tenant-a", "tea")}
+
+
+async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
+    client = InferenceClient(both.a.bus, caller=A)
+    await client.start()
+    try:
+        request = chat("lib", "hi", session=SessionRef(session_id="s"), reply_to="")
+        completion = await client.complete(request, timeout_s=10)
+        assert len(completion.choices[0].text) == 16
+        assert set(both.kit.store.records) == {("tenant-a", "s")}
+        async with client.submit(chat("left", sampling={"max_tokens": 1500}), timeout_s=10) as stream:
+            await stream.wait_accepted()
+        await until(lambda: not both.kit.leader._generations.by_id)
+    finally:
+        await client.close()
+
+
+async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
+    """The broker drops what is beyond the limit; cancels of services have subjects of their own."""
+    async with world(tmp_path) as both:
+        await both.running()
+        leader = both.kit.outside
+        received = leader.stats.received  # type: ignore[attr-defined]
+        flood = both.a.bus
+        for number in range(20_000):
+            await flood.publish(subjects.cancel_all(A), b"no message")
+            if not number % 100:
+                await asyncio.sleep(0)
+        await flood.flush()
+        await both.b_is_whole()
+        calls = leader.stats.received - received  # type: ignore[attr-defined]
+        assert 500 <= calls < 5_000
+        assert leader.stats.throttled >= 1  # type: ignore[attr-defined]
+        assert sum(entry["event"] == "message not decoded" for entry in both.kit.logs) < 5
+        await asyncio.sleep(1.1)  # the window of the flood is over
+        await both.running("another")
+        await both.b.bus.publish(
+            subjects.cancel("g0", B), codec.encode(Cancel(request_id="another", attempt=0))
+        )
+        assert isinstance(await both.b.end_of("another"), Failed)
+
+
+async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) -> None:
+    """What it lets through comes on a connection of its own, and few refusals are answered."""
+    async with world(tmp_path, router_outside_calls_s=2000) as both:
+        await both.running()
+        read = both.router.registry.get_sample_value
+        for number in range(20_000):
+            await both.a.bus.publish(subjects.generate("demo", A), b"\x80", reply=f"{both.a.inbox}.r")
+            if not number % 100:
+                await asyncio.sleep(0)
+        await both.a.bus.flush()
+        await both.b_is_whole()
+        assert 2000 <= (read("ryz_bus_received_total", {"connection": "outside"}) or 0) < 12_000
+        assert (read("ryz_bus_throttled_total", {"connection": "outside"}) or 0) >= 1
+        assert sum(not message.no_responders for message in both.a.heard) < 1_500
+        await both.gateway.publish(subjects.generate("demo"), b"\x80", reply=f"{both.gateway.new_inbox()}.r")
+        await asyncio.sleep(1.1)  # the window of the flood is over
+        assert isinstance(await both.b.run(both.b.ask("mine")), Done)
+        assert set(both.router.readiness()["checks"]) == {"broker"}
+
+
+async def test_a_tenant_that_holds_all_places_gives_some_to_another(both: World) -> None:
+    """The router sees full groups alone; the leader knows whose they are, and is asked."""
+    sampling = {"n": 16, "max_tokens": 120, "ignore_eos": True}
+    for number in range(9):  # 64 places run and 64 wait
+        await both.a.send(both.a.ask(f"r{number}", sampling=sampling))
+        await until(lambda number=number: bool(both.a.of(f"r{number}")))  # type: ignore[misc]
+    await asyncio.sleep(0.2)  # heartbeats
+    for number in range(3):
+        end = await both.b.run(both.b.ask(f"mine{number}", sampling={"max_tokens": 2}))
+        assert isinstance(end, Done), end
+    failed = [end for n in range(8) if isinstance(end := await both.a.end_of(f"r{n}"), Failed)]
+    assert 1 <= len(failed) <= 2
+    assert {end.data["reason"] for end in failed} == {"shed"}

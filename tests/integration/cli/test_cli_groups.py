@@ -1,0 +1,174 @@
+"""`ryz groups` against leaders that are processes of their own, on a real broker."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner, Result
+
+from cli.__main__ import app
+from cli.console import CommandError
+from shared import codec, subjects
+from shared.bus.nats import NatsBus
+from shared.messages import Route, Work
+from tests.integration.router.test_router_leaving import start_router
+from tests.integration.worker.test_worker_process import worker
+from tests.kits.worker import chat
+
+Ryz = Callable[..., Awaitable[Result]]
+SLOW = {"NULL_STEP_DELAY_MS": "10"}
+
+
+@pytest.fixture
+def ryz(nats_url: str, tmp_path: Path) -> Ryz:
+    """Runs a command in a thread, where no stack is up."""
+
+    async def run(*args: str, url: str = nats_url) -> Result:
+        words = ["groups", *args, "--nats-url", url, "--state-dir", str(tmp_path)]
+        result: Result = await asyncio.to_thread(CliRunner().invoke, app, words)
+        return result
+
+    return run
+
+
+@pytest_asyncio.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+def refused(result: Result, exit_code: int) -> str:
+    assert isinstance(result.exception, CommandError), result.output
+    assert result.exception.exit_code == exit_code, result.exception
+    return str(result.exception)
+
+
+async def listed(ryz: Ryz) -> dict[str, dict[str, Any]]:
+    result = await ryz("list", "--json")
+    if result.exit_code:
+        return {}
+    return {row["group"]: row for row in json.loads(result.stdout)["data"]}
+
+
+async def ready(ryz: Ryz, *groups: str) -> dict[str, dict[str, Any]]:
+    async with asyncio.timeout(30):
+        while True:
+            found = await listed(ryz)
+            if all(found.get(group, {}).get("state") == "ready" for group in groups):
+                return found
+
+
+async def keep_busy(bus: NatsBus, group: str) -> None:
+    """A request that runs for a minute or so."""
+    request = chat(f"long-{group}", sampling={"max_tokens": 6000, "ignore_eos": True})
+    work = Work(
+        request=codec.encode(request), route=Route(group=group, reason=""), reply_to=f"{bus.new_inbox()}.f"
+    )
+    await bus.publish(subjects.work(group), codec.encode(work))
+
+
+async def test_groups_are_listed_and_drained(
+    ryz: Ryz, nats_url: str, nats_bus: NatsBus, stack: AsyncExitStack
+) -> None:
+    first = await stack.enter_async_context(worker(nats_url, "cg0", **SLOW))
+    other = await stack.enter_async_context(worker(nats_url, "cg1", **SLOW))
+    found = await ready(ryz, "cg0", "cg1")
+    assert (found["cg0"]["model"], found["cg0"]["running"], found["cg0"]["degraded"]) == ("demo", 0, [])
+    table = (await ryz("list")).stdout
+    assert "cg0" in table
+    assert "ready" in table
+    assert "cg0 (ready), cg1 (ready)" in refused(await ryz("drain", "nobody"), 3)
+    assert "choose one" in refused(await ryz("drain", "cg0", "--no-wait", "--until-ready"), 2)
+
+    await keep_busy(nats_bus, "cg0")
+    async with asyncio.timeout(20):
+        while (await listed(ryz))["cg0"]["running"] != 1:
+            pass
+    told = json.loads((await ryz("drain", "cg0", "--timeout", "600", "--no-wait", "--json")).stdout)
+    assert (told["object"], told["requests"]) == ("group.draining", 1)
+    assert told["timeout_s"] == pytest.approx(600, abs=5)
+    assert (await listed(ryz))["cg0"]["state"] == "draining"
+    assert "with 1 request in hand" in refused(await ryz("drain", "cg0"), 4)
+    assert first.returncode is None
+
+    await keep_busy(nats_bus, "cg1")
+    said = await ryz("drain", "cg1", "--timeout", "0.5")
+    assert said.exit_code == 0, said.output
+    assert "cg1 drains" in said.stdout
+    assert "cg1 has ended" in said.stdout
+    async with asyncio.timeout(10):
+        assert await other.wait() == 0
+
+
+async def test_waiting_until_it_is_back(ryz: Ryz, nats_url: str, stack: AsyncExitStack) -> None:
+    process = await stack.enter_async_context(worker(nats_url, "cg2"))
+    before = (await ready(ryz, "cg2"))["cg2"]
+
+    async def start_again() -> None:
+        await process.wait()
+        await stack.enter_async_context(worker(nats_url, "cg2"))
+
+    starting = asyncio.create_task(start_again())
+    result = await ryz("drain", "cg2", "--until-ready", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["object"] == "group.drained"
+    assert told["instance_id"] == before["instance_id"] != told["ready_instance_id"]
+    await starting
+
+
+async def test_one_that_does_not_come_back_is_named(ryz: Ryz, nats_url: str, stack: AsyncExitStack) -> None:
+    await stack.enter_async_context(worker(nats_url, "cg3"))
+    await stack.enter_async_context(worker(nats_url, "cg4"))
+    await ready(ryz, "cg3", "cg4")
+    told = refused(await ryz("drain", "cg3", "--until-ready", "--ready-timeout", "1"), 1)
+    assert "cg3 has ended, and was not ready again within 1 s" in told
+
+
+async def test_a_group_that_says_nothing_is_listed_as_lost(
+    ryz: Ryz, nats_url: str, nats_bus: NatsBus, stack: AsyncExitStack
+) -> None:
+    router = await start_router(nats_url, nats_bus, "cg-router")
+    stack.push_async_callback(router.wait)
+    stack.callback(router.terminate)
+    frozen = await stack.enter_async_context(worker(nats_url, "cg5"))
+    await stack.enter_async_context(worker(nats_url, "cg6"))
+
+    async def becomes(state: str) -> dict[str, Any]:
+        async with asyncio.timeout(30):
+            while True:
+                found = (await listed(ryz)).get("cg5", {})
+                if found.get("state") == state:
+                    return found
+
+    before = (await ready(ryz, "cg5", "cg6"))["cg5"]
+    frozen.send_signal(signal.SIGSTOP)
+    lost = await becomes("lost")
+    assert (lost["instance_id"], lost["model"], lost["lost"]) == (before["instance_id"], "demo", "silent")
+    assert 0 < lost["heard_s_ago"] < 30
+    table = (await ryz("list")).stdout
+    assert "silent, last heard" in table
+    told = refused(await ryz("drain", "cg5"), 1)
+    assert "cg5 cannot drain: its leader does not answer (lost: silent, last heard" in told
+    frozen.send_signal(signal.SIGCONT)
+    assert "heard_s_ago" not in await becomes("ready")
+
+
+async def test_no_broker(ryz: Ryz) -> None:
+    for words in (("list",), ("drain", "g0")):
+        told = refused(await ryz(*words, url="nats://127.0.0.1:9"), 1)
+        assert "No broker answers at nats://127.0.0.1:9" in told
+
+
+@pytest.mark.parametrize("command", ["list", "drain"])
+def test_every_command_has_help(command: str) -> None:
+    told = CliRunner().invoke(app, ["groups", command, "--help"])
+    assert told.exit_code == 0
+    for option in ("--nats-url", "--state-dir", "--json"):
+        assert option in told.stdout

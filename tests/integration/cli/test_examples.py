@@ -1,0 +1,150 @@
+"""The examples run as they are, against a real broker and a scripted leader."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.bus.nats import NatsBus
+from shared.messages import AnyFrame, Failed, GenerateRequest
+from tests.kits.scripted_leader import ScriptedLeader, answer
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+both = pytest.mark.parametrize("name", ["publish_with_client.py", "plain_nats.py"])
+
+
+async def run(
+    name: str, *args: str, cwd: Path = EXAMPLES.parent, env: dict[str, str] | None = None
+) -> tuple[int | None, str, str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "RYZ_NATS_URL"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / name),
+        *args,
+        cwd=cwd,
+        env={**inherited, **(env or {})},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 20)
+    return process.returncode, out.decode(), err.decode()
+
+
+@both
+async def test_it_streams_an_answer(name: str, nats_url: str, nats_bus: NatsBus) -> None:
+    leader = await ScriptedLeader(nats_bus).start()
+    model = f"tests/{name}"
+    code, out, err = await run(
+        name, "--nats-url", nats_url, "--model", model, "--session", "s1", "--prompt", "Hi"
+    )
+    assert (code, out) == (0, "w0 w1 w2 w3 \n"), err
+    assert "g0" in err
+    (request,) = leader.requests
+    assert (request.model, request.session and request.session.session_id) == (model, "s1")
+    assert [message.content for message in request.messages or []] == ["Hi"]
+    assert leader.cancels == []
+
+
+@both
+@pytest.mark.parametrize("lost", [{2}, {0, 1}, {4, 5}])
+async def test_it_asks_for_lost_frames(name: str, lost: set[int], nats_url: str, nats_bus: NatsBus) -> None:
+    leader = await ScriptedLeader(nats_bus).start()
+    leader.lose = lost
+    code, out, err = await run(name, "--nats-url", nats_url)
+    assert (code, out) == (0, "w0 w1 w2 w3 \n"), err
+    assert leader.resends
+
+
+@both
+async def test_it_tells_a_failure(name: str, nats_url: str, nats_bus: NatsBus) -> None:
+    def fail(request: GenerateRequest) -> list[AnyFrame]:
+        failed = Failed(request_id=request.request_id, seq=3, code="group_lost", message="rank 1 died")
+        return [*answer(request)[:3], failed]
+
+    await ScriptedLeader(nats_bus, script=fail).start()
+    code, out, err = await run(name, "--nats-url", nats_url)
+    assert (code, out) == (1, "w0 w1 ")
+    assert err == "group_lost: rank 1 died\n"
+
+
+@both
+async def test_it_tells_that_no_router_runs(name: str, nats_url: str) -> None:
+    code, _, err = await run(name, "--nats-url", nats_url)
+    assert code == 1
+    assert err.startswith("unavailable: no router is running")
+
+
+@both
+async def test_it_gives_up_in_time_and_cancels(name: str, nats_url: str, nats_bus: NatsBus) -> None:
+    leader = await ScriptedLeader(nats_bus).start()
+    leader.lose = set(range(1, 6))
+    leader.resend_limit = 0
+    leader.script = lambda request: answer(request)[:1]
+    code, _, err = await run(name, "--nats-url", nats_url, "--timeout", "0.5")
+    assert code == 1
+    assert err.startswith("deadline_exceeded: ")
+    await asyncio.wait_for(leader.cancelled.wait(), 2)
+
+
+@both
+async def test_no_broker_is_told_in_a_sentence(name: str) -> None:
+    code, _, err = await run(name, "--nats-url", "nats://127.0.0.1:9")
+    assert code == 1
+    (line,) = err.splitlines()
+    assert line.startswith("unavailable: ")
+    assert "127.0.0.1:9" in line
+    assert "RYZ_NATS_URL" in line
+
+
+@both
+async def test_it_finds_the_broker_of_the_variable_and_of_the_stack_that_is_up_here(
+    name: str, nats_url: str, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    await ScriptedLeader(nats_bus).start()
+    code, _, err = await run(name, cwd=tmp_path, env={"RYZ_NATS_URL": nats_url})
+    assert code == 0, err
+    (tmp_path / ".ryz").mkdir()
+    (tmp_path / ".ryz" / "up.json").write_text(json.dumps({"nats_url": nats_url}))
+    code, _, err = await run(name, cwd=tmp_path)
+    assert code == 0, err
+
+
+@both
+@pytest.mark.parametrize(
+    "whose",
+    [
+        "a link",
+        pytest.param(
+            "theirs",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's files"),
+        ),
+    ],
+)
+async def test_it_believes_no_state_file_of_another_user(
+    name: str, whose: str, nats_url: str, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    """Prompts, and the password in the URL, would go wherever that user says."""
+    leader = await ScriptedLeader(nats_bus).start()
+    state = tmp_path / ".ryz" / "up.json"
+    state.parent.mkdir()
+    written = tmp_path / "theirs.json" if whose == "a link" else state
+    written.write_text(json.dumps({"nats_url": nats_url}))
+    if whose == "a link":
+        state.symlink_to(written)
+    else:
+        os.chown(state, 48_213, 48_213)
+    code, out, err = await run(name, cwd=tmp_path)
+    assert (code, out) == (1, "")
+    assert err.startswith("invalid_request: ")
+    assert ".ryz/up.json" in err
+    assert leader.requests == []
+
+
+@both
+async def test_help(name: str) -> None:
+    code, out, _ = await run(name, "--help")
+    assert code == 0
+    assert "--session" in out

@@ -1,0 +1,50 @@
+"""The bill of materials of this environment, made as `make sbom` and the images make theirs."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.timeout(240)
+def test_it_has_every_dependency_with_the_version_that_is_installed(tmp_path: Path) -> None:
+    bill = tmp_path / "sbom.json"
+    command = [
+        sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml"),
+        "--output-reproducible", "--of", "JSON", "-o", str(bill), sys.executable,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(bill.read_text())
+    assert document["bomFormat"] == "CycloneDX"
+    assert document["metadata"]["component"]["name"] == "ryzanstein"
+    told = {canonical(one["name"]): one for one in document["components"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["worker"]
+    names = {canonical(re.split(r"[\[<>=!~; ]", requirement)[0]) for requirement in wanted}
+    assert len(names) > 15
+    for name in names:
+        assert told[name]["version"] == metadata.version(name)
+        assert told[name]["purl"].startswith(f"pkg:pypi/{name}@")
+    assert canonical("nats-py") in told
+    assert str(ROOT) not in bill.read_text(), "no path of the machine that made it"
+
+
+def test_images_and_make_use_the_same_command() -> None:
+    options = "environment --pyproject pyproject.toml --output-reproducible"
+    for file in ("Makefile", "deploy/Dockerfile"):
+        text = (ROOT / file).read_text()
+        assert options in text, file
+    recipe = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert recipe.count("/opt/sbom.json /opt/ryzanstein/sbom.json") == 2

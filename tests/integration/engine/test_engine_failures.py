@@ -1,0 +1,267 @@
+"""Real ranks that hang, lose memory or their leader: who is named, how soon, and that nothing is left."""
+
+import asyncio
+import itertools
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.worker.orchestrator import process_group_manager
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.rank_protocol.failures import Failure
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from tests.kits.engine import GREEDY, generate, make_llama
+
+PROMPT = [5, 9, 2, 77, 140]
+STALL_S = 0.5
+# far below the step's own limit of 30 s, far above what a busy machine needs
+SOON_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"))
+
+
+@asynccontextmanager
+async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
+    """An engine of one thread per rank; at the end there are as many files and mappings as before."""
+    options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
+    before = shared_files()
+    engine = RankEngine(RankEngineOptions(model=model, tensor_parallel=world, **options))
+    try:
+        yield engine, await engine.start()
+    finally:
+        await engine.stop()
+        await engine.stop()
+    assert shared_files() == before
+
+
+def shared_files() -> tuple[int, int]:
+    """How many of the ranks' files this process has open, and how many it has mapped."""
+    opened = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            opened += "memfd:ryz-" in os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:
+            continue
+    return opened, Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:ryz-")
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 (the state of other processes)
+            await asyncio.sleep(0.005)
+
+
+async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]]":
+    """A generation of which some steps are done."""
+    before = engine._steps
+    running = asyncio.create_task(generate(engine, [PROMPT], 480, [GREEDY], first_id=1000 + before))
+    await until(lambda: engine._steps > before + 5)
+    return running
+
+
+async def one_after_another(engine: RankEngine) -> list[list[int]]:
+    """Generations without an end: memory is looked at once in a while."""
+    for first_id in itertools.count(5000, 10):
+        await generate(engine, [PROMPT], 480, [GREEDY], first_id=first_id)
+    raise AssertionError
+
+
+async def end_of(generation: "asyncio.Task[list[list[int]]]") -> Failure:
+    with pytest.raises(EngineFailed) as failed:
+        await asyncio.wait_for(generation, SOON_S)
+    return failed.value.failure
+
+
+def address_space(pid: int) -> int:
+    """In bytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()
+
+
+def gone(pid: int) -> bool:
+    """Ended; a zombie counts, since whoever inherits orphans here may collect them late."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    ("world", "victim", "changes"),
+    [
+        (2, 1, {}),
+        (2, 0, {}),
+        (1, 0, {}),
+        (2, 1, {"kernels": "plain"}),
+        (2, 1, {"collectives": "gloo"}),
+        (2, 0, {"collectives": "gloo", "kernels": "plain"}),
+    ],
+)
+async def test_a_rank_that_stands_still_is_named_and_ended(
+    model: Path, world: int, victim: int, changes: dict[str, Any]
+) -> None:
+    async with running(model, world, **changes) as (engine, info):
+        pid = info.ranks[victim].pid
+        generation = await amid_a_generation(engine)
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        failure = await end_of(generation)
+        assert STALL_S * 0.5 < time.monotonic() - began < SOON_S
+        assert (failure.kind, failure.rank) == ("rank_hung", victim)
+        assert failure.reason.startswith(f"rank {victim} (pid {pid}) made no progress in step ")
+        assert failure.reason.endswith("; it is stopped by a signal")
+        await until(lambda: all(gone(rank.pid) for rank in info.ranks))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)  # whoever stopped it changes their mind
+        await engine.stop()
+        again = await engine.start()
+        assert pid not in {rank.pid for rank in again.ranks}
+        assert len((await generate(engine, [PROMPT], 5, [GREEDY]))[0]) == 5
+
+
+async def test_a_rank_that_was_stopped_between_steps_is_found_by_the_next_one(model: Path) -> None:
+    async with running(model, 2) as (engine, info):
+        await generate(engine, [PROMPT], 3, [GREEDY])
+        os.kill(info.ranks[1].pid, signal.SIGSTOP)
+        await asyncio.sleep(3 * STALL_S)
+        assert {row["state"] for row in engine.status()} == {"ready"}, "nobody waits for it"
+        generation = asyncio.create_task(generate(engine, [PROMPT], 3, [GREEDY], first_id=9))
+        failure = await end_of(generation)
+        assert (failure.kind, failure.rank) == ("rank_hung", 1)
+
+
+async def test_a_short_pause_is_no_failure_and_changes_no_token(model: Path) -> None:
+    async with running(model, 2, stall_timeout_s=5.0) as (engine, info):
+        expected = await asyncio.wait_for(await amid_a_generation(engine), 30)
+        generation = await amid_a_generation(engine)
+        os.kill(info.ranks[1].pid, signal.SIGSTOP)
+        await asyncio.sleep(0.3)
+        os.kill(info.ranks[1].pid, signal.SIGCONT)
+        assert await asyncio.wait_for(generation, 30) == expected
+
+
+async def test_a_leader_that_stood_still_itself_blames_nobody(model: Path) -> None:
+    async with running(model, 2) as (engine, _):
+        generation = await amid_a_generation(engine)
+        time.sleep(4 * STALL_S)  # noqa: ASYNC251 (as a stopped process would)
+        assert len((await asyncio.wait_for(generation, 30))[0]) == 480
+
+
+async def test_a_nursery_that_hangs_delays_neither_the_news_of_a_death_nor_the_next_start(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
+    async with running(model, 1, rank_start="fork", start_timeout_s=30) as (engine, info):
+        assert engine._processes._nursery is not None
+        generation = await amid_a_generation(engine)
+        os.kill(engine._processes._nursery.pid, signal.SIGSTOP)
+        os.kill(info.ranks[0].pid, signal.SIGKILL)
+        failure = await end_of(generation)
+        assert failure.reason == f"rank 0 (pid {info.ranks[0].pid}) is gone: killed by SIGKILL"
+        await engine.stop()
+        await engine.start()
+        assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
+
+
+async def test_a_rank_without_memory_says_so(model: Path) -> None:
+    async with running(model, 2, kernels="plain") as (engine, info):
+        pid = info.ranks[1].pid
+        generation = await amid_a_generation(engine)
+        taken = address_space(pid)
+        resource.prlimit(pid, resource.RLIMIT_AS, (taken, taken))  # no mapping more
+        prompts = [[7] * 400] * 16
+        generation.cancel()
+        large = asyncio.create_task(generate(engine, prompts, 2, [GREEDY] * 16, first_id=5000))
+        failure = await end_of(large)
+        assert (failure.kind, failure.rank) == ("memory", 1)
+        assert failure.reason.startswith("rank 1: out of memory: ")
+
+
+async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
+    async with running(model, 1) as (engine, info):
+        health = engine._health
+        health._memory_limits = {0: 2**20}  # as if it had grown beyond its limit
+        failure = await end_of(asyncio.create_task(one_after_another(engine)))
+        assert (failure.kind, failure.rank) == ("memory", 0)
+        assert f"rank 0 (pid {info.ranks[0].pid}) takes" in failure.reason
+        await until(lambda: gone(info.ranks[0].pid))
+
+
+async def test_what_an_earlier_start_left_over_does_not_fail_the_next_one(model: Path) -> None:
+    async with running(model, 1) as (engine, _):
+        engine._on_kv_end(engine._processes.ranks[0], "rank 0 closed its KV socket")
+        await engine.stop()
+        await engine.start()
+        await asyncio.sleep(0.3)
+        assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
+
+
+LEADER = """
+import asyncio, sys
+from pathlib import Path
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from tests.kits.engine import GREEDY, generate
+
+async def main():
+    engine = RankEngine(RankEngineOptions(
+        model=Path(sys.argv[1]), tensor_parallel=2, threads=1, kv_cache_tokens=8192, stall_timeout_s=60))
+    info = await engine.start()
+    await generate(engine, [[1, 2, 3]], 3, [GREEDY])
+    print(*[rank.pid for rank in info.ranks], flush=True)
+    for number in range(100000):
+        tokens = await generate(engine, [[5, 9, 2]], 100, [GREEDY], first_id=10 + number)
+        print(hash(tuple(tokens[0])), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def leading(model: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A leader in a process of its own, which generates without end and prints a line for each."""
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-c", LEADER, str(model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as leader:
+        try:
+            assert leader.stdout is not None
+            yield leader, [int(pid) for pid in leader.stdout.readline().split()]
+        finally:
+            leader.kill()
+
+
+@pytest.mark.parametrize("hung", [False, True])
+async def test_ranks_end_with_their_leader_also_while_they_wait_for_each_other(
+    model: Path, hung: bool
+) -> None:
+    with leading(model) as (leader, pids):
+        assert len(pids) == 2
+        if hung:  # the other one waits for it in a collective from here on
+            os.kill(pids[1], signal.SIGSTOP)
+            await asyncio.sleep(0.2)
+        leader.kill()
+        await until(lambda: all(map(gone, pids)), 10)
+
+
+async def test_ranks_wait_for_a_leader_that_is_stopped_and_go_on_with_it(model: Path) -> None:
+    with leading(model) as (leader, pids):
+        assert leader.stdout is not None
+        first = await asyncio.to_thread(leader.stdout.readline)
+        os.kill(leader.pid, signal.SIGSTOP)
+        await asyncio.sleep(2.5)
+        assert not any(map(gone, pids))
+        os.kill(leader.pid, signal.SIGCONT)
+        for _ in range(20):  # some lines were written before
+            assert await asyncio.wait_for(asyncio.to_thread(leader.stdout.readline), 20) == first

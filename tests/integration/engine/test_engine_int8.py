@@ -1,0 +1,159 @@
+"""What INT8 and a smaller KV cache cost the model that ships: its perplexity on text it never saw.
+
+Every token is predicted the way it is served, through the runner over the paged cache, many texts in a
+batch. The figures stand in docs/decisions/0009-compiled-kernels.md.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.cold_zone import ColdZone
+from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.native.build import NoKernels, targets
+from services.worker.engine.native.library import kernels
+from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.rank.compute import Compute
+from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
+from tests.kits.engine import Blocks, ComputeFactory, new_sequence, plain_compute
+from training import bpe, evaluate, prose
+from training.batches import Sample, SampleSource
+from training.dialogues import draw_conversation
+from training.export import load_model
+
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+SEED = 20_240_607
+NUM_TALKS = 40
+LIMIT = 0.01  # of the perplexity
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The model is too small for more; threads that wait for each other are slow on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def native(
+    int8: bool, kv_dtype: torch.dtype, target: str | None = None, cold: ColdZone | None = None
+) -> ComputeFactory:
+    """Compiled computing in a precision; a test is skipped where there is none."""
+    try:
+        compiled = kernels(target)
+    except NoKernels as error:
+        pytest.skip(f"no compiled kernels here: {error}")
+
+    def make(
+        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+    ) -> Compute:
+        weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
+        return NativeCompute(
+            compiled,
+            config,
+            weights,
+            collectives,
+            num_blocks=num_blocks,
+            threads=1,
+            kv_dtype=kv_dtype,
+            cold=cold,
+            spin=False,
+        )
+
+    return make
+
+
+@cache
+def texts(kind: str) -> tuple[Sample, ...]:
+    """Conversations whose answers count, or topics of prose; none of it was trained on."""
+    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    if kind == "answers":
+        source, rng = SampleSource(tokenizer, SEED, 2048), Random(SEED)
+        talks = [draw_conversation(rng, turns=rng.randint(1, 8)) for _ in range(NUM_TALKS)]
+        return tuple(source.encode(talk, 0.0) for talk in talks)
+    bos = bpe.special_ids(tokenizer)[bpe.BOS]
+    return tuple(
+        Sample([bos, *ids], [1.0] * (len(ids) + 1))
+        for topic in prose.load_topics(held_out=True)
+        if (ids := tokenizer.encode("\n".join(topic.paragraphs), add_special_tokens=False).ids)
+    )
+
+
+def perplexity(samples: Sequence[Sample], compute: ComputeFactory) -> float:
+    """Exponential of the mean cross-entropy over the weighted tokens, each predicted by a decode step."""
+    num_blocks = sum(-(-len(sample.tokens) // BLOCK_SIZE) for sample in samples)
+    num_blocks += num_blocks % 7 == 0  # see `Blocks`
+    with open_checkpoint(DEMO) as checkpoint:
+        computing = compute(checkpoint, read_config(DEMO), SingleRank(), num_blocks)
+    runner, blocks = Runner(computing), Blocks(num_blocks)
+    plan = StepPlan(step_id=0, admit=[new_sequence(i, one.tokens) for i, one in enumerate(samples)])
+    runner.forward(plan)
+    total = count = 0.0
+    for place in range(max(len(sample.tokens) for sample in samples) - 1):
+        going = [(i, one) for i, one in enumerate(samples) if place + 1 < len(one.tokens)]
+        slices = [blocks.slice(i, place, one.tokens[place : place + 1]) for i, one in going]
+        logits = runner.forward(StepPlan(step_id=place + 1, slices=slices))[1]
+        assert logits is not None
+        wanted = torch.tensor([one.tokens[place + 1] for _, one in going])
+        weights = torch.tensor([one.weights[place + 1] for _, one in going])
+        total += float((F.cross_entropy(logits, wanted, reduction="none") * weights).sum())
+        count += float(weights.sum())
+    if isinstance(computing, NativeCompute):
+        computing.close()
+    return math.exp(total / count)
+
+
+@cache
+def plain_perplexity(kind: str) -> float:
+    return perplexity(texts(kind), plain_compute)
+
+
+def loss(kind: str, compute: ComputeFactory) -> float:
+    """By how much of itself the perplexity is higher than in full precision."""
+    return perplexity(texts(kind), compute) / plain_perplexity(kind) - 1
+
+
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_the_measure_is_that_of_the_training(kind: str) -> None:
+    model, _ = load_model(DEMO)
+    assert plain_perplexity(kind) == pytest.approx(evaluate.perplexity(model, texts(kind)), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_kernels_in_full_precision_lose_nothing(kind: str) -> None:
+    assert abs(loss(kind, native(False, torch.float32))) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_half_precision_keys_and_values_lose_next_to_nothing(kind: str) -> None:
+    assert 0 < abs(loss(kind, native(False, torch.float16))) < LIMIT / 10
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_int8_loses_less_than_one_percent(kind: str, kv_dtype: torch.dtype, target: str) -> None:
+    assert 0 < abs(loss(kind, native(True, kv_dtype, target))) < LIMIT
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("kind", ["answers", "prose"])
+def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, int8: bool, target: str) -> None:
+    """Beside the same weights with a cache in full precision: what the cold zone adds."""
+    zone = ColdZone(1, (True,) * read_config(DEMO).num_layers)
+    exact = loss(kind, native(int8, torch.float16, target))
+    assert 0 < abs(loss(kind, native(int8, torch.float16, target, zone)) - exact) < LIMIT / 2

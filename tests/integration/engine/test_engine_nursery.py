@@ -1,0 +1,287 @@
+"""Ranks forked from a nursery: quick restarts, thread pools that work, ends that are told, nothing left."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.rank_protocol.plan import EngineFailed, StepPlan
+from tests.kits.engine import GREEDY, generate, make_llama
+from tests.kits.waiting import until
+
+PROMPT = [5, 9, 2, 77, 140]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wide enough for operations that torch splits over threads."""
+    return make_llama(
+        tmp_path_factory.mktemp("wide"), hidden_size=512, intermediate_size=2048, num_hidden_layers=2
+    )
+
+
+def engine_of(model: Path, world: int = 1, threads: int = 1, **options: object) -> RankEngine:
+    given = {"tensor_parallel": world, "threads": threads, "kv_cache_tokens": 8192, **options}
+    return RankEngine(RankEngineOptions(model=model, **given))  # type: ignore[arg-type]
+
+
+async def submit_on(engine: RankEngine) -> None:
+    """Submits empty steps until the engine says that it failed."""
+    async with asyncio.timeout(5):
+        while True:
+            await engine.submit(StepPlan(step_id=1))
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def nurseries() -> list[int]:
+    """Process ids of those that this process started."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    return [int(pid) for pid in children if b"engine.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
+def runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+async def test_fifty_restarts_after_crashes_with_thread_pools(wide: Path) -> None:
+    engine = engine_of(wide, threads=2)
+    seconds, tokens = [], []
+    try:
+        for number in range(50):
+            began = time.monotonic()
+            pid = (await engine.start()).ranks[0].pid
+            seconds.append(time.monotonic() - began)
+            prompt = [index % 200 for index in range(100)]
+            tokens.append((await generate(engine, [prompt], 2, [GREEDY]))[0])
+            if number == 0:
+                nursery = parent(pid)
+                assert (comm(nursery), comm(pid)) == ("ryz-nursery", "ryz-rank-0")
+                assert threads_of(nursery) == 1
+                assert threads_of(pid) >= 2, "the test has to use a pool"
+            assert parent(pid) == nursery
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineFailed, match=r"rank 0 \(pid \d+\) is gone: killed by SIGKILL"):
+                await submit_on(engine)
+            await engine.stop()
+    finally:
+        await engine.stop()
+    assert sorted(seconds)[25] < 0.5, seconds
+    assert all(made == tokens[0] for made in tokens)
+    assert not runs(nursery)
+
+
+async def test_forked_and_spawned_ranks_say_the_same(model: Path) -> None:
+    said = []
+    for start in ("fork", "spawn"):
+        engine = engine_of(model, world=2, rank_start=start)
+        try:
+            info = await engine.start()
+            said.append(await generate(engine, [PROMPT], 8, [GREEDY]))
+            assert (parent(info.ranks[1].pid) == os.getpid()) == (start == "spawn")
+        finally:
+            await engine.stop()
+        assert not any(runs(rank.pid) for rank in info.ranks)
+    assert said[0] == said[1]
+
+
+async def test_the_end_of_the_nursery_is_the_end_of_its_ranks_and_is_told(model: Path) -> None:
+    engine = engine_of(model, world=2)
+    try:
+        info = await engine.start()
+        nursery = parent(info.ranks[0].pid)
+        os.kill(nursery, signal.SIGKILL)
+        with pytest.raises(EngineFailed, match=r"is gone: the process that ranks are forked from ended"):
+            await submit_on(engine)
+        await engine.stop()
+        assert not any(runs(rank.pid) for rank in info.ranks)
+        again = await engine.start()
+        assert parent(again.ranks[0].pid) != nursery
+        assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
+    finally:
+        await engine.stop()
+
+
+async def test_a_nursery_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.orchestrator.process_group_manager._KILL_WAIT_S", 0.2)
+    engine = engine_of(model, step_timeout_s=0.5)
+    try:
+        pid = (await engine.start()).ranks[0].pid
+        nursery = parent(pid)
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(nursery, signal.SIGSTOP)
+        with pytest.raises(EngineFailed, match=r"was not done within 0\.5 s"):
+            await submit_on(engine)
+        await engine.stop()
+        await until(lambda: not runs(pid) and not runs(nursery))
+        again = await engine.start()
+        assert parent(again.ranks[0].pid) != nursery
+    finally:
+        await engine.stop()
+
+
+async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
+    engine = engine_of(model, world=2)
+    engine.prepare()
+    await until(lambda: len(nurseries()) == 1)  # the kernel knows a command line a moment after the process
+    (nursery,) = nurseries()
+    try:
+        info = await engine.start()
+        assert {parent(rank.pid) for rank in info.ranks} == {nursery}
+        assert max(rank.load_s for rank in info.ranks) < 1
+    finally:
+        await engine.stop()
+    assert not runs(nursery)
+    engine.prepare()
+    await until(lambda: len(nurseries()) == 1)
+    await engine.stop()
+    assert not nurseries()
+
+
+async def test_a_nursery_that_cannot_load_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    broken = (sys.executable, "-c", "raise SystemExit(3)")
+    monkeypatch.setattr(
+        "services.worker.orchestrator.fork_server_client.Nursery.__init__.__defaults__", (broken,)
+    )
+    engine = engine_of(model)
+    with pytest.raises(EngineFailed, match=r"the process that ranks are forked from ended \(exit code 3\)"):
+        await engine.start()
+    await engine.stop()
+
+
+async def test_forking_is_for_linux(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+    engine = engine_of(model, rank_start="fork")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(EngineFailed, match="RYZ_RANK_START=fork needs Linux; set it to spawn or auto"):
+        await engine.start()
+
+
+THREADS = """
+import os, socket, sys, threading
+from services.worker.engine.rank.fork_server import Nursery
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+Nursery(socket.socket(fileno=int(sys.argv[1])), lambda *_: 0).run()
+"""
+
+
+async def test_a_nursery_with_threads_does_not_fork(
+    monkeypatch: pytest.MonkeyPatch, model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = (sys.executable, "-c", THREADS)
+    monkeypatch.setattr(
+        "services.worker.orchestrator.fork_server_client.Nursery.__init__.__defaults__", (command,)
+    )
+    engine = engine_of(model)
+    with pytest.raises(EngineFailed, match=r"forked from ended \(exit code 1\)"):
+        await engine.start()
+    text = capfd.readouterr().err
+    assert "has 2 threads" in text
+    assert "RYZ_RANK_START=spawn" in text
+
+
+async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
+    manager = ProcessGroupManager(start="fork")
+    try:
+        (rank,) = manager.spawn(1, 1)
+        assert rank.describe_end() == "still running"
+        rank.sock.setblocking(True)
+        rank.sock.sendall(b"\xff" * 64)  # no frame: a bug of ours
+        assert rank.sock.recv(1 << 16)  # the sentence
+        assert rank.describe_end(5.0) == "exit code 1"
+        assert rank.pid > 0
+        assert rank.memory_bytes() == 0
+    finally:
+        await manager.stop(1.0)
+        manager.close()
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+async def test_a_group_that_ended_leaves_no_socket_open(start: RankStart) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    manager = ProcessGroupManager(start=start)
+    for _ in range(2):
+        ranks = manager.spawn(2, 1, kv_sockets=True)
+        sockets = [sock for rank in ranks for sock in (rank.sock, rank.kv_sock, rank.life_sock)]
+        assert None not in sockets
+        manager.kill()
+        await manager.stop(0.0)
+    manager.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+LEADER = """
+import os, sys
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
+manager = ProcessGroupManager(start="fork")
+ranks = manager.spawn(2, 1)
+while not all(rank.pid for rank in ranks): pass
+print(*[rank.pid for rank in ranks], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_death_of_a_leader_ends_nursery_and_ranks() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as leader:
+        assert leader.stdout is not None
+        pids = [int(pid) for pid in leader.stdout.readline().split()]
+        pids.append(parent(pids[0]))
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)  # a Ctrl-C is the leader's business
+        time.sleep(0.1)
+        assert all(map(runs, pids))
+        leader.kill()
+    deadline = time.monotonic() + 5
+    while any(map(runs, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def niceness_of(pid: int) -> Counter[int]:
+    """How many threads have which."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter(os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+async def test_all_of_a_rank_but_its_lifeline_gives_way_when_it_is_ready(
+    model: Path, start: RankStart
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    engine = engine_of(model, rank_start=start, rank_nice=own + 7)
+    try:
+        info = await engine.start()
+        pid = info.ranks[0].pid
+        await until(lambda: niceness_of(pid) == {own: 1, own + 7: threads_of(pid) - 1}, 10)
+        assert niceness_of(pid)[own + 7] > 0
+    finally:
+        await engine.stop()
+        await engine.stop()

@@ -1,0 +1,62 @@
+"""What ranks have to say stands in the leader's log as lines like its own, with rank and process id."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, Report
+from services.worker.rank_protocol.rank_messages import Kind, RankConfig, pack_frame
+
+ROOT = Path(__file__).resolve().parents[3]
+# a rank whose collectives do not come up for a reason that nobody thought of
+BROKEN = """
+import sys
+from services.worker.engine.rank import fork_server, rank_process
+def fail(config): raise RuntimeError("the moon is wrong")
+rank_process.connect = fail
+sys.exit(fork_server.main())
+"""
+CONFIG = RankConfig(
+    model="m", rank=0, world=1, threads=1, collectives="shm", start_timeout_s=60, step_timeout_s=60
+)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1",
+        "RYZ_INSTANCE_ID": "i1", "RYZ_GROUP": "g7", "RYZ_LOG_FORMAT": form,
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", BROKEN, str(theirs.fileno()), str(os.getpid())],
+        pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, env=environment, text=True,
+    )  # fmt: skip
+    theirs.close()
+    leader, rank = socket.socketpair()
+    with ours, leader:
+        ours.settimeout(60)
+        leader.settimeout(60)
+        socket.send_fds(ours, [msgspec.msgpack.encode(Fork(1, 3, []))], [rank.fileno()])
+        rank.close()
+        forked = msgspec.msgpack.decode(ours.recv(MAX_PACKET_BYTES), type=Report)
+        assert isinstance(forked, Forked)
+        leader.sendall(pack_frame(Kind.CONFIG, CONFIG))
+        told = leader.recv(65536)
+    _, text = process.communicate(timeout=60)
+    assert b"the moon is wrong" in told
+    if form == "console":
+        assert "a rank failed" in text
+        assert "the moon is wrong" in text
+        return
+    (line,) = [json.loads(one) for one in text.splitlines()]
+    assert line["exception"][0]["exc_value"] == "the moon is wrong"
+    wanted = {"event": "a rank failed", "level": "error", "service": "worker", "role": "rank", "rank": 3,
+              "instance": "i1", "group": "g7", "pid": forked.pid}  # fmt: skip
+    assert wanted.items() <= line.items()

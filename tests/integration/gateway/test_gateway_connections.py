@@ -1,0 +1,152 @@
+"""Thousands of connections that want nothing, against a real gateway process: its memory, and other clients.
+
+The figures are printed (`pytest -s`); the assertions leave much room, since the machine may be busy.
+"""
+
+import asyncio
+import re
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import httpx
+import psutil
+import pytest
+
+from shared.bus.nats import NatsBus
+from tests.integration.gateway.test_gateway_process import gateway_process, ready
+from tests.kits.gateway import Fleet
+from tests.kits.servers import free_port
+
+ATTACKERS = 10_000
+PER_SOURCE = 500
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
+HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture
+def open_files() -> Iterator[None]:
+    """As many open files as this process may have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@asynccontextmanager
+async def fleet_on(nats_url: str) -> AsyncIterator[Fleet]:
+    bus = await NatsBus.connect(nats_url, name="fleet")
+    fleet = Fleet(bus)  # type: ignore[arg-type]
+    await fleet.start()
+    try:
+        yield fleet
+    finally:
+        await fleet.stop()
+        await bus.close()
+
+
+@contextmanager
+def attackers(port: int, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Connections from many addresses of this machine that send so much and then nothing."""
+    sockets: list[socket.socket] = []
+    for number in range(count):
+        sock = socket.socket()
+        sock.settimeout(5)
+        sock.bind((f"127.0.1.{1 + number // PER_SOURCE}", 0))
+        sock.connect(("127.0.0.1", port))
+        with suppress(OSError):
+            sock.sendall(sent)
+        sockets.append(sock)
+        if number % 50 == 0:
+            time.sleep(0.002)
+    try:
+        yield sockets
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def latencies(http: httpx.AsyncClient, count: int) -> list[float]:
+    """Seconds that completions took, sorted. Every one must be good."""
+    seconds = []
+    for _ in range(count):
+        began_s = time.monotonic()
+        answer = await http.post("/v1/chat/completions", json=CHAT)
+        assert answer.status_code == 200, answer.text
+        seconds.append(time.monotonic() - began_s)
+    return sorted(seconds)
+
+
+async def metric(http: httpx.AsyncClient, name: str) -> float:
+    found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", (await http.get("/metrics")).text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("open_files")
+@pytest.mark.parametrize(
+    "sent", [b"", HEAD, HEAD + b"\r\n"], ids=["nothing", "half of the headers", "one request"]
+)
+async def test_ten_thousand_idle_connections_cost_little(nats_url: str, sent: bytes) -> None:
+    port = free_port()
+    limits = {"http_first_byte_s": "15", "http_headers_s": "15", "keep_alive_s": "15"}
+    async with (
+        fleet_on(nats_url),
+        gateway_process(nats_url=nats_url, http_port=str(port), **limits) as process,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http,
+    ):
+        await ready(http)
+        seen = psutil.Process(process.pid)
+        before = await latencies(http, 200)
+        rss_before = seen.memory_info().rss
+        opening = attackers(port, ATTACKERS, sent)
+        during = asyncio.create_task(latencies(http, 300))
+        await asyncio.to_thread(opening.__enter__)
+        try:
+            connections = await metric(http, "ryz_gateway_connections")
+            rss = seen.memory_info().rss
+            slowest = await during
+            later = await latencies(http, 100)
+            async with asyncio.timeout(40):
+                while (left := await metric(http, "ryz_gateway_connections")) > 10:  # noqa: ASYNC110 (it asks)
+                    await asyncio.sleep(0.2)
+        finally:
+            await asyncio.to_thread(opening.__exit__, None, None, None)
+        print(
+            f"\n{len(sent)} bytes each: {connections:.0f} connections, "
+            f"RSS {rss_before >> 20} -> {rss >> 20} MiB, p99 {1000 * before[197]:.1f} ms before, "
+            f"{1000 * slowest[296]:.1f} ms while they came, "
+            f"{1000 * later[98]:.1f} ms beside them; {left:.0f} left"
+        )
+        assert connections > ATTACKERS / 2  # on a slow machine the first are closed before the last have come
+        assert rss - rss_before < 200 * 2**20
+        assert max(slowest[296], later[98]) < 1.0
+
+
+@pytest.mark.usefixtures("open_files")
+async def test_the_limit_of_open_files_is_kept(nats_url: str) -> None:
+    """More connections come than the process may have files: it neither dies nor spins, and serves."""
+    port = free_port()
+    async with fleet_on(nats_url), gateway_process(nats_url=nats_url, http_port=str(port)) as process:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (300, 700))
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+            await ready(http)
+            bound = await metric(http, "ryz_gateway_connections_limit")
+            assert 1 <= bound <= 700 - 256
+            seen = psutil.Process(process.pid)
+            opening = attackers(port, 3000, b"")
+            await asyncio.to_thread(opening.__enter__)
+            try:
+                await latencies(http, 20)
+                assert await metric(http, "ryz_gateway_connections") <= bound
+                used = sum(seen.cpu_times()[:2])
+                await asyncio.sleep(1)
+                spent = sum(seen.cpu_times()[:2]) - used
+                await latencies(http, 20)
+            finally:
+                await asyncio.to_thread(opening.__exit__, None, None, None)
+            print(f"\nbound {bound:.0f}, open files {seen.num_fds()}, CPU {spent:.2f} s in a second of rest")
+            assert spent < 0.5
+            assert process.returncode is None

@@ -1,0 +1,172 @@
+"""Streams without a client: how many are kept, for how long, and what a stopping gateway does with them."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from services.gateway.streams.resume_token import VERSION, Note
+from shared import subjects
+from shared.bus import Message
+from shared.codec import decode, encode
+from shared.messages import Attach, Attached, Cancel, GenerateRequest
+from tests.kits.gateway import GROUP, Gateway, eventually, running_gateway
+
+BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}]}'
+
+
+class Keeper:
+    """A leader that has a running request, with a grace of its own, and answers when it is told to."""
+
+    def __init__(self, gateway: Gateway, grace_s: float) -> None:
+        self.gateway = gateway
+        self.request = GenerateRequest(
+            request_id="r-kept",
+            model="slow",
+            prompt="x",
+            attempt=3,
+            note=Note(VERSION, "chat", 1, False, grace_s).encode(),
+        )
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.cancels: list[Cancel] = []
+
+    async def start(self) -> "Keeper":
+        await self.gateway.fleet.bus.subscribe(subjects.ATTACH, self._attach, max_concurrent=9)
+        await self.gateway.fleet.bus.subscribe(subjects.cancel(GROUP), self._cancel)
+        return self
+
+    async def _attach(self, message: Message) -> None:
+        asked = decode(message.data, Attach)
+        self.request = replace(self.request, call_key=asked.call_key, call_digest=asked.call_digest)
+        self.asked.set()
+        await self.answers.wait()
+        told = Attached(request=encode(self.request), group=GROUP, next_seq=1)
+        await self.gateway.fleet.bus.publish(message.reply, encode(told))
+
+    async def _cancel(self, message: Message) -> None:
+        self.cancels.append(decode(message.data, Cancel))
+
+
+@pytest.mark.parametrize("way", ["stream", "repeat"])
+@pytest.mark.parametrize("grace_s", [0, 30])
+async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, grace_s: float) -> None:
+    """The leader has given the stream away by then: it is cancelled or waits, as if it had been read."""
+    async with running_gateway(idempotency_find_ms=2000) as gateway:
+        keeper = await Keeper(gateway, grace_s).start()
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = "GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        if way == "repeat":
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Idempotency-Key: k\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY.decode()}"
+            )
+        writer.write(head.encode())
+        await keeper.asked.wait()
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.05)  # the gateway notices it while nothing is found
+        keeper.answers.set()
+        if grace_s and way == "stream":
+            await eventually(lambda: parked(gateway) == 1)
+            assert keeper.cancels == []
+            return
+        await eventually(lambda: bool(keeper.cancels))
+        assert (keeper.cancels[0].request_id, keeper.cancels[0].attempt) == ("r-kept", 3)
+        await gateway.wait_idle()
+        assert gateway.fleet.requests == []
+
+
+async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -> None:
+    """Its client is refused, and finds it at another gateway: it knows the id."""
+    async with running_gateway(header_wait_s=30) as gateway:
+        keeper = await Keeper(gateway, 30).start()
+        keeper.answers.set()
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await eventually(lambda: gateway.metric("ryz_gateway_attached_streams_total") == 1)
+        await gateway.service.drain()
+        await gateway.stack.aclose()
+        assert (await reader.read()).startswith(b"HTTP/1.1 503")
+        writer.close()
+        assert keeper.cancels == []
+
+
+async def begin_and_leave(gateway: Gateway, grace: str = "") -> None:
+    """Starts a stream, reads some of it and hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    header = f"X-Stream-Grace: {grace}\r\n" if grace else ""
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"{header}Content-Length: {len(BODY)}\r\n\r\n"
+    )
+    writer.write(head.encode() + BODY)
+    await reader.readuntil(b"word")
+    writer.close()
+    await writer.wait_closed()
+
+
+def parked(gateway: Gateway) -> float:
+    return gateway.metric("ryz_gateway_parked_streams")
+
+
+async def test_a_parked_stream_holds_a_place_until_its_time_is_over() -> None:
+    async with running_gateway() as gateway:
+        await begin_and_leave(gateway, "1")
+        await eventually(lambda: parked(gateway) == 1)
+        assert gateway.running == 1
+        request = gateway.fleet.requests[0]
+        assert not gateway.fleet.cancel_of(request.request_id).is_set()
+        async with asyncio.timeout(5):
+            await gateway.fleet.cancel_of(request.request_id).wait()
+        await gateway.wait_idle()
+        assert parked(gateway) == 0
+        assert gateway.metric("ryz_gateway_expired_streams_total") == 1
+
+
+@pytest.mark.parametrize(("settings", "grace"), [({}, ""), ({}, "0"), ({"stream_max_grace_s": 0}, "30")])
+async def test_without_a_grace_it_is_cancelled_at_once(settings: dict[str, int], grace: str) -> None:
+    async with running_gateway(**settings) as gateway:
+        await begin_and_leave(gateway, grace)
+        await gateway.wait_idle()
+        await gateway.wait_cancelled()
+        assert parked(gateway) == 0
+
+
+async def test_a_default_grace_and_a_bound_on_parked_streams() -> None:
+    async with running_gateway(stream_grace_s=30, stream_max_parked=1) as gateway:
+        await begin_and_leave(gateway)
+        await eventually(lambda: parked(gateway) == 1)
+        await begin_and_leave(gateway)
+        first, second = (one.request_id for one in gateway.fleet.requests)
+        async with asyncio.timeout(5):
+            await gateway.fleet.cancel_of(second).wait()
+        assert not gateway.fleet.cancel_of(first).is_set()
+        assert (parked(gateway), gateway.running) == (1, 1)
+
+
+async def test_a_stopping_gateway_does_not_wait_for_parked_streams_and_leaves_them() -> None:
+    async with running_gateway(drain_timeout_s=10) as gateway:
+        await begin_and_leave(gateway, "30")
+        await eventually(lambda: parked(gateway) == 1)
+        async with asyncio.timeout(5):
+            await gateway.service.drain()
+        await gateway.stack.aclose()
+        request = gateway.fleet.requests[0]
+        assert not gateway.fleet.cancel_of(request.request_id).is_set()
+        assert parked(gateway) == 0
+
+
+@pytest.mark.parametrize("grace", ["x", "-1", "nan", "inf"])
+async def test_a_grace_that_is_none_is_refused(grace: str) -> None:
+    async with running_gateway() as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Stream-Grace: {grace}\r\n"
+            f"Content-Type: application/json\r\nConnection: close\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        )
+        writer.write(head.encode() + BODY)
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"x-stream-grace" in answer

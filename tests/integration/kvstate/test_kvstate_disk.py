@@ -1,0 +1,103 @@
+"""The disk of the session store is full: that is named, and mends itself. On a real, tiny file system."""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from cli.stack.host.private import make_private_dir, write_private
+from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
+from services.kvstate.sessions.session_store import StoreUnwritable
+from shared.bus.nats import NatsBus
+from shared.client.calls.sessions_client import SessionsClient
+from shared.errors import RyzError, Unavailable
+from tests.kits.kvstate import new_tenant, record, running
+from tests.kits.waiting import until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a tiny file system")
+TEXT = "x" * 60_000
+
+
+@contextmanager
+def tiny_disk(place: Path) -> Iterator[Path]:
+    """A file system of two megabytes, half of which can be freed."""
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        (place / "filler").write_bytes(bytes(2**20))
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@asynccontextmanager
+async def kept_on(disk: Path, folder: Path) -> AsyncIterator[str]:
+    """The session store of `ryz up --redis-dir`, with its file on that disk."""
+    store = Store(
+        name="redis", folder=folder, socket=folder / "run" / "redis.sock", memory_bytes=64 * 2**20,
+        passwords=new_store_passwords(["kvstate"]), persist_dir=disk,
+    )  # fmt: skip
+    make_private_dir(store.socket.parent)
+    for path, text in store.files().items():
+        write_private(path, text)
+    process = subprocess.Popen(  # noqa: ASYNC220 (returns at once)
+        [find_redis(), str(store.config)], stdout=subprocess.DEVNULL
+    )
+    try:
+        await until(store.socket.exists)
+        yield store.url("kvstate")
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def test_a_full_disk_is_named_and_mends_itself(
+    nats_url: str, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    tenant = new_tenant()
+    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    with tiny_disk(tmp_path / "disk") as disk:
+        async with kept_on(disk, tmp_path) as url, running(nats_url, url) as service:
+
+            def writable() -> float | None:
+                return service.registry.get_sample_value("ryz_kvstate_store_writable")
+
+            await sessions.commit([record(tenant, "kept")])
+            assert (writable(), service.status().detail["store"]) == (1, "up")
+            refused: RyzError | None = None
+            for number in range(60):  # a megabyte is seventeen of them
+                try:
+                    await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
+                except Unavailable as error:
+                    refused = error
+                    break
+            assert refused is not None
+            assert refused.data["reason"] == "disk_full"
+            assert "No space left on device" in refused.message
+            assert (writable(), service.status().detail["store"]) == (0, "disk full")
+            # nothing was lost, and what reads goes on
+            assert (await sessions.get(tenant, "kept")).version == 1
+            assert len((await sessions.list(tenant)).sessions) > 5
+            with pytest.raises(Unavailable) as pinned:
+                await sessions.pin(tenant, "kept", "g1")
+            assert pinned.value.data["reason"] == "disk_full"
+            (disk / "filler").unlink()
+            await until(lambda: writable() == 1, timeout_s=15)
+            assert service.status().detail["store"] == "up"
+            await sessions.commit([record(tenant, "kept", version=2)])
+            assert (await sessions.get(tenant, "kept")).version == 2
+
+
+def test_the_reason_tells_a_full_disk_from_another_trouble() -> None:
+    full = StoreUnwritable("session store", "Errors writing to the AOF file: No space left on device")
+    assert full.data["reason"] == "disk_full"
+    broken = StoreUnwritable("session store", "Errors writing to the AOF file: Input/output error")
+    assert broken.data["reason"] == "session_store"
+    assert "Input/output error" in broken.message

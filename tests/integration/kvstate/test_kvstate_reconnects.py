@@ -1,0 +1,32 @@
+"""A Redis that restarted is noticed by no call: connections that died since are made anew."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.sessions.session_store import StoreAway
+from tests.kits.servers import RedisServer
+
+
+async def test_a_restart_between_calls_fails_none_of_them(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    link = RedisLink(server.url, timeout_s=5.0, max_connections=8, name="store", reason="session_store")
+    try:
+        # as many connections as calls at once
+        await asyncio.gather(*(link.pipeline([("SET", "key", number)]) for number in range(8)))
+        server.stop(kill=True)
+        server.start()
+        await asyncio.sleep(0.05)
+        for calls in (1, 8):
+            answers = await asyncio.gather(*(link.pipeline([("GET", "key")]) for _ in range(calls)))
+            assert answers == [[None]] * calls  # it came back empty
+        server.stop(kill=True)
+        with pytest.raises(StoreAway, match="cannot be reached") as caught:
+            await link.pipeline([("GET", "key")])
+        assert caught.value.refused
+    finally:
+        await link.close()
+        server.stop(kill=True)

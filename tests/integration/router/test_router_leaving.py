@@ -1,0 +1,174 @@
+"""Leaving in mid-traffic: a router that is told to stop, and a group that drains. Nothing in hand is lost."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, decode_reply, encode
+from shared.messages import (
+    Accepted,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Load,
+    ServiceStatus,
+    StatusQuery,
+    Work,
+)
+from tests.integration.router.test_router_service import Caller, Leader, router
+from tests.kits.waiting import until
+
+REQUESTS = 500
+
+
+@pytest.fixture
+def model() -> str:
+    return f"m-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def caller(nats_bus: NatsBus, model: str) -> Caller:
+    caller = Caller(nats_bus, model)
+    await caller.start()
+    return caller
+
+
+@pytest.fixture
+async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
+    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
+    for leader in made:
+        await leader.start()
+    yield made
+    for leader in made:
+        await leader.stop()
+
+
+async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> asyncio.subprocess.Process:
+    """A process; returns when it is ready."""
+    env = {
+        "RYZ_NATS_URL": nats_url,
+        "RYZ_INSTANCE_ID": instance_id,
+        "RYZ_ROUTER_MAX_INFLIGHT": "100000",
+        "RYZ_LOG_LEVEL": "warning",
+        "PATH": os.environ["PATH"],
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.router", env=env)
+    inbox, ready = nats_bus.new_inbox(), asyncio.Event()
+
+    async def hear(message: Message) -> None:
+        if message.no_responders:
+            return
+        status = decode_reply(message.data, ServiceStatus)
+        if status.instance_id == instance_id and status.state == "ready":
+            ready.set()
+
+    await nats_bus.subscribe(inbox, hear)
+    async with asyncio.timeout(20):
+        while not ready.is_set():
+            await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+            await asyncio.sleep(0.05)
+    return process
+
+
+async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_given(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    """Each request is published once: what a leaving router dropped would never be answered."""
+    names = [f"router-{uuid4().hex[:6]}" for _ in range(2)]
+    routers = [await start_router(nats_url, nats_bus, name) for name in names]
+    try:
+        requests = [caller.request(f"s-{number}") for number in range(REQUESTS)]
+        for number, request in enumerate(requests):
+            await caller.publish(request)
+            if number == REQUESTS // 2:
+                routers[0].send_signal(signal.SIGTERM)
+            if number % 50 == 0:
+                await asyncio.sleep(0.002)
+        await until(lambda: all(request.request_id in caller.frames for request in requests), timeout_s=15)
+        assert await asyncio.wait_for(routers[0].wait(), 10) == 0
+        frames = [caller.frames[request.request_id][0] for request in requests]
+        assert all(isinstance(frame, Accepted) for frame in frames)
+        works = [work for leader in leaders for work, _ in leader.taken]
+        assert len(works) == REQUESTS  # none twice
+        shares = [sum(work.route.router_id == name for work in works) for name in names]
+        print(f"requests by router: {shares}")
+        assert min(shares) > 0
+    finally:
+        for process in routers:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def test_what_a_draining_group_gives_back_goes_to_another_group(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    """The leader gives it back before its heartbeat says that it drains: the router knows where it was."""
+    giving = leaders[0]
+    give_back = [False]
+
+    async def take(message: Message) -> None:
+        work = decode(message.data, Work)
+        request = decode(work.request, GenerateRequest)
+        giving.taken.append((work, message))
+        frame = (
+            Failed(
+                request_id=request.request_id,
+                attempt=request.attempt,
+                code="unavailable",
+                message="drains",
+                resumable=True,
+            )
+            if give_back[0]
+            else Accepted(request_id=request.request_id, attempt=request.attempt, group=giving.group)
+        )
+        await nats_bus.publish(work.reply_to, encode(FrameBatch(frames=[frame])))
+
+    await giving.deafen()
+    work = await nats_bus.subscribe(subjects.work(giving.group), take)
+    async with router(nats_url):
+        sessions = [f"s-{number}" for number in range(24)]
+        mine = [session for session in sessions if await caller.group_of(session) == giving.group]
+        assert mine
+        give_back[0] = True
+        for session in mine:
+            request = caller.request(session)
+            frame = await caller.ask(request)
+            assert isinstance(frame, Failed)
+            assert frame.resumable
+            again = caller.request(session, request_id=request.request_id, attempt=1)
+            caller.frames.clear()
+            frame = await caller.ask(again)
+            assert isinstance(frame, Accepted)
+            assert frame.group == leaders[1].group
+            assert leaders[1].taken[-1][0].route.reason == "resumed"
+        giving.state = "draining"
+        await asyncio.sleep(0.15)
+        taken = len(giving.taken)
+        for session in sessions:
+            assert await caller.group_of(session) == leaders[1].group
+        assert len(giving.taken) == taken
+    await work.unsubscribe()
+
+
+async def test_resumed_and_urgent_requests_are_not_refused_by_an_estimate(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    for leader in leaders:
+        leader.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
+    await asyncio.sleep(0.1)
+    async with router(nats_url):
+        waits = {(await caller.failure(caller.request())).data["retry_after_s"] for _ in range(10)}
+        assert len(waits) > 1  # callers do not come back in step
+        assert isinstance(await caller.ask(caller.request(priority=1)), Accepted)
+        assert isinstance(await caller.ask(caller.request(attempt=1)), Accepted)
+        reasons = {work.route.reason for leader in leaders for work, _ in leader.taken}
+        assert reasons == {"urgent_full", "resumed"}

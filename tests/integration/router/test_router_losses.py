@@ -1,0 +1,341 @@
+"""A leader that dies, freezes or is cut off: how soon routers know, and what they tell.
+
+The broker is one with a system account whose news of clients reach the routers.
+"""
+
+import asyncio
+import signal
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from services.router.__main__ import setup
+from services.router.settings import Settings
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest
+from shared.lifecycle import Service
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    GroupDown,
+    Heartbeat,
+    Load,
+    ModelCard,
+)
+from tests.kits.servers import ServerProcess, find_binary, free_port
+from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.waiting import until
+
+KILLS = 9
+CONFIG = """
+listen: "127.0.0.1:{port}"
+system_account: SYS
+accounts {{
+  SYS {{ exports: [ {{ stream: "$SYS.ACCOUNT.*.DISCONNECT", account_token_position: 3 }} ] }}
+  RYZ {{
+    users: [ {{ user: worker, password: pw }} ]
+    imports: [
+      {{ stream: {{ account: SYS, subject: "$SYS.ACCOUNT.RYZ.DISCONNECT" }}, to: "{news}" }}
+    ]
+  }}
+}}
+"""
+
+
+class TellingServer(ServerProcess):
+    """A broker that tells of clients that are gone."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        config = folder / f"nats-{port}.conf"
+        config.write_text(CONFIG.format(port=port, news=subjects.BROKER_DISCONNECT))
+        super().__init__([find_binary("nats-server"), "-c", str(config)], port)
+
+    def url(self, port: int = 0) -> str:
+        return f"nats://worker:pw@127.0.0.1:{port or self.port}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TellingServer]:
+    server = TellingServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+class World:
+    """What a test sees: news of groups, first frames, and leaders as processes."""
+
+    def __init__(self, server: TellingServer, bus: NatsBus) -> None:
+        self.server, self.bus, self.model = server, bus, "m"
+        self.inbox = bus.new_inbox()
+        self.news: list[tuple[float, GroupDown]] = []
+        self.frames: dict[str, AnyFrame] = {}
+        self.beats: dict[str, float] = {}
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def start(self) -> None:
+        await self.bus.subscribe(subjects.GROUP_DOWN, self._down)
+        await self.bus.subscribe(f"{self.inbox}.>", self._frame)
+        await self.bus.subscribe(subjects.HEARTBEAT_ALL, self._beat)
+
+    async def leader(self, group: str, *urls: str) -> tuple[asyncio.subprocess.Process, str]:
+        """Starts one and waits until it beats; its process and instance id."""
+        instance_id = f"{group}-{uuid4().hex[:6]}"
+        main, beats = urls or (self.server.url(), self.server.url())
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.kits.beating_leader", main, group, instance_id, self.model, beats
+        )
+        self.processes.append(process)
+        await until(lambda: instance_id in self.beats, timeout_s=20)
+        await asyncio.sleep(0.1)  # it is not new to the routers any more
+        return process, instance_id
+
+    async def ask(self, attempt: int = 0, request_id: str = "", **more: object) -> AnyFrame:
+        request_id = request_id or f"r-{uuid4().hex[:12]}"
+        self.frames.pop(request_id, None)
+        request = GenerateRequest(
+            request_id=request_id,
+            model=self.model,
+            prompt="x",
+            attempt=attempt,
+            reply_to=f"{self.inbox}.f",
+            **more,  # type: ignore[arg-type]
+        )
+        for _ in range(20):
+            await self.bus.publish(subjects.generate(self.model), encode(request))
+            with suppress(TimeoutError):
+                await until(lambda: request_id in self.frames, timeout_s=0.5)
+                break
+        return self.frames[request_id]
+
+    async def group_of(self, **more: object) -> str:
+        frame = await self.ask(**more)  # type: ignore[arg-type]
+        assert isinstance(frame, Accepted), frame
+        return frame.group
+
+    async def heard_of(self, instance_id: str) -> tuple[float, GroupDown]:
+        """The first news of it, and when they came."""
+        await until(lambda: any(down.instance_id == instance_id for _, down in self.news))
+        return next(news for news in self.news if news[1].instance_id == instance_id)
+
+    def count_of(self, instance_id: str) -> int:
+        return sum(down.instance_id == instance_id for _, down in self.news)
+
+    async def _down(self, message: Message) -> None:
+        with suppress(InvalidRequest):  # one test sends broken ones
+            self.news.append((time.monotonic(), decode(message.data, GroupDown)))
+
+    async def _frame(self, message: Message) -> None:
+        for frame in decode(message.data, FrameBatch).frames:
+            self.frames.setdefault(frame.request_id, frame)
+
+    async def _beat(self, message: Message) -> None:
+        self.beats[decode(message.data, Heartbeat).instance_id] = time.monotonic()
+
+
+@pytest.fixture
+async def world(server: TellingServer) -> AsyncIterator[World]:
+    bus = await NatsBus.connect(server.url(), name="test")
+    world = World(server, bus)
+    await world.start()
+    yield world
+    for process in world.processes:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    await bus.close()
+
+
+@asynccontextmanager
+async def router(server: TellingServer, **more: object) -> AsyncIterator[Service]:
+    base = {"nats_url": server.url(), "router_warmup_s": 0.1}
+    service = Service(Settings.model_validate({**base, **more}), "router")
+    async with AsyncExitStack() as stack:
+        await setup(service, stack)
+        yield service
+        await service.drain()
+        await service.finish()
+
+
+async def median_s(world: World, kills: int, end: Callable[[asyncio.subprocess.Process], None]) -> float:
+    """From the signal to the news, in seconds."""
+    pauses = []
+    for number in range(kills):
+        process, instance_id = await world.leader(f"g{number}")
+        began = time.monotonic()
+        end(process)
+        heard_at, _ = await world.heard_of(instance_id)
+        pauses.append(heard_at - began)
+    print(f"detected after {[round(1000 * pause, 1) for pause in pauses]} ms")
+    return statistics.median(pauses)
+
+
+async def test_a_leader_that_is_killed_is_known_to_be_gone_at_once(world: World) -> None:
+    async with router(world.server):
+        median = await median_s(world, KILLS, lambda process: process.kill())
+        assert {down.reason for _, down in world.news} == {"disconnected"}
+        await asyncio.sleep(0.5)
+        assert len(world.news) == KILLS  # once each, though two connections ended
+    print(f"median {1000 * median:.1f} ms")
+    assert median < 0.1
+
+
+async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> None:
+    async with router(world.server):
+        median = await median_s(world, 3, lambda process: process.send_signal(signal.SIGSTOP))
+        print(f"median {1000 * median:.1f} ms")
+        assert median < 1.0  # 0.25 on a machine with nothing else to do
+        assert {down.reason for _, down in world.news} == {"silent"}
+        frame = await world.ask()
+        assert isinstance(frame, Failed)
+        assert frame.data["reason"] == "no_group"
+        world.processes[0].send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.2)
+        assert await world.group_of() == "g0"
+
+
+async def test_a_killed_leaders_sessions_are_served_elsewhere_at_once(world: World) -> None:
+    async with router(world.server), router(world.server, instance_id="router-2"):
+        first, instance_id = await world.leader("g0")
+        await world.leader("g1")
+        while await world.group_of(request_id="r-1") != "g0":
+            pass
+        first.kill()
+        await world.heard_of(instance_id)
+        for number in range(20):
+            assert await world.group_of() == "g1"
+            assert await world.group_of(attempt=1, request_id=f"resumed-{number}", priority=1) == "g1"
+        await asyncio.sleep(0.3)
+        assert 1 <= world.count_of(instance_id) <= 2  # each router once at most
+
+
+@pytest.mark.parametrize("cut", ["main", "heartbeats"])
+async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: World, cut: str) -> None:
+    """It may as well be dead: heartbeats under way count for nothing, those that come later do."""
+    async with TcpProxy(world.server.port) as proxy:
+        direct, through = world.server.url(), world.server.url(proxy.port)
+        urls = (through, direct) if cut == "main" else (direct, through)
+        async with router(world.server, router_disconnect_hold_s=0.4) as service:
+            _, instance_id = await world.leader("g0", *urls)
+            assert await world.group_of() == "g0"
+            proxy.cut()
+            heard_at, down = await world.heard_of(instance_id)
+            assert down.reason == "disconnected"
+            frame = await world.ask()
+            if time.monotonic() < heard_at + 0.35:  # else the machine is too slow to look in time
+                assert isinstance(frame, Failed)
+                assert frame.data["reason"] == "no_group"
+
+            async def served() -> bool:
+                return isinstance(await world.ask(), Accepted)
+
+            await eventually(served)
+            assert world.count_of(instance_id) <= 2  # again, if nobody took a request before it was back
+            ignored = {"event": "heartbeat_ignored"}
+            if cut == "main":
+                assert (service.registry.get_sample_value("ryz_router_events_total", ignored) or 0) > 1
+
+
+async def test_a_broker_that_restarts_makes_nobody_lost(world: World) -> None:
+    async with router(world.server):
+        instances = [(await world.leader(f"g{number}"))[1] for number in range(2)]
+        world.server.stop()
+        await asyncio.sleep(0.3)
+        world.server.start()
+        restarted = time.monotonic()
+        await until(lambda: all(world.beats[name] > restarted for name in instances), timeout_s=10)
+
+        async def served() -> bool:
+            return world.bus.connected and isinstance(await world.ask(), Accepted)
+
+        await eventually(served)
+        await asyncio.sleep(1.0)
+        assert not world.news
+
+
+async def test_what_other_routers_say_is_believed_unless_one_hears_the_group(world: World) -> None:
+    async with router(world.server):
+        _, instance_id = await world.leader("g0")
+
+        async def tell(reason: str, instance_id: str = instance_id) -> None:
+            news = GroupDown(group="g0", instance_id=instance_id, reason=reason, router_id="x")  # type: ignore[arg-type]
+            await world.bus.publish(subjects.GROUP_DOWN, encode(news))
+            await world.bus.flush()
+
+        await tell("silent")
+        await tell("disconnected", "another-instance")
+        assert await world.group_of() == "g0"
+        await tell("disconnected")
+        assert isinstance(await world.ask(), Failed)
+        await asyncio.sleep(0.3)
+        assert await world.group_of() == "g0"
+        assert [down.router_id for _, down in world.news] == ["x"] * 3  # nobody says it again
+
+
+async def test_bad_news_and_news_of_others_change_nothing(world: World) -> None:
+    async with router(world.server) as service:
+        _, instance_id = await world.leader("g0")
+        name = f'"worker/{instance_id}"'
+        for data in (
+            b"", b"{", b"[]", b"\xff\xfe", b"[" * 5000, b'{"client": 7}', b"x" * 100_000,
+            b'{"client": {"name": ["worker/x"]}}',
+        ):  # fmt: skip
+            await world.bus.publish(subjects.BROKER_DISCONNECT, data)
+            await world.bus.publish(subjects.GROUP_DOWN, data)
+        for text in (
+            '{"client": {"name": "gateway/x"}}', '{"client": {"name": "worker/"}}', '{"client": {}}',
+            f'{{"client": {{"name": {name}}}, "reason": "Server Shutdown"}}',
+            f'{{"client": {{"name": {name}}}, "reason": "Stale Connection"}}',
+        ):  # fmt: skip
+            await world.bus.publish(subjects.BROKER_DISCONNECT, text.encode())
+        await world.bus.flush()
+        assert await world.group_of() == "g0"
+        value = service.registry.get_sample_value
+        assert value("ryz_router_events_total", {"event": "bad_broker_news"}) == 8
+        assert not value("ryz_router_groups_lost_total", {"reason": "disconnected"})
+
+
+async def test_a_group_that_breaks_what_it_accepts_is_tripped(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with router(world.server) as service:
+        for seq in range(20):
+            heartbeat = Heartbeat(
+                group="bad",
+                instance_id="i",
+                seq=seq,
+                interval_ms=200,
+                state="ready",
+                model=ModelCard(name=world.model, context_length=8),
+                load=Load(max_running=8, max_waiting=8),
+                accepted_total=seq,
+                broken_total=seq,
+            )
+            await world.bus.publish(subjects.heartbeat("bad"), encode(heartbeat))
+        await world.bus.flush()
+        value = service.registry.get_sample_value
+        await until(lambda: value("ryz_router_events_total", {"event": "group_tripped"}) == 1)
+        await until(lambda: service.status().detail["groups"][0]["broken_total"] == 19)
+        (group,) = service.status().detail["groups"]
+        assert group["breaker"] in {"open", "half_open"}  # half a second later it lets one request through
+    assert "breaker tripped" in capsys.readouterr().out
+
+
+async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+    """Returns when the check holds."""
+    async with asyncio.timeout(timeout_s):
+        while not await check():  # noqa: ASYNC110 - it asks over the network
+            await asyncio.sleep(0.05)

@@ -1,0 +1,486 @@
+"""Routers on a real broker, between a caller and leaders that answer at once."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import msgpack
+import pytest
+
+from services.router.__main__ import setup
+from services.router.settings import Settings
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, decode_reply, encode
+from shared.errors import InvalidRequest
+from shared.lifecycle import Service
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Heartbeat,
+    ListModels,
+    Load,
+    ModelCard,
+    ModelList,
+    ServiceStatus,
+    SessionFound,
+    SessionRecord,
+    SessionRef,
+    State,
+    StatusQuery,
+    Usage,
+    Work,
+)
+from tests.kits.waiting import until
+
+BEAT_MS = 40
+
+
+class Leader:
+    """Beats, and ends every request at once. A request that it knows is answered again, not run again."""
+
+    def __init__(self, bus: NatsBus, group: str, model: str) -> None:
+        self.bus, self.group, self.model = bus, group, model
+        self.state: State = "ready"
+        self.load = Load(max_running=64, max_waiting=64)
+        self.taken: list[tuple[Work, Message]] = []
+        self.started: set[str] = set()
+        self.beating = self.working = True
+        self._beats: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self.working:
+            self._work = await self.bus.subscribe(subjects.work(self.group), self._take)
+        self._beats = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.gather(self._beats, return_exceptions=True)
+        await self.deafen()
+
+    async def deafen(self) -> None:
+        """Its work subscription is gone, its heartbeats are not."""
+        if self.working:
+            self.working = False
+            await self._work.unsubscribe()
+            await self.bus.flush()
+
+    async def _beat(self) -> None:
+        seq, instance_id = 0, uuid4().hex
+        while True:
+            if self.beating:
+                seq += 1
+                heartbeat = Heartbeat(
+                    group=self.group,
+                    instance_id=instance_id,
+                    seq=seq,
+                    interval_ms=BEAT_MS,
+                    state=self.state,
+                    model=ModelCard(name=self.model, context_length=1024),
+                    load=self.load,
+                    accepted_total=len(self.taken),
+                )
+                await self.bus.publish(subjects.heartbeat(self.group), encode(heartbeat))
+            await asyncio.sleep(BEAT_MS / 1000)
+
+    async def _take(self, message: Message) -> None:
+        work = decode(message.data, Work)
+        request_id = decode(work.request, GenerateRequest).request_id
+        self.taken.append((work, message))
+        self.started.add(request_id)
+        frames: list[AnyFrame] = [
+            Accepted(request_id=request_id, group=self.group),
+            Done(request_id=request_id, seq=1, usage=Usage()),
+        ]
+        await self.bus.publish(work.reply_to, encode(FrameBatch(frames=frames)))
+
+
+class Caller:
+    """Publishes requests and keeps the frames that come back, by request id."""
+
+    def __init__(self, bus: NatsBus, model: str) -> None:
+        self.bus, self.model = bus, model
+        self.inbox = bus.new_inbox()
+        self.frames: dict[str, list[AnyFrame]] = {}
+        self.no_responders: list[str] = []
+
+    async def start(self) -> None:
+        await self.bus.subscribe(f"{self.inbox}.>", self._hear)
+
+    async def publish(self, request: GenerateRequest, **headers: str) -> None:
+        reply = f"{self.inbox}.{request.request_id}"
+        await self.bus.publish(
+            subjects.generate(request.model), encode(request), reply=reply, headers=headers
+        )
+
+    def request(self, session_id: str = "", **more: Any) -> GenerateRequest:
+        fields: dict[str, Any] = {
+            "request_id": f"r-{uuid4().hex[:12]}",
+            "model": self.model,
+            "prompt": "hello",
+            "reply_to": f"{self.inbox}.f",
+        }
+        if session_id:
+            fields["session"] = SessionRef(session_id=session_id)
+        return GenerateRequest(**{**fields, **more})
+
+    async def ask(self, request: GenerateRequest, **headers: str) -> AnyFrame:
+        """The first frame of the answer."""
+        await self.publish(request, **headers)
+        return await self.answer(request.request_id)
+
+    async def answer(self, request_id: str) -> AnyFrame:
+        await until(lambda: request_id in self.frames)
+        return self.frames[request_id][0]
+
+    async def group_of(self, session_id: str) -> str:
+        frame = await self.ask(self.request(session_id))
+        assert isinstance(frame, Accepted), frame
+        return frame.group
+
+    async def failure(self, request: GenerateRequest, **headers: str) -> Failed:
+        frame = await self.ask(request, **headers)
+        assert isinstance(frame, Failed), frame
+        assert (frame.request_id, frame.seq) == (request.request_id, 0)
+        return frame
+
+    async def _hear(self, message: Message) -> None:
+        if message.no_responders:
+            self.no_responders.append(message.subject.rpartition(".")[2])
+            return
+        for frame in decode(message.data, FrameBatch).frames:
+            self.frames.setdefault(frame.request_id, []).append(frame)
+
+
+@asynccontextmanager
+async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
+    base = {"nats_url": nats_url, "router_warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
+    service = Service(Settings.model_validate({**base, **more}), "router")
+    async with AsyncExitStack() as stack:
+        await setup(service, stack)
+        yield service
+        await service.drain()
+        await service.finish()
+
+
+@pytest.fixture
+def model() -> str:
+    return f"m-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def caller(nats_bus: NatsBus, model: str) -> Caller:
+    caller = Caller(nats_bus, model)
+    await caller.start()
+    return caller
+
+
+@pytest.fixture
+async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
+    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
+    for leader in made:
+        await leader.start()
+    yield made
+    for leader in made:
+        await leader.stop()
+
+
+async def test_a_request_goes_on_with_its_own_bytes_and_headers(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url, instance_id="router-7"):
+        request = caller.request("s-1")
+        headers = {"traceparent": "00-1-2-01", "tracestate": "a=b", "Ryz-Timeout-Ms": "5000", "X-Other": "no"}
+        frame = await caller.ask(request, **headers)
+        assert isinstance(frame, Accepted)
+        (work, message), *more = leaders[0].taken + leaders[1].taken
+        assert not more
+        assert work.request == encode(request)
+        assert work.reply_to == request.reply_to
+        assert (work.route.group, work.route.reason) == (frame.group, "preferred")
+        assert (work.route.preferred_group, work.route.router_id) == (frame.group, "router-7")
+        passed = dict(message.headers)
+        assert 4000 < int(passed.pop("Ryz-Timeout-Ms")) <= 5000
+        assert passed == {"traceparent": "00-1-2-01", "tracestate": "a=b"}
+
+
+async def test_without_reply_to_the_answer_goes_to_the_reply_subject(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url):
+        assert isinstance(await caller.ask(caller.request(reply_to="")), Accepted)
+
+
+async def test_a_session_stays_on_its_group_across_routers_and_restarts(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    sessions = [f"s-{i}" for i in range(20)]
+    async with router(nats_url):
+        first = [await caller.group_of(session) for session in sessions]
+    async with router(nats_url), router(nats_url):
+        for _ in range(3):
+            assert [await caller.group_of(session) for session in sessions] == first
+        routers = {work.route.router_id for leader in leaders for work, _ in leader.taken}
+        assert len(set(first)) == 2
+        assert routers
+
+
+async def test_an_unknown_model_is_refused_with_the_served_ones(
+    nats_url: str, caller: Caller, leaders: list[Leader], model: str
+) -> None:
+    async with router(nats_url):
+        failed = await caller.failure(caller.request(model="no-such-model"))
+        assert failed.code == "model_not_found"
+        assert model in failed.message
+
+
+async def test_a_known_model_without_a_ready_group_is_unavailable(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    leaders[0].state = leaders[1].state = "starting"
+    async with router(nats_url):
+        failed = await caller.failure(caller.request())
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
+        assert 0.8 <= failed.data["retry_after_s"] <= 1.2
+        leaders[0].state = "ready"
+        await asyncio.sleep(3 * BEAT_MS / 1000)
+        assert await caller.group_of("s") == leaders[0].group
+
+
+async def test_a_group_that_does_not_listen_is_passed_over(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url) as service:
+        for leader in leaders:
+            await caller.group_of("warm-" + leader.group)
+        await leaders[0].deafen()
+        groups = [await caller.group_of(f"s-{i}") for i in range(20)]
+        assert set(groups) == {leaders[1].group}
+        await leaders[1].deafen()
+        failed = await caller.failure(caller.request("s-0"))
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "no_group")
+        events = {"event": "undelivered"}
+        assert (service.registry.get_sample_value("ryz_router_events_total", events) or 0) >= 2
+
+
+async def test_a_silent_group_is_lost_and_welcome_again(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url):
+        groups = {f"s-{i}": await caller.group_of(f"s-{i}") for i in range(12)}
+        session, other = [session for session, group in groups.items() if group == leaders[0].group][:2]
+        leaders[0].beating = False
+        await asyncio.sleep(3 * BEAT_MS / 1000 + 0.05 + 0.1)
+        taken = len(leaders[0].taken)
+        assert await caller.group_of(session) == leaders[1].group
+        assert len(leaders[0].taken) == taken
+        leaders[0].beating = True
+        await asyncio.sleep(3 * BEAT_MS / 1000)
+        assert await caller.group_of(other) == leaders[0].group
+        assert await caller.group_of(session) == leaders[1].group  # where its KV is now
+
+
+async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, leaders: list[Leader]) -> None:
+    for leader in leaders:
+        leader.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
+    await asyncio.sleep(2 * BEAT_MS / 1000)
+    async with router(nats_url):
+        failed = await caller.failure(caller.request())
+        assert (failed.code, failed.data["reason"]) == ("overloaded", "all_full")
+        assert 0.08 <= failed.data["retry_after_s"] <= 36
+
+
+async def test_a_fast_small_fleet_is_not_refused(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    """More requests between two heartbeats than there are queue places, all of them done at once."""
+    for leader in leaders:
+        leader.load = Load(max_running=8, max_waiting=24)
+    await asyncio.sleep(2 * BEAT_MS / 1000)
+    async with router(nats_url):
+
+        async def client(number: int) -> None:
+            for turn in range(30):
+                assert isinstance(await caller.ask(caller.request(f"s-{number}-{turn}")), Accepted)
+
+        await asyncio.gather(*(client(number) for number in range(16)))
+
+
+async def test_a_copy_goes_to_the_same_group(nats_url: str, caller: Caller, leaders: list[Leader]) -> None:
+    async with router(nats_url, router_policy="round_robin"):
+        request = caller.request()
+        for _ in range(4):
+            await caller.publish(request)
+        await until(lambda: sum(len(leader.taken) for leader in leaders) == 4)
+        assert [len(leader.started) for leader in leaders].count(0) == 1
+
+
+async def test_time_limits_that_are_over_or_no_numbers(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url):
+        late = await caller.failure(caller.request(), **{"Ryz-Timeout-Ms": "0"})
+        assert late.code == "deadline_exceeded"
+        wrong = await caller.failure(caller.request(), **{"Ryz-Timeout-Ms": "soon"})
+        assert (wrong.code, wrong.data["param"]) == ("invalid_request", "Ryz-Timeout-Ms")
+        assert not leaders[0].taken + leaders[1].taken
+
+
+async def test_a_request_that_grows_over_the_limit_is_told_by_how_much(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url):
+        empty = len(encode(caller.request(prompt="")))
+        request = caller.request(prompt="x" * (caller.bus.max_payload - empty - 40))
+        failed = await caller.failure(request)
+        assert failed.code == "request_too_large"
+        assert failed.data["size"] == len(encode(request)) > failed.data["limit"]
+
+
+async def test_bad_messages_on_every_subject_are_answered_and_nothing_dies(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    bad = (b"", b"\xc1", b"\x93\x01\x02\x03", os.urandom(64), b"\x81\xa5model\x07", b"\xdf\xff\xff\xff\xff")
+    async with router(nats_url) as service:
+        for number, data in enumerate(bad):
+            request_id = f"bad-{number}"
+            reply = f"{caller.inbox}.{request_id}"
+            await nats_bus.publish(subjects.generate("any"), data, reply=reply)
+            frame = await caller.answer(request_id)
+            assert isinstance(frame, Failed)
+            assert frame.code == "invalid_request"
+            # an unknown field is no fault, so one of them is a fine query for models
+            queries = () if b"model" in data else (subjects.MODELS,)
+            for subject in (subjects.heartbeat("g0"), *queries):
+                answer = await nats_bus.request(subject, data, timeout_s=2.0)
+                with pytest.raises(InvalidRequest):
+                    decode_reply(answer.data, ModelList)
+            await nats_bus.publish(subjects.generate("any"), data)
+        readable = msgpack.packb({"request_id": "mine", "attempt": 4, "model": 7})
+        await nats_bus.publish(subjects.generate("any"), readable, reply=f"{caller.inbox}.other")
+        frame = await caller.answer("mine")
+        assert isinstance(frame, Failed)
+        assert (frame.attempt, frame.data["param"]) == (4, "model")
+        beat = Heartbeat(
+            group="elsewhere", instance_id="i", seq=1, interval_ms=100, state="ready",
+            model=ModelCard(name="m", context_length=1), load=Load(),
+        )  # fmt: skip
+        await nats_bus.publish(subjects.heartbeat("g0"), encode(beat))
+        assert (await caller.group_of("s")) in {leader.group for leader in leaders}
+        labels = {"code": "invalid_request", "reason": "invalid"}
+        assert service.registry.get_sample_value("ryz_router_refusals_total", labels) == 2 * len(bad) + 1
+        assert service.is_ready
+
+
+async def test_models_and_status_show_the_fleet(
+    nats_url: str, nats_bus: NatsBus, leaders: list[Leader], model: str
+) -> None:
+    leaders[1].state = "draining"
+    async with router(nats_url):
+        await asyncio.sleep(2 * BEAT_MS / 1000)
+        reply = await nats_bus.request(subjects.MODELS, encode(ListModels()), timeout_s=2.0)
+        assert [card.name for card in decode_reply(reply.data, ModelList).models] == [model]
+        reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)
+        status = decode_reply(reply.data, ServiceStatus)
+        states = {group["group"]: group["state"] for group in status.detail["groups"]}
+        assert states == {leaders[0].group: "ready", leaders[1].group: "draining"}
+        assert all(group["heartbeat_age_s"] < 1 for group in status.detail["groups"])
+
+
+async def test_state_server_asks_where_the_session_was(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    asked = 0
+
+    async def answer(message: Message) -> None:
+        nonlocal asked
+        asked += 1
+        record = SessionRecord(
+            session_id="s", tenant="default", model="m", version=1, last_group=leaders[asked % 2].group
+        )
+        await nats_bus.publish(message.reply, encode(SessionFound(record=record)))
+
+    kvstate = await nats_bus.subscribe(subjects.SESSION_GET, answer)
+    async with router(nats_url, router_policy="state_server"):
+        for turn in range(1, 5):
+            assert await caller.group_of("s") == leaders[turn % 2].group
+        await kvstate.unsubscribe()
+        await nats_bus.flush()
+        assert await caller.group_of("s") == leaders[0].group  # nobody answers: what the router itself knows
+
+
+async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    done: list[AnyFrame] = []
+
+    async def client(number: int) -> None:
+        for turn in range(60):
+            request = caller.request(f"s-{number}-{turn}")
+            for _ in range(10):
+                await caller.publish(request)  # again, as `InferenceClient` does when nothing comes
+                try:
+                    await until(lambda: request.request_id in caller.frames, timeout_s=0.2)  # noqa: B023
+                except TimeoutError:
+                    continue
+                break
+            done.append(await caller.answer(request.request_id))
+            await asyncio.sleep(0.005)
+
+    async with router(nats_url):
+        clients = asyncio.gather(*(client(number) for number in range(8)))
+        for _ in range(3):
+            async with router(nats_url):
+                await asyncio.sleep(0.05)
+        await clients
+    assert len(done) == 8 * 60
+    assert all(isinstance(frame, Accepted) for frame in done)
+    assert not caller.no_responders
+    assert not leaders[0].started & leaders[1].started
+    assert len({work.route.router_id for leader in leaders for work, _ in leader.taken}) > 1  # all took part
+
+
+async def test_the_process_starts_routes_and_stops(
+    nats_url: str, caller: Caller, leaders: list[Leader]
+) -> None:
+    env = {"RYZ_NATS_URL": nats_url, "RYZ_ROUTER_POLICY": "hybrid", "PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.router", env=env, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        request = caller.request()
+        async with asyncio.timeout(10):
+            while request.request_id not in caller.frames:
+                await caller.publish(request)
+                await asyncio.sleep(0.05)
+        assert isinstance(caller.frames[request.request_id][0], Accepted)  # never "no such model" before
+        process.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(process.communicate(), 5)
+        assert process.returncode == 0
+        assert b"Traceback" not in log
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_wrong_setting_ends_the_start_with_one_line(nats_url: str) -> None:
+    env = {"RYZ_NATS_URL": nats_url, "RYZ_ROUTER_POLICY": "best", "PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.router", env=env, stderr=asyncio.subprocess.PIPE
+    )
+    _, log = await asyncio.wait_for(process.communicate(), 10)
+    assert process.returncode == 2
+    assert log.count(b"\n") == 1
+    assert b"RYZ_ROUTER_POLICY='best'" in log

@@ -1,0 +1,233 @@
+"""Routers that know sessions: pins, moves that leaders tell of, deletions, and the query for a route."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, decode_reply, encode
+from shared.errors import InvalidRequest
+from shared.messages import (
+    Accepted,
+    GenerateRequest,
+    Load,
+    PinList,
+    Pinned,
+    PinPage,
+    ServiceStatus,
+    SessionGone,
+    SessionRoute,
+    SessionRouteQuery,
+    SessionTurn,
+    SessionTurns,
+    StatusQuery,
+    Wire,
+)
+from tests.integration.router.test_router_service import (
+    BEAT_MS,
+    Caller,
+    Leader,
+    caller,
+    leaders,
+    model,
+    router,
+)
+from tests.kits.waiting import until
+
+__all__ = ["caller", "leaders", "model"]  # fixtures
+
+
+@asynccontextmanager
+async def kvstate(bus: NatsBus, *pins: Pinned) -> AsyncIterator[list[PinList]]:
+    """Answers for the pins of all sessions, one on each page."""
+    asked: list[PinList] = []
+
+    async def answer(message: Message) -> None:
+        query = decode(message.data, PinList)
+        asked.append(query)
+        at = int(query.cursor or 0)
+        cursor = str(at + 1) if at + 1 < len(pins) else ""
+        await bus.publish(message.reply, encode(PinPage(pins=list(pins[at : at + 1]), cursor=cursor)))
+
+    subscription = await bus.subscribe(subjects.PINS, answer)
+    yield asked
+    await subscription.unsubscribe()
+    await bus.flush()
+
+
+async def tell(bus: NatsBus, subject: str, message: Wire) -> None:
+    """Publishes, and waits until routers on the same broker have it."""
+    await bus.publish(subject, encode(message))
+    await bus.flush()
+    await asyncio.sleep(0.05)
+
+
+async def ask_route(bus: NatsBus, session_id: str, model: str, tenant: str = "default") -> SessionRoute:
+    query = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
+    reply = await bus.request(subjects.SESSION_ROUTE, encode(query), timeout_s=2.0)
+    return decode_reply(reply.data, SessionRoute)
+
+
+async def reason_of(caller: Caller, leaders: list[Leader], request: GenerateRequest) -> tuple[str, str, str]:
+    """Group, reason and last group of the request's route."""
+    assert isinstance(await caller.ask(request), Accepted)
+    works = [work for leader in leaders for work, _ in leader.taken]
+    route = next(work.route for work in works if work.request == encode(request))
+    return route.group, route.reason, route.last_group
+
+
+def other(leaders: list[Leader], group: str) -> Leader:
+    return next(leader for leader in leaders if leader.group != group)
+
+
+@pytest.mark.parametrize("policy", ["hybrid", "round_robin"])
+async def test_pins_are_loaded_changed_and_freed(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], policy: str
+) -> None:
+    groups = [leader.group for leader in leaders]
+    stored = [Pinned(tenant="default", session_id=f"s-{i}", group=groups[i % 2]) for i in range(3)]
+    async with kvstate(nats_bus, *stored) as asked, router(nats_url, router_policy=policy):
+        assert len(asked) >= 3
+        for pin in stored:
+            for _ in range(2):
+                request = caller.request(pin.session_id)
+                assert (await reason_of(caller, leaders, request))[:2] == (pin.group, "pinned")
+        assert (await reason_of(caller, leaders, caller.request("s-0", tenant="other")))[1] != "pinned"
+        moved = Pinned(tenant="default", session_id="s-0", group=groups[1])
+        await tell(nats_bus, subjects.SESSION_PINNED, moved)
+        assert (await reason_of(caller, leaders, caller.request("s-0")))[0] == groups[1]
+        freed = Pinned(tenant="default", session_id="s-0")
+        await tell(nats_bus, subjects.SESSION_PINNED, freed)
+        assert (await reason_of(caller, leaders, caller.request("s-0")))[1] != "pinned"
+
+
+async def test_pins_stand_while_kvstate_is_away_and_are_asked_for_again(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    group = leaders[0].group
+    pins = [Pinned(tenant="default", session_id=f"s-{i}", group=group) for i in range(4)]
+    async with router(nats_url, router_pins_refresh_s=0.1) as service:
+        async with kvstate(nats_bus, *pins) as asked:
+            await until(lambda: len(asked) >= 12, timeout_s=5.0)
+        await asyncio.sleep(0.3)
+        for pin in pins:
+            assert (await reason_of(caller, leaders, caller.request(pin.session_id)))[1] == "pinned"
+        assert service.registry.get_sample_value("ryz_router_pins") == 4
+        missed = service.registry.get_sample_value("ryz_router_events_total", {"event": "pins_not_loaded"})
+        assert missed is not None
+        async with kvstate(nats_bus):  # all were freed meanwhile
+            await until(lambda: service.registry.get_sample_value("ryz_router_pins") == 0, timeout_s=5.0)
+
+
+async def test_a_pinned_group_that_is_full_refuses_and_one_that_drains_gives_way(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    pinned = leaders[0]
+    async with kvstate(nats_bus, Pinned(tenant="default", session_id="s", group=pinned.group)):
+        pinned.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
+        await asyncio.sleep(2 * BEAT_MS / 1000)
+        async with router(nats_url):
+            failed = await caller.failure(caller.request("s"))
+            assert (failed.code, failed.data["reason"]) == ("overloaded", "pin_full")
+            assert 0.08 <= failed.data["retry_after_s"] <= 36
+            pinned.load, pinned.state = Load(max_running=64, max_waiting=64), "draining"
+            await asyncio.sleep(2 * BEAT_MS / 1000)
+            route = await reason_of(caller, leaders, caller.request("s"))
+            assert route[:2] == (leaders[1].group, "pin_away")
+            pinned.state = "ready"
+            await asyncio.sleep(2 * BEAT_MS / 1000)
+            assert (await reason_of(caller, leaders, caller.request("s")))[1] == "pinned"
+
+
+async def test_all_routers_follow_a_session_that_leaders_say_has_moved(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+) -> None:
+    async with router(nats_url), router(nats_url):
+        home = await caller.group_of("s")
+        there = other(leaders, home).group
+        turn = SessionTurn(tenant="default", session_id="s", group=there, num_tokens=500)
+        await tell(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
+        for _ in range(6):
+            assert await reason_of(caller, leaders, caller.request("s")) == (there, "last_group", there)
+        assert await caller.group_of("s") == there
+        await tell(nats_bus, subjects.SESSION_GONE, SessionGone(tenant="default", session_id="s"))
+        routes = [await ask_route(nats_bus, "s", model) for _ in range(6)]
+        assert {(route.home, route.last_group) for route in routes} == {(home, "")}
+        assert await caller.group_of("s") == home
+
+
+async def test_a_busy_place_is_left_and_the_session_stays_where_it_went(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url) as service:
+        home = await caller.group_of("s")
+        busy = next(leader for leader in leaders if leader.group == home)
+        there = other(leaders, home).group
+        turn = SessionTurn(tenant="default", session_id="s", group=home, num_tokens=100)
+        await tell(nats_bus, subjects.SESSION_TURNS, SessionTurns(turns=[turn]))
+        busy.load = Load(running=64, waiting=8, max_running=64, max_waiting=64, queued_tokens=9000,
+                         tokens_per_s=100.0)  # fmt: skip
+        await asyncio.sleep(2 * BEAT_MS / 1000)
+        assert await reason_of(caller, leaders, caller.request("s")) == (there, "spill_wait", home)
+        busy.load = Load(max_running=64, max_waiting=64)
+        await asyncio.sleep(2 * BEAT_MS / 1000)
+        assert await reason_of(caller, leaders, caller.request("s")) == (there, "last_group", there)
+        assert service.registry.get_sample_value("ryz_router_move_seconds_count") == 1
+
+
+async def test_the_route_of_a_session_names_home_pin_place_and_groups(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+) -> None:
+    async with router(nats_url):
+        home = await caller.group_of("s")
+        there = other(leaders, home)
+        await tell(
+            nats_bus, subjects.SESSION_PINNED, Pinned(tenant="default", session_id="s", group=there.group)
+        )
+        there.state = "draining"
+        await asyncio.sleep(2 * BEAT_MS / 1000)
+        route = await ask_route(nats_bus, "s", model)
+        assert (route.home, route.pinned_group, route.last_group) == (home, there.group, home)
+        assert route.groups == {home: "ready", there.group: "draining"}
+        stranger = await ask_route(nats_bus, "s", model, tenant="other")
+        assert (stranger.pinned_group, stranger.last_group) == ("", "")
+        assert await ask_route(nats_bus, "new", "no-such-model") == SessionRoute()
+
+
+async def test_bad_news_is_counted_and_nothing_dies(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    async with router(nats_url) as service:
+        for subject in (subjects.SESSION_TURNS, subjects.SESSION_PINNED, subjects.SESSION_GONE):
+            await nats_bus.publish(subject, b"\xc1")
+        reply = await nats_bus.request(subjects.SESSION_ROUTE, b"\xc1", timeout_s=2.0)
+        with pytest.raises(InvalidRequest):
+            decode_reply(reply.data, SessionRoute)
+        events = {"event": "bad_session_news"}
+        await until(lambda: service.registry.get_sample_value("ryz_router_events_total", events) == 4)
+        assert await caller.group_of("s") in {leader.group for leader in leaders}
+
+
+async def test_status_and_metrics_show_sessions_and_pins(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model: str
+) -> None:
+    async with router(nats_url) as service:
+        await caller.group_of("s")
+        await tell(
+            nats_bus, subjects.SESSION_PINNED, Pinned(tenant="t", session_id="x", group=leaders[0].group)
+        )
+        reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)
+        detail = decode_reply(reply.data, ServiceStatus).detail
+        assert (detail["sessions"], detail["pins"]) == (1, 1)
+        assert service.registry.get_sample_value("ryz_router_sessions") == 1
+        assert service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model}) == 0
+        for leader, rate in zip(leaders, (300.0, 100.0), strict=True):
+            leader.load = Load(max_running=64, tokens_per_s=rate)
+        await asyncio.sleep(10 * BEAT_MS / 1000)
+        uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model})
+        assert uneven is not None
+        assert 0.3 < uneven < 0.7  # three quarters of the work instead of a half

@@ -1,0 +1,61 @@
+"""A turn that demands that its session exists, or is as its caller knows it; and a session that was lost."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kits.turns import TurnsFleet, both
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
+    with TurnsFleet(tmp_path_factory.mktemp("conditions")) as fleet:
+        yield fleet
+
+
+async def test_who_asks_with_if_match_gets_a_409_and_not_another_order(fleet: TurnsFleet) -> None:
+    first = await fleet.turn("one", "matched", headers={"If-None-Match": "*"})
+    assert first.headers["x-ryz-session"] == "new; turns=1; version=1; stored"
+    late = await fleet.turn("again", "matched", headers={"If-None-Match": "*"})
+    assert (late.status_code, late.headers["x-ryz-reason"]) == (409, "session_changed")
+    answers = await both(
+        *(fleet.turn(f"two-{n}", "matched", place=n, headers={"If-Match": '"1"'}) for n in range(2))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    assert len(await fleet.said("matched")) == 2
+    body = next(answer for answer in answers if answer.status_code == 409).json()
+    assert body["error"]["code"] == "conflict"
+
+
+async def test_a_session_that_must_exist_and_does_not_is_a_404(fleet: TurnsFleet) -> None:
+    for more in ({"headers": {"X-Session-Must-Exist": "true"}}, {"session_must_exist": True}):
+        answer = await fleet.turn("one", "missing", **more)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "session_not_found")
+        streamed = await fleet.turn("one", "missing", stream=True, **more)
+        assert streamed.status_code == 404
+    assert (await fleet.turn("one", "missing")).status_code == 200
+    assert (await fleet.turn("two", "missing", session_must_exist=True)).status_code == 200
+
+
+async def test_a_session_that_was_lost_with_store_and_group_is_told(fleet: TurnsFleet) -> None:
+    made = (await fleet.turn("hello", "")).headers["x-session-id"]
+    named = await fleet.turn("hello", "named")
+    assert (await fleet.turn("two", made)).json()["session"]["turns"] == 2
+    fleet.flush()
+    # the leader that had the last turn knows it still
+    assert (await fleet.turn("three", made)).json()["session"]["turns"] == 3
+    fleet.flush()
+    for place in range(fleet.groups):
+        fleet.kill(f"group{place}")
+        fleet.start_group(place)
+    for place in range(fleet.groups):
+        fleet.await_group(place)
+    lost = await fleet.turn("four", made)
+    assert (lost.status_code, lost.json()["error"]["code"]) == (404, "session_not_found")
+    whole = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    again = await fleet.turn("", made, messages=[*whole, {"role": "user", "content": "c"}])
+    assert again.headers["x-ryz-session"] == "new; turns=1; version=1; stored"
+    assert named.json()["session"]["state"] == "new"
+    assert (await fleet.turn("two", "named", session_must_exist=True)).status_code == 404
+    told = await fleet.turn("two", "named")
+    assert told.headers["x-ryz-session"] == "new; turns=1; version=1; stored"

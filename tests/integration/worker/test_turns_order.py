@@ -1,0 +1,123 @@
+"""Turns of one session that come at once: all of them are stored, in an order, and each answer says so."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kits.turns import TurnsFleet, body, both
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
+    with TurnsFleet(tmp_path_factory.mktemp("turns")) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_of_twenty_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways: int) -> None:
+    for pair in range(20):
+        session = f"pair-{gateways}-{pair}"
+        answers = await both(fleet.turn("one", session), fleet.turn("two", session, place=gateways - 1))
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert sorted(await fleet.said(session)) == ["one", "two"], session
+        outcomes = sorted(answer.headers["x-ryz-session"] for answer in answers)
+        assert outcomes == [
+            "continued; turns=2; version=2; stored", "new; turns=1; version=1; stored"
+        ]  # fmt: skip
+        lengths = sorted(answer.json()["usage"]["prompt_tokens"] for answer in answers)
+        assert lengths[1] > lengths[0] + len("user: one\nassistant: ")  # the second saw the first
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
+    """Turns go to one group after the other, whatever session they are of."""
+    folder = tmp_path_factory.mktemp("spread")
+    with TurnsFleet(
+        folder, router_policy="round_robin", session_max_bytes="2000", redis_timeout_s="0.2"
+    ) as fleet:
+        yield fleet
+
+
+async def test_turns_that_run_in_two_groups_at_once_are_joined(spread: TurnsFleet) -> None:
+    together = 0
+    for pair in range(20):
+        session = f"spread-{pair}"
+        answers = await both(
+            spread.turn("one", session, max_tokens=16), spread.turn("two", session, place=1, max_tokens=16)
+        )
+        assert sorted(await spread.said(session)) == ["one", "two"], session
+        groups = {answer.headers["x-ryz-group"] for answer in answers}
+        outcomes = sorted(answer.json()["session"]["turns"] for answer in answers)
+        assert (outcomes, len(groups)) == ([1, 2], 2)
+        assert {answer.json()["session"]["stored"] for answer in answers} == {"stored"}
+        together += all(answer.headers["x-ryz-session"].startswith("new") for answer in answers)
+    assert together  # the store had to join some; else the test shows nothing
+
+
+async def test_a_record_over_the_limit_is_told(spread: TurnsFleet) -> None:
+    await spread.turn("short", "large")
+    answer = await spread.turn("x" * 3000, "large")
+    assert answer.headers["x-ryz-session"] == "continued; turns=2; version=2; not_stored; reason=too_large"
+    assert answer.json()["session"]["reason"] == "too_large"
+    assert await spread.said("large") == ["short"]
+
+
+async def test_a_stream_ends_with_what_became_of_its_turn(spread: TurnsFleet) -> None:
+    told = []
+    for usage in (False, True):
+        options = {"include_usage": usage}
+        answer = await spread.turn("hello", f"streamed-{usage}", stream=True, stream_options=options)
+        assert answer.headers["x-ryz-session"] == "new; turns=1"
+        *_, last, done, end = answer.text.split("\n\n")
+        assert (done.rpartition("data: ")[2], end) == ("[DONE]", "")
+        told.append(json.loads(last.rpartition("data: ")[2]))
+    assert [chunk["session"] for chunk in told] == [
+        {"state": "new", "turns": 1, "version": 1, "stored": "stored"}
+    ] * 2
+    assert told[0]["choices"][0]["delta"] == {}
+    assert (told[1]["choices"], told[1]["usage"]["completion_tokens"]) == ([], 4)
+
+
+async def test_a_store_that_is_down_is_told(spread: TurnsFleet) -> None:
+    await spread.turn("one", "down")
+    spread.redis.stop()
+    try:
+        whole = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+        said = [*whole, {"role": "user", "content": "z"}]
+        answer = await spread.turn("", "unknown", messages=said)
+        assert answer.headers["x-ryz-session"].endswith("not_stored; reason=store_away")
+        answer = await spread.turn("", "", messages=said)  # a session is made, its record waits
+        assert "; pending" in answer.headers["x-ryz-session"]
+    finally:
+        spread.redis.start()
+
+
+async def test_turns_keep_their_order_when_their_group_is_killed(fleet: TurnsFleet) -> None:
+    for number in range(3):
+        session = f"killed-{number}"
+        group: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        first = asyncio.create_task(_streamed(fleet, session, group))
+        place = int((await group)[1:])
+        second = asyncio.create_task(fleet.turn("two", session, place=1))
+        await asyncio.sleep(0.15)
+        await asyncio.to_thread(fleet.kill, f"group{place}")
+        fleet.start_group(place)
+        assert (await first).endswith("data: [DONE]\n\n")
+        answer = await second
+        assert answer.headers["x-ryz-session"] == "continued; turns=2; version=2; stored"
+        assert answer.json()["usage"]["prompt_tokens"] > 400
+        assert await fleet.said(session) == ["one", "two"]
+        await asyncio.to_thread(fleet.await_group, place)
+
+
+async def _streamed(fleet: TurnsFleet, session: str, group: asyncio.Future[str]) -> str:
+    """A long streamed turn; says at once which group has it."""
+    asked = body("one", max_tokens=400, stream=True)
+    headers = {"X-Session-Id": session}
+    async with fleet.http() as http, http.stream(
+        "POST", "/v1/chat/completions", json=asked, headers=headers
+    ) as answer:  # fmt: skip
+        group.set_result(answer.headers["x-ryz-group"])
+        return (await answer.aread()).decode()

@@ -1,0 +1,220 @@
+"""Groups of real ranks share a real Redis: what one has computed another goes on with, token for token."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.model_dir import Model, load_model_dir
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.rank_protocol.kv_messages import KVStoreConfig
+from shared.bus.memory import MemoryBus
+from shared.kv_store import PREFIX_PATTERN
+from shared.messages import Accepted, Done, GenerateRequest, Usage
+from tests.kits.engine import make_llama
+from tests.kits.worker import Kit, RedisIndex, chat, tokens_of
+
+ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes, with four KV heads."""
+    path = make_llama(
+        tmp_path_factory.mktemp("model"), vocab_size=256, num_key_value_heads=4, num_attention_heads=8
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+@pytest.fixture
+def model(path: Path) -> Model:
+    return load_model_dir(path, "tiny")
+
+
+@pytest.fixture
+async def index(redis_url: str) -> AsyncIterator[RedisIndex]:
+    index = RedisIndex(redis_url)
+    await index.redis.flushdb()
+    yield index
+    await index.redis.aclose()
+
+
+def engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> RankEngine:
+    store = KVStoreConfig(url=url, compression=options.pop("compression", "none"))
+    defaults: dict[str, Any] = {
+        "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
+    }  # fmt: skip
+    return RankEngine(RankEngineOptions(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
+
+
+def ask(name: str, tokens: list[int], *, temperature: float = 0.0, max_tokens: int = 24) -> GenerateRequest:
+    sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": 5, "ignore_eos": True}
+    packed = b"".join(token.to_bytes(4, "little") for token in tokens)
+    return chat(name, prompt_token_ids=packed, sampling=sampling)
+
+
+def usage_of(frames: Any) -> Usage:
+    assert isinstance(frames[-1], Done)
+    return frames[-1].usage
+
+
+async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
+    """Waits until so many blocks are in the store, and told."""
+    async with asyncio.timeout(5):
+        while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+PROMPT = [(7 * i) % 251 for i in range(200)]
+
+
+@pytest.mark.parametrize(("temperature", "compression"), [(0.0, "zstd"), (1.0, "none")])
+async def test_written_by_two_ranks_continued_by_one_and_by_four(  # noqa: PLR0917
+    memory_bus: MemoryBus,
+    path: Path,
+    model: Model,
+    index: RedisIndex,
+    redis_url: str,
+    temperature: float,
+    compression: str,
+) -> None:
+    writer = engine(path, redis_url, 2, compression=compression)
+    async with Kit(memory_bus, writer, model=model, index=index) as kit:
+        first = tokens_of(await kit.run(ask("a", PROMPT, temperature=temperature)))
+        await settled(kit, index, 13)
+        longer = PROMPT + first + [1, 2, 3]
+        warm = await kit.run(ask("b", longer, temperature=temperature))
+        assert usage_of(warm).fetched_tokens == 0
+        await settled(kit, index, (len(longer) + 24 - 1) // 16)
+        assert kit.metric("kv_dropped_blocks_total") == 0
+    full = (len(longer) - 1) // 16
+    for world in (1, 2, 4):
+        async with Kit(
+            memory_bus, engine(path, redis_url, world), f"g{world}", model=model, index=index, kv=ALWAYS
+        ) as kit:
+            frames = await kit.run(ask("c", longer, temperature=temperature))
+            assert isinstance(frames[0], Accepted)
+            assert frames[0].kv in ("fetch", "")  # not known yet on a machine that has much to do
+            assert kit.metric("kv_sources_total", source="fetch") == 1
+            assert tokens_of(frames) == tokens_of(warm)
+            assert usage_of(frames).fetched_tokens == full * 16
+            assert usage_of(frames).cached_tokens == full * 16
+            again = await kit.run(ask("d", longer, temperature=temperature))
+            assert tokens_of(again) == tokens_of(warm)
+            assert (usage_of(again).fetched_tokens, usage_of(again).cached_tokens) == (0, full * 16)
+            await kit.all_free()
+
+
+async def test_many_at_once_fetch_what_they_share(
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+) -> None:
+    prompts = [PROMPT[: 60 + 11 * number] + [number] * 40 for number in range(8)]
+    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index) as kit:
+        expected = [
+            tokens_of(await kit.run(ask(f"a{n}", prompt, temperature=n % 2)))
+            for n, prompt in enumerate(prompts)
+        ]
+        await settled(kit, index, 20)
+    small = engine(path, redis_url, kv_cache_tokens=18 * 16)
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(32, 8, 16)}
+    async with Kit(memory_bus, small, "g1", model=model, index=index, **options) as kit:
+        for n, prompt in enumerate(prompts):
+            await kit.ask(ask(f"b{n}", prompt, temperature=n % 2))
+        got = [tokens_of(await kit.end_of(f"b{n}", 20)) for n in range(len(prompts))]
+        assert got == expected
+        assert kit.metric("kv_fetched_blocks_total") > 8
+        await kit.all_free()
+
+
+@pytest.mark.parametrize("sharing", ["tenant", "all"])
+async def test_tenants_share_blocks_only_where_that_is_switched_on(  # noqa: PLR0917
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str, sharing: Any
+) -> None:
+    options: dict[str, Any] = {"kv": ALWAYS, "prefix_sharing": sharing}
+    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
+        expected = tokens_of(await kit.run(ask("a", PROMPT)))
+        await settled(kit, index, 13)
+        other = msgspec.structs.replace(ask("b", PROMPT), tenant="other")
+        assert usage_of(await kit.run(other)).cached_tokens == (192 if sharing == "all" else 0)
+    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
+        third = msgspec.structs.replace(ask("c", PROMPT), tenant="third")
+        frames = await kit.run(third)
+        assert tokens_of(frames) == expected
+        assert usage_of(frames).fetched_tokens == (192 if sharing == "all" else 0)
+        assert kit.metric("kv_fetch_tokens_per_s") > 0 or sharing == "tenant"
+
+
+async def test_a_flipped_byte_is_seen_computed_again_and_written_anew(
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+) -> None:
+    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index) as kit:
+        expected = tokens_of(await kit.run(ask("a", PROMPT)))
+        await settled(kit, index, 12)
+        names = kit.leader.kv_names(PROMPT)
+    key = b"ryz:kv:data:" + names[4]
+    stored: Any = await index.redis.hget(key, "2")
+    value = bytearray(stored)
+    value[len(value) // 2] ^= 1
+    await index.redis.hset(key, "2", bytes(value))
+    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, kv=ALWAYS) as kit:
+        frames = await kit.run(ask("b", PROMPT))
+        assert tokens_of(frames) == expected
+        assert usage_of(frames).fetched_tokens == 4 * 16
+        assert kit.metric("kv_corrupt_blocks_total") == 1
+        await kit.until(lambda: kit.metric("kv_stored_blocks_total") >= 8)
+    async with Kit(memory_bus, engine(path, redis_url), "g2", model=model, index=index, kv=ALWAYS) as kit:
+        assert usage_of(await kit.run(ask("c", PROMPT))).fetched_tokens == 12 * 16
+
+
+async def test_an_index_that_is_away_or_slow_costs_time_only(
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+) -> None:
+    options: dict[str, Any] = {"kv": KVOptions(fetch="always", probe_s=0.05)}
+    async with Kit(memory_bus, engine(path, redis_url), model=model, index=index, **options) as kit:
+        expected = tokens_of(await kit.run(ask("a", PROMPT)))
+        await settled(kit, index, 12)
+    async with Kit(memory_bus, engine(path, redis_url), "g1", model=model, index=index, **options) as kit:
+        index.delay_s = 0.5
+        for number in range(4):
+            prompt = [number + 100, *PROMPT]
+            assert isinstance((await kit.run(ask(f"slow{number}", prompt)))[-1], Done)
+        assert kit.metric("kv_store_up") == 0
+        index.away, index.delay_s = True, 0.0
+        assert tokens_of(await kit.run(ask("b", PROMPT))) == expected
+        index.away = False
+        await kit.until(lambda: kit.metric("kv_store_up") == 1)
+        other = [9, *PROMPT]
+        await kit.run(ask("c", other))
+        assert kit.metric("kv_lookups_total", outcome="failed") >= 3
+
+
+async def test_a_low_priority_sequence_moves_out_and_comes_back(
+    memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
+) -> None:
+    small = engine(path, redis_url, kv_cache_tokens=20 * 16)
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(64, 8, 16)}
+    async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
+        alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
+        fill = tokens_of(await kit.run(ask("fill", [4] * 260, max_tokens=30)))
+        low = ask("low", [3] * 100, max_tokens=150)
+        await kit.ask(low)
+        await kit.until(lambda: len(tokens_of(kit.frames["low"])) > 60)
+        high = ask("high", [5] * 260, max_tokens=30)
+        high = msgspec.structs.replace(high, priority=5)
+        await kit.ask(high)
+        assert len(tokens_of(await kit.end_of("high", 10))) == len(fill)
+        assert tokens_of(await kit.end_of("low", 10)) == alone
+        assert kit.metric("num_preemptions_total") >= 1
+        assert kit.metric("kv_fetched_blocks_total") >= 8
+        await kit.all_free()

@@ -1,0 +1,102 @@
+"""The leader over real rank processes: batches, preemption and a lost rank do not change what callers get."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.model_dir import Model, load_model_dir
+from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from shared.bus.memory import MemoryBus
+from shared.messages import Done, Failed, GenerateRequest
+from tests.kits.engine import make_llama
+from tests.kits.worker import Kit, chat, tokens_of
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes."""
+    path = make_llama(tmp_path_factory.mktemp("model"), vocab_size=256)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+@pytest.fixture
+def model(path: Path) -> Model:
+    return load_model_dir(path, "tiny")
+
+
+def engine(path: Path, **options: Any) -> RankEngine:
+    options = {"tensor_parallel": 2, "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0} | options
+    return RankEngine(RankEngineOptions(model=path, **options))
+
+
+def ask(number: int, name: str = "r") -> GenerateRequest:
+    """Greedy and sampled ones, short and long."""
+    return chat(
+        f"{name}{number}",
+        prompt="abc" * (1 + 9 * number),
+        sampling={"max_tokens": 30, "temperature": 0.8 * (number % 2), "seed": number, "ignore_eos": True},
+    )
+
+
+async def alone(kit: Kit, count: int) -> list[list[int]]:
+    return [tokens_of(await kit.run(ask(number, "alone"))) for number in range(count)]
+
+
+async def test_company_and_preemption_change_no_token(
+    memory_bus: MemoryBus, path: Path, model: Model
+) -> None:
+    count, blocks = 6, 16
+    small = engine(path, kv_cache_tokens=blocks * 16)
+    async with Kit(memory_bus, small, model=model, steps=Limits(32, 8, 16)) as kit:
+        expected = await alone(kit, count)
+        for number in range(count):
+            await kit.ask(ask(number))
+        together = [tokens_of(await kit.end_of(f"r{number}", 20)) for number in range(count)]
+        assert together == expected
+        assert len({tuple(tokens) for tokens in expected}) == count
+        assert kit.metric("num_preemptions_total") > 0
+        await kit.all_free()
+
+
+async def test_a_killed_rank_costs_the_running_requests_only(
+    memory_bus: MemoryBus, path: Path, model: Model
+) -> None:
+    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
+        kit.expected_errors = {"the engine failed"}
+        expected = await alone(kit, 1)
+        await kit.ask(chat("long", prompt="x", sampling={"max_tokens": 500, "ignore_eos": True}))
+        await kit.until(lambda: len(kit.frames["long"]) > 3)
+        ranks: Any = kit.leader.detail()["ranks"]
+        os.kill(ranks[1]["pid"], signal.SIGKILL)
+        last = (await kit.end_of("long"))[-1]
+        assert isinstance(last, Failed)
+        assert last.code == "group_lost"
+        await asyncio.wait_for(kit.until(lambda: kit.leader.state == "ready", 20), 20)
+        frames = await kit.run(ask(0, "again"))
+        assert isinstance(frames[-1], Done)
+        assert [tokens_of(frames)] == expected
+
+
+async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_anybody_asks(
+    memory_bus: MemoryBus, path: Path, model: Model
+) -> None:
+    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
+        kit.expected_errors = {"the engine failed"}
+        expected = await alone(kit, 1)
+        ranks: Any = kit.leader.detail()["ranks"]
+        os.kill(ranks[1]["pid"], signal.SIGKILL)
+        await kit.until(lambda: kit.leader.state == "recovering", 5)
+        await kit.until(lambda: kit.leader.state == "ready", 20)
+        assert [tokens_of(await kit.run(ask(0, "again")))] == expected

@@ -1,0 +1,61 @@
+"""A worker started by hand with a model or a setting that cannot work: one sentence, exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from tests.kits.engine import make_llama
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(nats_url: str, model: Path, **settings: str) -> tuple[int, str]:
+    """Exit code and the last line of a worker that is to end by itself."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
+    given = {"NATS_URL": nats_url, "GROUP": "refused", "MODEL": str(model), "LOG_LEVEL": "error"} | settings
+    env |= {f"RYZ_{name}": value for name, value in given.items()}
+    ended = subprocess.run(
+        [sys.executable, "-m", "services.worker"],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    made = make_llama(tmp_path / "model")
+    Tokenizer(models.BPE(vocab={"a": 0}, merges=[])).save(str(made / "tokenizer.json"))
+    return made
+
+
+def test_a_truncated_file(nats_url: str, model: Path) -> None:
+    file = model / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 100)
+    code, said = start(nats_url, model)
+    assert (code, str(file) in said) == (2, True), said
+    assert said.startswith("worker cannot start: the engine refuses:")
+
+
+def test_a_config_that_contradicts_the_tensors(nats_url: str, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}))
+    code, said = start(nats_url, model)
+    assert code == 2
+    assert "tensor model.layers.0.mlp.gate_proj.weight has shape (112, 64), config.json demands" in said
+
+
+def test_settings_that_do_not_fit_the_model_or_the_machine(nats_url: str, model: Path) -> None:
+    code, said = start(nats_url, model, TENSOR_PARALLEL="3")
+    assert (code, "tensor_parallel=3" in said) == (2, True), said
+    code, said = start(nats_url, model, KV_CACHE_TOKENS=str(2**31))
+    assert (code, f"kv_cache_tokens={2**31} needs" in said) == (2, True), said
+
+
+def test_a_directory_that_is_none(nats_url: str, tmp_path: Path) -> None:
+    code, said = start(nats_url, tmp_path / "none")
+    assert (code, "does not exist" in said) == (2, True), said

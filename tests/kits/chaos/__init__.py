@@ -1,0 +1,1 @@
+"""Streams, faults, storms and fuzzers for the chaos tests."""

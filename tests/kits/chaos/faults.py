@@ -1,0 +1,77 @@
+"""Kills ranks and leaders of a stack, one after another, each when all groups are well again."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.failover.failover_fleet import Fleet
+from shared.bus.nats import NatsBus
+
+READY_S = 90.0  # about one second where there is nothing else to do, four for a leader
+SETTLE_S = 2.2  # what was ready for so long before it died is started again without a longer pause
+Victim = Literal["rank", "leader"]
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """Who was killed, and how long the group was away."""
+
+    group: str
+    victim: Victim
+    back_s: float
+
+
+def kill_in_turn(urls: Mapping[str, str], victims: list[Victim], seed: int = 0) -> list[Killed]:
+    """Kills one after another, of groups drawn by chance; returns when all are back.
+
+    urls: the broker's, by user. See `StackState`.
+    """
+    return asyncio.run(_kill(urls, victims, random.Random(seed)))
+
+
+async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.Random) -> list[Killed]:
+    async with AsyncExitStack() as stack:
+        asks = await NatsBus.connect(urls["cli"], name="chaos")
+        stack.push_async_callback(asks.close)
+        hears = await NatsBus.connect(urls["router"], name="chaos")
+        stack.push_async_callback(hears.close)
+        fleet = Fleet(hears, asks)
+        await fleet.listen()
+        await asyncio.sleep(0.3)
+        told = []
+        for victim in victims:
+            pids = await all_ready(fleet)
+            await asyncio.sleep(0.3 + chance.random() * 0.5 + SETTLE_S * (victim == "leader"))
+            group = chance.choice(sorted(pids))
+            leader, ranks = pids[group]
+            at = time.monotonic()
+            os.kill(leader if victim == "leader" else chance.choice(ranks), signal.SIGKILL)
+            await fleet.await_away(group, at)
+            await _back(fleet, group, at)
+            told.append(Killed(group, victim, time.monotonic() - at))
+        await all_ready(fleet)
+        return told
+
+
+async def _back(fleet: Fleet, group: str, since: float) -> None:
+    async with asyncio.timeout(READY_S):
+        while not fleet.ready(group, since):  # noqa: ASYNC110 (heartbeats are the fleet's)
+            await asyncio.sleep(0.01)
+
+
+async def all_ready(fleet: Fleet) -> dict[str, tuple[int, list[int]]]:
+    """Waits until all groups are ready; leader and ranks of each."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            lately = time.monotonic() - 1
+            if fleet.beats and all(fleet.ready(group, lately) for group in fleet.beats):
+                pids = await fleet.pids()
+                if pids.keys() == fleet.beats.keys():
+                    return pids
+            await asyncio.sleep(0.05)

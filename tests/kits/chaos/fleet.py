@@ -1,0 +1,256 @@
+"""A stack whose Redis is behind a proxy, and conversations that change groups with every turn."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import httpx
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.servers import RedisServer
+from tests.kits.tcp_proxy import TcpProxy
+
+TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?") * 2
+KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks, so the oracle warms nobody
+PATIENCE_S = 5.0  # of one turn; without trouble it takes a tenth of a second
+
+
+class ThreadedProxy:
+    """A `TcpProxy` on a loop of its own, for tests that are not asynchronous."""
+
+    def __init__(self, port: int) -> None:
+        self._proxy = TcpProxy(port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._proxy.port}/0"
+
+    def slow(self, delay_s: float) -> None:
+        """Makes each chunk come so much later, in each direction."""
+        self._proxy.delay_s = delay_s
+
+    def stall(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.stall)
+
+    def resume(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.resume)
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.cut)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._do(self._proxy.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._proxy.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    def _do(self, work: object) -> None:
+        done: Future[object] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
+        done.result(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A service's metrics, as Prometheus would read them."""
+
+    url: str
+
+    def value(self, name: str, **labels: str) -> float:
+        """The value of one series; 0 when there is none yet, or nobody answers."""
+        try:
+            text = httpx.get(f"{self.url}/metrics", timeout=5).text
+        except httpx.TransportError:
+            return 0.0
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return 0.0
+
+
+class Said(NamedTuple):
+    """What must be the same with trouble and without: how long the history was, and the answer."""
+
+    prompt_tokens: int
+    tokens: list[str]
+
+
+@dataclass(slots=True)
+class Talk:
+    """A conversation of one tenant: only what is new is sent, history is the session's."""
+
+    client: httpx.Client
+    session_id: str
+    name: str
+    temperature: float
+    turns: int = 0
+    groups: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    def next(self) -> Said:
+        """One more turn."""
+        text = TURNS[self.turns].format(name=self.name)
+        self.turns += 1
+        answer = self.client.post(
+            "/v1/chat/completions",
+            json={
+                "model": "demo",
+                "temperature": self.temperature,
+                "seed": 11,
+                "max_tokens": 20,
+                "logprobs": True,
+                "messages": [{"role": "user", "content": text}],
+            },
+            headers={"X-Session-Id": self.session_id, "X-Session-Mode": "append"},
+        )
+        assert answer.status_code == 200, (self, answer.text)
+        assert answer.elapsed.total_seconds() < PATIENCE_S, self
+        self.groups.append(answer.headers["x-ryz-group"])
+        self.sources.append(answer.headers.get("x-ryz-kv", ""))
+        told = answer.json()
+        tokens = [one["token"] for one in told["choices"][0]["logprobs"]["content"]]
+        return Said(told["usage"]["prompt_tokens"], tokens)
+
+
+class Chaos:
+    """The stack with all that can be done to it. `metrics` are by service, or by group."""
+
+    def __init__(self, stack: Stack, redis: RedisServer, proxy: ThreadedProxy) -> None:
+        self.stack, self.redis, self.proxy = stack, redis, proxy
+        self._clients: dict[str, httpx.Client] = {}
+        told = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)["services"]
+        self.metrics = {
+            one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"]) for one in told
+        }
+
+    def client_of(self, tenant: str) -> httpx.Client:
+        """Speaks for a tenant."""
+        if tenant not in self._clients:
+            headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
+            self._clients[tenant] = httpx.Client(base_url=self.stack.state.url, headers=headers, timeout=60)
+        return self._clients[tenant]
+
+    @contextmanager
+    def no_redis(self) -> Iterator[None]:
+        """It is killed, and comes back empty."""
+        self.redis.stop(kill=True)
+        try:
+            yield
+        finally:
+            self.redis.start()
+
+    @contextmanager
+    def slow_redis(self, delay_s: float) -> Iterator[None]:
+        """All that goes there or comes from there takes so much longer."""
+        self.proxy.slow(delay_s)
+        try:
+            yield
+        finally:
+            self.proxy.slow(0)
+
+    @contextmanager
+    def stalled_redis(self) -> Iterator[None]:
+        """It takes connections and says nothing."""
+        self.proxy.stall()
+        try:
+            yield
+        finally:
+            self.proxy.resume()
+
+    @contextmanager
+    def no_kvstate(self) -> Iterator[None]:
+        """It is killed; the supervisor starts another one, perhaps not before this ends."""
+        pid = self.stack.pid_of("kvstate")
+        os.kill(pid, signal.SIGKILL)
+        yield
+        wait_for(lambda: self.stack.pid_of("kvstate") != pid, "kvstate is started again")
+
+    @contextmanager
+    def full_redis(self) -> Iterator[None]:
+        """It takes nothing more; whatever goes, that is not enough."""
+        with self.keyspace() as keyspace:
+            keyspace.config_set("maxmemory", 1)
+            try:
+                yield
+            finally:
+                keyspace.config_set("maxmemory", 0)
+
+    def close(self) -> None:
+        """Ends the clients' connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def session(self, session_id: str) -> dict[str, Any]:
+        """As `/v1/sessions` shows it; empty while it is not stored, or nobody knows."""
+        answer = self.client_of("rough").get(f"/v1/sessions/{session_id}")
+        if answer.status_code in {404, 503}:
+            return {}
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def keyspace(self) -> redis.Redis:
+        """Redis itself, not through the proxy."""
+        return redis.Redis.from_url(self.redis.url)
+
+
+class Story:
+    """Sessions of which each turn is on the other group, and what has to be said in them.
+
+    An odd number of them, one after another, and a router that takes turns: so each alternates.
+    """
+
+    def __init__(self, chaos: Chaos, label: str, names: Sequence[str]) -> None:
+        assert len(names) % 2
+        self.talks: list[Talk] = []
+        self._alternates = True
+        self._expected: list[list[Said]] = []
+        for number, name in enumerate(names):
+            session_id, temperature = f"{label}-{name}", number % 2
+            calm = Talk(chaos.client_of("calm"), session_id, name, temperature)
+            self._expected.append([calm.next() for _ in TURNS])
+            self.talks.append(Talk(chaos.client_of("rough"), session_id, name, temperature))
+
+    def turn(self, times: int = 1) -> None:
+        """One more turn of each session; its tokens are those of the undisturbed one."""
+        for _ in range(times):
+            for talk, expected in zip(self.talks, self._expected, strict=True):
+                assert talk.next() == expected[talk.turns - 1], talk
+                assert not self._alternates or len(set(talk.groups[-2:])) == min(2, talk.turns), talk
+
+    @contextmanager
+    def told_at_once(self) -> Iterator[Callable[[], bool]]:
+        """All sessions have all turns but the last, each in a thread; yields whether any still talks."""
+        self._alternates = False
+        with ThreadPoolExecutor(len(self.talks)) as pool:
+            told = [
+                pool.submit(self._tell, talk, expected)
+                for talk, expected in zip(self.talks, self._expected, strict=True)
+            ]
+            yield lambda: not all(one.done() for one in told)
+            for one in told:
+                one.result()
+
+    @staticmethod
+    def _tell(talk: Talk, expected: list[Said]) -> None:
+        while talk.turns < len(expected) - 1:
+            assert talk.next() == expected[talk.turns - 1], talk
+
+    def sources(self) -> list[str]:
+        """Where the KV of the last turn of each session came from."""
+        return [talk.sources[-1] for talk in self.talks]

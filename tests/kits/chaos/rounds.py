@@ -1,0 +1,37 @@
+"""Many examples of a hypothesis strategy, in rounds: hypothesis remembers all of a run, gigabytes of it."""
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.kits.chaos.scale import full
+
+T = TypeVar("T")
+ROUND = 500
+
+
+def each_of(strategy: st.SearchStrategy[T], count: int, act: Callable[[T], None]) -> None:
+    """Calls `act` with that many examples: the same ones in every short run, others in every full one.
+
+    A failure is not made smaller: what fails is a service, and it has been sent all that came before, too.
+    """
+    first = random.getrandbits(32) if full else 0
+    for number in range(first, first + -(-count // ROUND)):
+
+        @seed(number)
+        @settings(
+            max_examples=min(ROUND, count),
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(strategy)
+        def run(example: T) -> None:
+            act(example)
+
+        run()

@@ -1,0 +1,113 @@
+"""Services started by hand, as processes that a test may kill, and what a stack says of itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Self
+
+import httpx
+
+from tests.kits.chaos.fleet import Metrics
+from tests.kits.chaos.scale import scaled
+from tests.kits.e2e.stack import ROOT, Stack, ryz, wait_for
+from tests.kits.servers import free_port
+
+START_S = 40.0
+# in full it is the default; on a machine with more to do than it has cores anybody is silent now and then
+PATIENT = {"RYZ_ROUTER_HEARTBEAT_SLACK_S": scaled("0.6", "0.175")}
+
+
+class ServiceProcess:
+    """One service of ours, a context manager that waits until it is ready. settings: `RYZ_` variables."""
+
+    def __init__(self, kind: str, nats_url: str, **settings: str) -> None:
+        self.port = free_port()
+        own = {"RYZ_NATS_URL": nats_url, "RYZ_ADMIN_PORT": str(self.port), "RYZ_LOG_LEVEL": "warning"}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
+        self.kind = kind
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"services.{kind}"], env=env | own | settings, cwd=ROOT
+        )
+
+    def await_ready(self) -> None:
+        """Waits until it takes work."""
+        wait_for(self.is_ready, f"a {self.kind} is ready", START_S)
+
+    def is_ready(self) -> bool:
+        """Whether it takes work; fails when it has ended."""
+        assert self.process.poll() is None, f"the {self.kind} ended with {self.process.returncode}"
+        return ready_code(f"http://127.0.0.1:{self.port}") == 200
+
+    def end(self) -> int:
+        """Ends it in good order; its exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=20)
+
+    def __enter__(self) -> Self:
+        self.await_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def ready_code(url: str) -> int:
+    """The status of /ready; 0 when nobody answers."""
+    try:
+        return httpx.get(f"{url}/ready", timeout=2).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def status(stack: Stack) -> dict[str, Any]:
+    """What `ryz status --json` shows."""
+    told: dict[str, Any] = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)
+    return told
+
+
+def metrics_of(stack: Stack) -> dict[str, Metrics]:
+    """The metrics of each service, by its name, or by its group's."""
+    told = {
+        one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"])
+        for one in status(stack)["services"]
+    }
+    return told | {"gateway": Metrics(stack.state.url)}
+
+
+def await_idle(stack: Stack, groups: int, timeout_s: float = 20.0) -> None:
+    """Waits until all groups are ready, nothing runs or waits in any, and all of their blocks are free."""
+
+    def idle() -> bool:
+        told = status(stack)["groups"]
+        return len(told) == groups and all(
+            group["state"] == "ready"
+            and (group["running"], group["waiting"]) == (0, 0)
+            and group["free_blocks"] == group["total_blocks"]
+            for group in told
+        )
+
+    wait_for(idle, f"{groups} groups are ready and idle", timeout_s)
+
+
+def kill(stack: Stack, name: str) -> int:
+    """Kills a service of the stack, and does not wait for the next one; the process that died."""
+    pid = stack.pid_of(name)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def await_next(stack: Stack, name: str, before: int, timeout_s: float = START_S) -> float:
+    """Waits until a killed service is there again and ready; seconds that it took."""
+    began = time.monotonic()
+
+    def back() -> bool:
+        service = next(one for one in stack.state.services if one.name == name)
+        return service.pid != before and service.ready
+
+    wait_for(back, f"{name} is back", timeout_s)
+    return time.monotonic() - began

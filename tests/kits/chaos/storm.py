@@ -1,0 +1,282 @@
+"""A storm of clients over a stack, and a judge: does every request end once, in time, and rightly?
+
+What clients do is in `storm_visits.py`, what is done to the stack in `storm_faults.py`, what is left
+afterwards is counted by `storm_stock.py`.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Self
+
+from msgspec.structs import replace
+
+from benchmarks.failover.failover_streams import make_requests
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.client import InferenceClient
+from shared.codec import decode, encode
+from shared.errors import InvalidRequest
+from shared.identity import new_request_id
+from shared.messages import Accepted, Done, Failed, FrameBatch
+from tests.kits.chaos.storm_faults import Faults
+from tests.kits.chaos.storm_http import Exchange, read_on
+from tests.kits.chaos.storm_visits import CHAT, TURNS, Script, Visits, turn_body, word
+from tests.kits.chaos.streams import Body, Said, make_bodies
+from tests.kits.e2e.stack import Stack
+
+KEYS = {who: f"key-of-{who}" for who in ("reader", "talker", "flood", "calm")}
+NAMES = ("Ada", "Bo", "Cleo")
+SHARES = {
+    "reader": 6,
+    "slow reader": 3,
+    "leaver": 4,
+    "returner": 5,
+    "hurried": 2,
+    "talker": 4,
+    "direct": 4,
+    "direct leaver": 2,
+}
+DEADLINE_S = 30.0
+MARGIN_S = 15.0  # beyond all deadlines; who has no end then hangs
+FLOOD = 600
+MAX_WORDS = 500
+Attempt = tuple[str, int, str]  # request, number, group
+OF_THEIR_OWN = {
+    ("flood", "rate_limited"),
+    ("hurried", "deadline_exceeded"),
+    ("hurried", "failed deadline_exceeded"),
+}
+OF_CONNECTIONS = {"lost", "cut short", "unreached"}
+# Without text yet: nobody was there to take it. With text: nobody until its deadline. And what a client comes
+# back to may be lost with the gateway that read it and the group that had it.
+OF_TROUBLE = {"unavailable", "model_not_found", "group_lost", "deadline_exceeded", "failed deadline_exceeded"}
+OF_RETURNING = {"stream_not_found", "stream_gone", "failed group_lost", "late"}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """endings: how often which kind of client had which end. problems: what must not be.
+
+    words: an example of each end that has some.
+    """
+
+    endings: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)
+    ends_seen: int = 0
+
+    def count(self, *words: str) -> int:
+        """Ends of these kinds."""
+        return sum(n for ending, n in self.endings.items() if ending.partition(": ")[2] in words)
+
+
+class Witness:
+    """Hears all frames that leaders send to callers, and keeps the last ones, by attempt and group.
+
+    A frame that is sent again is the same frame. A refusal, in place of the first frame, ends nothing.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Attempt, int] = {}
+        self._ends: dict[Attempt, set[tuple[int, bytes]]] = {}
+        self.unreadable = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def twice(self) -> list[str]:
+        """Attempts that were accepted and have more than one end."""
+        found = {
+            attempt: [data for seq, data in ends if seq > self._first.get(attempt, seq)]
+            for attempt, ends in self._ends.items()
+        }
+        return [
+            f"attempt {number} of {request_id} had {len(ends)} ends in group {group}: {ends}"[:MAX_WORDS]
+            for (request_id, number, group), ends in found.items()
+            if len(ends) > 1
+        ]
+
+    async def hear(self, message: Message) -> None:
+        """One message in somebody's inbox; answers of another kind are passed over."""
+        if not message.subject.endswith(".f"):
+            return
+        try:
+            batch = decode(message.data, FrameBatch)
+        except InvalidRequest:
+            self.unreadable += 1
+            return
+        for frame in batch.frames:
+            attempt = frame.request_id, frame.attempt, batch.group
+            if isinstance(frame, Accepted):
+                self._first[attempt] = frame.seq
+            elif isinstance(frame, Done | Failed):
+                self._ends.setdefault(attempt, set()).add((frame.seq, encode(frame)))
+
+
+class Storm:
+    """Opened on a stack in peace, when it learns the right answers; `run` as often as you like."""
+
+    def __init__(self, stack: Stack, model: str, *, tokens: int, seed: int) -> None:
+        self._stack = stack
+        self._model = model
+        self._tokens = tokens
+        self._chance = random.Random(seed)
+        self._exits = AsyncExitStack()
+        self.witness = Witness()
+        self.losses: list[float] = []  # when routers gave a group up, rightly or not
+
+    async def __aenter__(self) -> Self:
+        self.asks = await self._bus("cli")
+        bus = await self._bus("outside")
+        self._direct = direct = InferenceClient(bus, caller=subjects.Caller("outside", "outside"))
+        await direct.start()
+        self._exits.push_async_callback(direct.close)
+        for user in ("outside", "gateway"):
+            ears = await self._bus(user)
+            await ears.subscribe(f"_INBOX.{user}.>", self.witness.hear)
+        await ears.subscribe(subjects.GROUP_DOWN, self._group_down)
+        self._visits = Visits(await self._learn(direct), direct, self._chance)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exits.aclose()
+
+    async def run(
+        self, visits: int, seconds: float, faults: Faults | None = None, floods: int = 1
+    ) -> Outcome:
+        """So many visits and floods, spread over a time, while `faults` happen, to the end of all."""
+        outcome, before = Outcome(), len(self.witness)
+        names, weights = list(SHARES), list(SHARES.values())
+        chosen = [self._visits.kinds[name] for name in names]
+        work = [
+            self._visit(name, chosen[names.index(name)], self._chance.uniform(0, seconds), faults, outcome)
+            for name in self._chance.choices(names, weights, k=visits)
+        ]
+        for number in range(floods):
+            at = seconds * (number + 0.5) / floods
+            work += [self._visit("flood", self._visits.flood, at, faults, outcome) for _ in range(FLOOD)]
+        trouble = faults.run(seconds) if faults is not None else asyncio.sleep(0)
+        await asyncio.gather(trouble, *work)
+        outcome.ends_seen = len(self.witness) - before
+        outcome.problems += self.witness.twice()
+        if self._direct.num_open:
+            outcome.problems.append(f"the caller on the bus still has {self._direct.num_open} requests")
+        return outcome
+
+    async def _visit(
+        self,
+        kind: str,
+        visit: Callable[[], Awaitable[str]],
+        after_s: float,
+        faults: Faults | None,
+        outcome: Outcome,
+    ) -> None:
+        await asyncio.sleep(after_s)
+        began = time.monotonic()
+        turns = len(TURNS) if kind == "talker" else 1
+        try:
+            async with asyncio.timeout(turns * DEADLINE_S + MARGIN_S):
+                ending = await visit()
+        except TimeoutError:
+            ending = "hung"
+        except Exception as error:  # what a client cannot read is a problem of the stack's
+            ending = f"unequal: {error!r}"
+        outcome.endings[f"{kind}: {word(ending)}"] += 1
+        outcome.words.setdefault(f"{kind}: {word(ending)}", ending.partition(": ")[2][:MAX_WORDS])
+        moved = bool(self.losses) and self.losses[-1] > began
+        reason = problem(kind, word(ending), began, faults, moved=moved)
+        if reason:
+            outcome.problems.append(
+                f"{kind}, after {time.monotonic() - began:.1f} s: {ending[:MAX_WORDS]} ({reason}); faults: "
+                + (", ".join(f"{one.kind} {one.part}" for one in faults.during(began)) if faults else "none")
+            )
+
+    async def _group_down(self, _: Message) -> None:
+        self.losses.append(time.monotonic())
+
+    async def _bus(self, user: str) -> NatsBus:
+        bus = await NatsBus.connect(self._stack.state.nats_urls[user], name="storm")
+        self._exits.push_async_callback(bus.close)
+        return bus
+
+    async def _learn(self, direct: InferenceClient) -> Script:
+        """The right answers, by two runs that agree."""
+        url = self._stack.state.url
+        bodies = make_bodies(self._model, 12, self._tokens)
+        requests = make_requests(self._model, 8, self._tokens)
+        runs = [
+            (
+                [await self._said(url, body) for body in bodies],
+                [await self._talk(url, bodies[0], name, f"{run}-{name}") for name in NAMES],
+            )
+            for run in range(2)
+        ]
+        assert runs[0] == runs[1]
+        answers = []
+        for request in requests:
+            request = replace(request, request_id=new_request_id())  # noqa: PLW2901 (a copy of it)
+            async with direct.submit(request, timeout_s=DEADLINE_S) as stream:
+                answers.append(await stream.completion())
+        said, talks = runs[0]
+        return Script(
+            url, KEYS, DEADLINE_S, bodies, said, list(zip(NAMES, talks, strict=True)), requests, answers
+        )
+
+    async def _talk(self, url: str, like: Body, name: str, session_id: str) -> list[Said]:
+        return [
+            await self._said(
+                url,
+                turn_body(like, name, turn),
+                {"X-Session-Id": session_id, "X-Session-Mode": "append"},
+            )
+            for turn in range(len(TURNS))
+        ]
+
+    @staticmethod
+    async def _said(url: str, body: Body, headers: dict[str, str] | None = None) -> Said:
+        said = Said()
+        headers = {"Authorization": f"Bearer {KEYS['calm']}"} | (headers or {})
+        async with Exchange(url, CHAT, body=body, headers=headers) as exchange:
+            assert exchange.status == 200, await exchange.error()
+            await read_on(exchange, said)
+        assert said.complete, said
+        return said
+
+
+def problem(kind: str, ending: str, began: float, faults: Faults | None, *, moved: bool) -> str:
+    """Why that end must not be; empty: it may. What went on since `began` is the only excuse there is.
+
+    moved: a group was given up since then. A stream that moved is kept from there on only.
+    """
+
+    def during(*parts: str, how: str = "") -> bool:
+        return faults is not None and bool(faults.during(began, *parts, kind=how))
+
+    reason = "never"
+    if ending in {"done", "left", "overloaded"} or (kind, ending) in OF_THEIR_OWN:
+        reason = ""
+    elif ending in OF_CONNECTIONS:
+        reason = "" if during("gateway", how="kill") else "its gateway was not killed"
+    elif kind == "returner" and ending in OF_RETURNING:
+        reason = "" if moved or during() else "there was no fault"
+    elif ending in OF_TROUBLE:
+        reason = "" if during() else "there was no fault"
+    elif ending == "forgotten":
+        kept = during("redis", "kvstate", "nats")
+        reason = "" if kept else "nothing had happened to what keeps sessions"
+    return reason
+
+
+def shown(outcomes: Sequence[Outcome]) -> str:
+    """For the test's output."""
+    return "\n".join(
+        f"{sum(one.endings.values())} visits, {one.ends_seen} ends seen: {dict(sorted(one.endings.items()))}"
+        + "".join(f"\n    {ending}: {words}" for ending, words in sorted(one.words.items()) if words)
+        for one in outcomes
+    )

@@ -1,0 +1,163 @@
+"""What a stack holds: processes, memory, tasks, sockets, files, blocks, places, frames, streams.
+
+Taken when nothing is asked of it. Some of it has to be nothing then, the rest has to be what it was before.
+"""
+
+import asyncio
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, encode
+from shared.messages import ServiceStatus, StatusQuery
+from tests.kits.e2e.stack import Stack
+
+SHM = Path("/dev/shm")
+QUIET_S = 40.0
+ASK_S = 0.6
+# By so much a number may be larger than before. The pools of connections to Redis grow with what ran at once,
+# up to a bound. Memory: arenas and caches settle within it; Redis keeps sessions and KV, within its limit.
+MORE_TASKS, MORE_FILES, MORE_SOCKETS = 3, 8, 8
+STORES = {"redis", "redis-kv"}
+POOLED, MORE_POOLED = {"kvstate", *STORES}, 64
+MEMORY_FACTOR, MORE_MEMORY_MIB = 1.3, 24.0
+
+
+@dataclass(slots=True)
+class Stock:
+    """By service, its children included. memory_mib: resident and not shared. segments: of shared memory."""
+
+    processes: Counter[str] = field(default_factory=Counter)
+    memory_mib: dict[str, float] = field(default_factory=dict)
+    files: Counter[str] = field(default_factory=Counter)
+    sockets: Counter[str] = field(default_factory=Counter)
+    segments: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[str] = field(default_factory=Counter)
+    named_segments: list[str] = field(default_factory=list)
+    zombies: int = 0
+
+    def told(self) -> dict[str, Any]:
+        """All of it by name, for JSON; `asdict` would count the entries of counters."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+def growth(before: Stock, after: Stock) -> list[str]:
+    """What is more than before by more than may be; empty: nothing."""
+    grown = [
+        f"{what} of {name}: {getattr(before, what)[name]} before, {count} after"
+        for what, more in (
+            ("processes", 0),
+            ("segments", 0),
+            ("tasks", MORE_TASKS),
+            ("files", MORE_FILES),
+            ("sockets", MORE_SOCKETS),
+        )
+        for name, count in getattr(after, what).items()
+        if count
+        > getattr(before, what)[name]
+        + (MORE_POOLED if what in {"files", "sockets"} and name in POOLED else more)
+    ]
+    grown += [
+        f"memory of {name}: {before.memory_mib.get(name, 0):.0f} MiB before, {mib:.0f} after"
+        for name, mib in after.memory_mib.items()
+        if name not in STORES and mib > before.memory_mib.get(name, 0) * MEMORY_FACTOR + MORE_MEMORY_MIB
+    ]
+    if set(after.named_segments) - set(before.named_segments):
+        grown.append(f"in {SHM}: {before.named_segments} before, {after.named_segments} after")
+    if after.zombies > before.zombies:
+        grown.append(f"{after.zombies} processes that nobody collected, {before.zombies} before")
+    return grown
+
+
+async def statuses(bus: NatsBus) -> dict[str, ServiceStatus]:
+    """What each service says of itself, by its name in the stack."""
+    found: dict[str, ServiceStatus] = {}
+
+    async def told(message: Message) -> None:
+        status = decode(message.data, ServiceStatus)
+        group = status.detail.get("group", "")
+        found[f"worker-{group}" if group else status.service] = status
+
+    inbox = bus.new_inbox()
+    subscription = await bus.subscribe(inbox, told)
+    await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+    await asyncio.sleep(ASK_S)
+    await subscription.unsubscribe()
+    return found
+
+
+def busy(told: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]:
+    """What is not as it is when nothing is asked of the stack; empty: all quiet."""
+    wrong = [f"{name} says nothing" for name in names - told.keys()]
+    for name, status in told.items():
+        detail: dict[str, Any] = status.detail
+        if name.startswith("worker-"):
+            detail = {"state is": detail["state"] != "ready", **detail}
+            used = detail["total_blocks"] - detail["free_blocks"]  # cached blocks are free
+            detail |= {"used_blocks": used, "never computed": used < 0}
+        wrong += [
+            f"{name}: {key} {detail[key]}"
+            for key in (
+                *("state is", "running", "waiting", "requests", "used_blocks", "retained_bytes"),
+                *("sessions_pending", "degraded", "never computed"),
+            )
+            if detail.get(key)
+        ]
+    for line in httpx.get(f"{url}/metrics", timeout=5).text.splitlines():
+        if re.match(r"ryz_gateway_(parked|open)_streams ", line) and float(line.split()[-1]):
+            wrong.append(line)
+    return wrong
+
+
+async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
+    """The stock as soon as nothing is under way; fails when that does not come."""
+    give_up = time.monotonic() + QUIET_S
+    names = {one.name for one in stack.state.services} - {"nats", *STORES}
+    while True:
+        wrong = [f"{one.name} is not ready" for one in stack.state.services if not one.ready]
+        if not wrong:
+            told = await statuses(bus)
+            try:
+                wrong = busy(told, names, stack.state.url)
+            except httpx.TransportError as error:
+                wrong = [repr(error)]
+        if not wrong:
+            return _take(stack, told)
+        assert time.monotonic() < give_up, f"not quiet within {QUIET_S:g} s: {wrong}"
+        await asyncio.sleep(0.5)
+
+
+def _take(stack: Stack, told: dict[str, ServiceStatus]) -> Stock:
+    stock = Stock(tasks=Counter({name: int(one.detail["tasks"]) for name, one in told.items()}))
+    stock.named_segments = sorted(path.name for path in SHM.iterdir() if "ryz" in path.name)
+    stock.zombies = sum(
+        one.status() == psutil.STATUS_ZOMBIE for one in psutil.Process(stack.process.pid).children()
+    )
+    own = psutil.Process(stack.process.pid)
+    _count(stock, "supervisor", [own])
+    for service in stack.state.services:
+        process = psutil.Process(service.pid)
+        _count(stock, service.name, [process, *process.children(recursive=True)])
+    return stock
+
+
+def _count(stock: Stock, name: str, family: list[psutil.Process]) -> None:
+    stock.processes[name] = len(family)
+    stock.memory_mib[name] = sum(one.memory_full_info().uss for one in family) / 2**20
+    stock.files[name] = sum(one.num_fds() for one in family)
+    stock.sockets[name] = sum(len(one.net_connections(kind="all")) for one in family)
+    for one in family:
+        for link in Path(f"/proc/{one.pid}/fd").iterdir():
+            try:
+                stock.segments[name] += str(link.readlink()).startswith("/memfd:")
+            except FileNotFoundError:  # the listing's own
+                continue

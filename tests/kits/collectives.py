@@ -1,0 +1,65 @@
+"""Runs the collectives' contract checks, `kits/collectives_rank.py`, in a process per rank."""
+
+import asyncio
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager
+from services.worker.rank_protocol.rank_messages import Kind, RankConfig, pack_frame, shared_bytes
+
+COMMAND = (sys.executable, "-m", "tests.kits.collectives_rank")
+TIMEOUT_S = 3.0
+
+
+@contextmanager
+def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
+    """What each rank saw, rank 0 first. fields: of `RankConfig`. They meet at a port for `gloo-tcp`."""
+    backend, _, over = backend.partition("-")
+    manager = ProcessGroupManager(COMMAND)
+    with ExitStack() as stack:
+        shared = os.memfd_create("test")
+        stack.callback(os.close, shared)
+        os.ftruncate(shared, shared_bytes(world))
+        if over:
+            listens = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            meeting, (host, port) = listens.fileno(), listens.getsockname()
+        else:
+            meeting, host, port = os.memfd_create("test-meeting"), "", 0
+            stack.callback(os.close, meeting)
+        config = RankConfig(
+            model="",
+            rank=0,
+            world=world,
+            threads=1,
+            collectives=backend,
+            start_timeout_s=30,
+            step_timeout_s=TIMEOUT_S,
+            shared_fd=shared,
+            store_fd=meeting,
+            store_host=host,
+            store_port=port,
+            **fields,
+        )
+        ranks = manager.spawn(world, 1, [shared, meeting])
+    for rank in ranks:
+        rank.sock.setblocking(True)
+        rank.sock.settimeout(40)
+        rank.sock.sendall(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=rank.rank)))
+    try:
+        yield [pickle.loads(_read_all(rank.sock)) for rank in ranks]
+    finally:
+        asyncio.run(manager.stop(2.0))
+
+
+def _read_all(sock: socket.socket) -> bytes:
+    received = bytearray()
+    while data := sock.recv(1 << 20):
+        received += data
+    return bytes(received)

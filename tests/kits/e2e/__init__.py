@@ -1,0 +1,1 @@
+"""Whole stacks for the end-to-end tests."""

@@ -1,0 +1,114 @@
+"""Starts stacks with the `ryz` command, and looks for what they might leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from cli.stack.state import StackState, StateDir
+
+ROOT = Path(__file__).resolve().parents[3]
+START_S = 50.0
+RYZ = [sys.executable, "-P", "-m", "cli"]
+
+
+def ryz(
+    *args: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command of `ryz` to its end."""
+    return subprocess.run(
+        [*RYZ, *args],
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, **(env or {})},
+        text=True,
+        capture_output=True,
+        timeout=START_S,
+        check=False,
+    )
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Waits until the condition holds; fails with the words given."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+class Stack:
+    """A stack in the foreground of a process of its own, with its state in `folder`/.ryz."""
+
+    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.place = StateDir(folder / ".ryz")
+        self.output = folder / "up.txt"
+        with self.output.open("w") as file:
+            self.process = subprocess.Popen(
+                [*RYZ, "up", "--port", "0", *options],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        self.family: list[psutil.Process] = []
+
+    def await_ready(self) -> Self:
+        """Returns when the stack is ready; fails with its output when it ends before."""
+        wait_for(self._is_ready, f"{self.folder} has a stack that is ready", START_S)
+        self.remember()
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"`ryz up` ended:\n{self.output.read_text()}"
+        state = self.place.read()
+        return state is not None and state.ready
+
+    def remember(self) -> None:
+        """Notes all processes of the stack as they are now."""
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    @property
+    def state(self) -> StackState:
+        """The stack as its state file has it."""
+        state = self.place.read()
+        assert state is not None
+        return state
+
+    def pid_of(self, name: str) -> int:
+        """The process of a service."""
+        return next(service.pid for service in self.state.services if service.name == name)
+
+    def leftovers(self) -> list[str]:
+        """Processes that were remembered and still run."""
+        return [
+            " ".join(one.cmdline())
+            for one in self.family
+            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever still runs is killed; its children end with it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def end(self) -> int:
+        """Ends the stack in good order; returns the exit code. May be called when it has ended."""
+        self.process.terminate()
+        return self.process.wait(timeout=20)

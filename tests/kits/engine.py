@@ -1,0 +1,272 @@
+"""Small random models and ranks in one process, for the tests of the engine.
+
+`ThreadCollectives` is a third implementation of the contract, over plain threads: it lets a test look at the
+logits of a split model without starting processes.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.native.build import NoKernels
+from services.worker.engine.native.library import kernels
+from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank.compute import Compute
+from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, NewSequence, Slice, StepPlan
+from shared.messages import Sampling
+
+T = TypeVar("T")
+GREEDY = Sampling(temperature=0)
+
+TINY: dict[str, Any] = {
+    "vocab_size": 203,  # divides by neither 2 nor 4
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,  # large enough that logits differ by more than rounding
+    "tie_word_embeddings": False,
+}
+
+
+ComputeFactory = Callable[[Checkpoint, ModelConfig, Collectives, int], Compute]
+
+
+def make_model(directory: Path, family: str, **changes: Any) -> Path:
+    """A random model in Hugging Face format; changes override `TINY`. `max_shard_size` splits the file.
+
+    family: transformers' `model_type`, such as llama or qwen3.
+    """
+    options = {key: changes.pop(key) for key in ("max_shard_size",) if key in changes}
+    dtype = changes.pop("dtype", torch.float32)
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(family, **(TINY | changes))
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # transformers' own
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+    model.to(dtype).save_pretrained(directory, **options)
+    return directory
+
+
+def make_llama(directory: Path, **changes: Any) -> Path:
+    """`make_model` of the family that most tests take."""
+    return make_model(directory, "llama", **changes)
+
+
+def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = False) -> Tensor:
+    """What transformers computes: logits after each token, [tokens, vocab]; stepwise: as it generates."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with torch.no_grad():
+        if not stepwise:
+            whole: Tensor = model(torch.tensor([token_ids])).logits[0]
+            return whole
+        cache, rows = None, []
+        for token_id in token_ids:
+            output = model(torch.tensor([[token_id]]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            rows.append(output.logits[0, 0])
+    return torch.stack(rows)
+
+
+class ThreadCollectives:
+    """`Collectives` between threads of one process."""
+
+    def __init__(self, rank: int, world: int, barrier: threading.Barrier, board: list[Any]) -> None:
+        self.rank = rank
+        self.world = world
+        self.timeout_s = 10.0
+        self.seconds = 0.0
+        self._barrier = barrier
+        self._board = board
+
+    def all_reduce_sum(self, tensor: Tensor) -> None:
+        parts = self._exchange(tensor.clone())
+        tensor.copy_(parts[0])
+        for part in parts[1:]:
+            tensor.add_(part)
+        self.barrier()
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        gathered = torch.stack(self._exchange(tensor))
+        self.barrier()
+        return gathered
+
+    def gather(self, tensor: Tensor) -> Tensor | None:
+        gathered = self.all_gather(tensor)
+        return gathered if self.rank == 0 else None
+
+    def broadcast(self, data: bytes) -> bytes:
+        first: bytes = self._exchange(data)[0]
+        self.barrier()
+        return first
+
+    def barrier(self) -> None:
+        self._barrier.wait(self.timeout_s)
+
+    def close(self) -> None:
+        self._barrier.abort()
+
+    def _exchange(self, value: Any) -> list[Any]:
+        self._board[self.rank] = value
+        self.barrier()
+        return list(self._board)
+
+
+def run_threads(world: int, work: Callable[[Collectives], T]) -> list[T]:
+    """Runs the work once per rank, together; returns what each rank returned."""
+    barrier, board = threading.Barrier(world), [None] * world
+
+    def one(rank: int) -> T:
+        try:
+            return work(ThreadCollectives(rank, world, barrier, board))
+        except BaseException:
+            barrier.abort()  # the others are not to wait
+            raise
+
+    with ThreadPoolExecutor(world) as pool:
+        futures = [pool.submit(one, rank) for rank in range(world)]
+        for future in futures:
+            # the cause, not the broken barrier of the others
+            if (error := future.exception()) and not isinstance(error, threading.BrokenBarrierError):
+                raise error
+        return [future.result() for future in futures]
+
+
+def plain_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """A rank's computing in torch operations."""
+    model = Decoder(checkpoint, config, collectives)
+    return PlainCompute(model, KVCache(config, num_blocks, collectives.world))
+
+
+def native_compute(
+    checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+) -> Compute:
+    """A rank's computing in compiled kernels, fp32; a test is skipped where they cannot be had."""
+    try:
+        compiled = kernels()
+    except NoKernels as error:
+        pytest.skip(f"no compiled kernels here: {error}")
+    weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
+    return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, threads=1, spin=False)
+
+
+COMPUTES = {"plain": plain_compute, "native": native_compute}
+
+
+def plan_logits(
+    directory: Path,
+    world: int,
+    plans: list[StepPlan],
+    num_blocks: int = 64,
+    compute: ComputeFactory = plain_compute,
+) -> list[Tensor]:
+    """The logits of each plan (empty where it samples nothing), computed by ranks that are threads."""
+
+    def work(collectives: Collectives) -> list[Tensor]:
+        with open_checkpoint(directory) as checkpoint:
+            computing = compute(checkpoint, read_config(directory), collectives, num_blocks)
+        runner = Runner(computing)
+        results = []
+        for plan in plans:
+            logits = runner.forward(plan)[1]
+            results.append(torch.empty(0) if logits is None else logits.clone())
+        if isinstance(computing, NativeCompute):
+            computing.close()
+        return results
+
+    return run_threads(world, work)[0]
+
+
+def new_sequence(
+    seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any
+) -> NewSequence:
+    """A sequence whose tokens are all prompt."""
+    options: dict[str, Any] = {"prompt_len": len(token_ids), "sampling": sampling} | fields
+    return NewSequence(seq_id=seq_id, token_ids=token_ids, **options)
+
+
+class Blocks:
+    """Hands out blocks for slices as the leader would; deliberately not in ascending order."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._free = [(block * 7 + 3) % num_blocks for block in range(num_blocks)]
+        assert len(set(self._free)) == num_blocks, "choose a number of blocks that 7 does not divide"
+        self._held: dict[int, list[int]] = {}
+
+    def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> Slice:
+        """A slice with the new blocks that it needs."""
+        held = self._held.setdefault(seq_id, [])
+        needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(held)
+        new = [self._free.pop() for _ in range(max(0, needed))]
+        held += new
+        return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
+
+    def share(self, giver: int, seq_id: int, start: int, token_ids: list[int]) -> Slice:
+        """The first slice of a sequence whose tokens before `start` are in the giver's first blocks."""
+        assert start % BLOCK_SIZE == 0, "only full blocks can be shared"
+        shared = self._held[giver][: start // BLOCK_SIZE]
+        self._held[seq_id] = list(shared)
+        part = self.slice(seq_id, start, token_ids)
+        return msgspec.structs.replace(part, new_blocks=shared + part.new_blocks)
+
+    def release(self, seq_id: int) -> None:
+        """Gives back the blocks that no other sequence holds; the next slice takes them, content and all."""
+        blocks = self._held.pop(seq_id, [])
+        in_use = {block for held in self._held.values() for block in held}
+        self._free += [block for block in blocks if block not in in_use]
+
+
+async def generate(
+    engine: Engine, prompts: list[list[int]], count: int, samplings: list[Sampling], first_id: int = 1
+) -> list[list[int]]:
+    """Generates for all prompts in one batch, prompts in chunks of 50 tokens; then releases them."""
+    blocks = Blocks(512)
+    ids = range(first_id, first_id + len(prompts))
+    made: dict[int, list[int]] = {seq_id: [] for seq_id in ids}
+    step_id = 0
+    admit = [new_sequence(i, p, s) for i, p, s in zip(ids, prompts, samplings, strict=True)]
+    for begin in range(0, max(map(len, prompts)), 50):
+        slices = [
+            blocks.slice(i, begin, p[begin : begin + 50], sample=begin + 50 >= len(p))
+            for i, p in zip(ids, prompts, strict=True)
+            if begin < len(p)
+        ]
+        result = await engine.submit(StepPlan(step_id=step_id, admit=admit, slices=slices))
+        admit, step_id = [], step_id + 1
+        for sampled in result.sampled:
+            made[sampled.seq_id].append(sampled.token_id)
+    while unfinished := [i for i in ids if len(made[i]) < count]:
+        slices = [
+            blocks.slice(i, len(prompts[i - first_id]) + len(made[i]) - 1, made[i][-1:]) for i in unfinished
+        ]
+        result = await engine.submit(StepPlan(step_id=step_id, slices=slices))
+        step_id += 1
+        assert [sampled.seq_id for sampled in result.sampled] == unfinished
+        for sampled in result.sampled:
+            made[sampled.seq_id].append(sampled.token_id)
+    await engine.submit(StepPlan(step_id=step_id, release=list(ids)))
+    return [made[i] for i in ids]

@@ -1,0 +1,224 @@
+"""A gateway over a bus in memory, with a scripted router and leader behind it.
+
+What the leader does is chosen by the model's name: see `Fleet`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.gateway.__main__ import start
+from services.gateway.http.auth import parse_keys
+from services.gateway.settings import GatewaySettings
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBroker, MemoryBus
+from shared.client import ClientSettings
+from shared.codec import decode, encode
+from shared.lifecycle import Service
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Cancel,
+    Delta,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    ModelCard,
+    ModelList,
+    ResendReply,
+    Tokens,
+    Usage,
+)
+from shared.messages.blocks import KVSource
+from tests.kits.session_services import SessionServices
+
+GROUP = "g0"
+WORDS = ("Hello", ", ", 'you "there"', "\n")
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float = 1.0) -> None:
+    """Returns when the condition holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 (conditions are of many kinds)
+            await asyncio.sleep(0.002)
+
+
+@dataclass
+class Fleet:
+    """Router and leader in one.
+
+    Models: `demo` answers `WORDS` in every choice, `slow` sends a word every 10 ms for ever, `flood` many
+    words, `long` twenty million characters and ends, `stuck` accepts and says nothing, `late-refusal` accepts
+    and fails, `breaks` fails after one word.
+    """
+
+    bus: MemoryBus
+    requests: list[GenerateRequest] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    cancelled: dict[str, asyncio.Event] = field(default_factory=dict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    cards: list[ModelCard] = field(
+        default_factory=lambda: [
+            ModelCard(name="demo", context_length=2048, created_s=5, fingerprint="f1"),
+            ModelCard(name="a/b", context_length=8),
+        ]
+    )
+    decided: tuple[str, KVSource] = ("", "")  # why it was routed here, and where its KV comes from
+
+    async def start(self) -> None:
+        self.sessions = await SessionServices(self.bus).start()
+        await self.bus.subscribe(subjects.GENERATE_ALL, self._requested, queue=subjects.ROUTER_QUEUE)
+        await self.bus.subscribe(subjects.CANCEL_ALL, self._cancelled)
+        await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
+        await self.bus.subscribe(subjects.resend(GROUP), self._resend)
+        await self.bus.subscribe(subjects.MODELS, self._models)
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def cancel_of(self, request_id: str) -> asyncio.Event:
+        return self.cancelled.setdefault(request_id, asyncio.Event())
+
+    async def wait_requests(self, count: int) -> None:
+        await eventually(lambda: len(self.requests) >= count, 5)
+
+    async def _requested(self, message: Message) -> None:
+        request = decode(message.data, GenerateRequest)
+        self.requests.append(request)
+        self.headers.append(dict(message.headers))
+        task = asyncio.create_task(self._run(request))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _run(self, request: GenerateRequest) -> None:
+        event = self.cancel_of(request.request_id)
+        seq = 0
+        async for parts in self._frames(request):
+            frames: list[AnyFrame] = []
+            for part in parts:
+                frames.append(part(request_id=request.request_id, seq=seq))
+                seq += 1
+            await self.bus.publish(request.reply_to, encode(FrameBatch(frames=frames, group=GROUP)))
+            if event.is_set():
+                return
+
+    async def _frames(self, request: GenerateRequest) -> AsyncIterator[list[Any]]:
+        choices = range(request.sampling.n)
+
+        def tokens(text: str, finish: Any = None) -> Any:
+            deltas = [Delta(choice=choice, text=text, finish_reason=finish) for choice in choices]
+            return lambda **ids: Tokens(deltas=deltas, **ids)
+
+        def failed(code: str, message: str, **data: Any) -> Any:
+            return lambda **ids: Failed(code=code, message=message, data=data, **ids)
+
+        def accepted(**ids: Any) -> AnyFrame:
+            session = request.session.session_id if request.session else ""
+            reason, kv = self.decided
+            return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, **ids)
+
+        if request.model not in {"demo", "slow", "stuck", "late-refusal", "breaks", "flood", "long"}:
+            yield [failed("model_not_found", f"no group serves {request.model!r}", param="model")]
+            return
+        yield [accepted]
+        if request.model == "late-refusal":
+            await asyncio.sleep(0.02)
+            yield [failed("context_length_exceeded", "the prompt has 9000 tokens", param="messages")]
+        elif request.model == "breaks":
+            yield [tokens("Hel")]
+            await asyncio.sleep(0.02)
+            yield [failed("group_lost", "group g0 is gone")]
+        elif request.model in {"slow", "flood"}:
+            text = "word " if request.model == "slow" else "word " * 40_000
+            while True:
+                yield [tokens(text)]
+                await asyncio.sleep(0.01)
+        elif request.model == "long":
+            for _ in range(100):
+                yield [tokens("word " * 40_000)]
+            yield [tokens("", "stop"), lambda **ids: Done(usage=Usage(completion_tokens=9), **ids)]
+        elif request.model == "demo":
+            for word in WORDS:
+                yield [tokens(word)]
+            usage = Usage(prompt_tokens=3, completion_tokens=4 * len(choices), cached_tokens=1)
+            yield [tokens("", "stop"), lambda **ids: Done(usage=usage, **ids)]
+
+    async def _cancelled(self, message: Message) -> None:
+        self.cancel_of(decode(message.data, Cancel).request_id).set()
+
+    async def _resend(self, message: Message) -> None:
+        await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
+
+    async def _models(self, message: Message) -> None:
+        await self.bus.publish(message.reply, encode(ModelList(models=self.cards)))
+
+
+@dataclass
+class Gateway:
+    """A gateway that serves, and what is around it."""
+
+    port: int
+    service: Service
+    fleet: Fleet
+    broker: MemoryBroker
+    bus: MemoryBus
+    stack: AsyncExitStack
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> int:
+        """Generations under way, as the gateway counts them."""
+        count = self.service.status().detail["running"]
+        assert isinstance(count, int)
+        return count
+
+    async def wait_idle(self) -> None:
+        await eventually(lambda: not self.running)
+
+    async def wait_cancelled(self) -> None:
+        """Every request that the fleet has is cancelled within a second."""
+        for request in self.fleet.requests:
+            async with asyncio.timeout(1):
+                await self.fleet.cancel_of(request.request_id).wait()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.service.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) -> AsyncIterator[Gateway]:
+    """A gateway on a free port; at the end it drains as a service does, and every task of it must be gone."""
+    chosen = GatewaySettings.model_validate(
+        {"http_port": 0, "instance_id": "test", "drain_timeout_s": 0.2} | settings
+    )
+    before = asyncio.all_tasks()
+    broker = MemoryBroker(max_payload)
+    bus, fleet_bus = MemoryBus(broker), MemoryBus(broker)
+    fleet = Fleet(fleet_bus)
+    await fleet.start()
+    service = Service(chosen, "gateway")
+    service.add_check("broker", lambda: bus.connected)
+    async with AsyncExitStack() as stack:
+        keys = parse_keys(chosen.api_keys.get_secret_value())
+        port = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
+        service.ready()
+        yield Gateway(port, service, fleet, broker, bus, stack)
+        await service.drain()
+        with suppress(TimeoutError):
+            await fleet.stop()
+    await service.finish()
+    await bus.close()
+    await fleet_bus.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"

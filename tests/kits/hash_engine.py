@@ -1,0 +1,119 @@
+"""An engine whose next token is a hash of all tokens so far, computed through the block tables.
+
+Each slot of a block keeps the hash of all tokens up to its position, made of the one before it as the table
+says. So a wrong block, one that was shared too early or handed on too soon, gives a wrong token, as it would
+in a model.
+"""
+
+from dataclasses import dataclass, field
+
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
+
+VOCAB = 50
+EOS = 0
+_MASK = 2**61 - 1
+
+
+def mix(state: int, token_id: int) -> int:
+    """The state after one token more."""
+    return (state * 6364136223846793005 + token_id * 1442695040888963407 + 1) % _MASK
+
+
+def sample(state: int, choice: int) -> Sampled:
+    """The next token for a state; now and then there is none."""
+    drawn = mix(state, 1000 + choice) >> 7
+    if drawn % 331 == 0:
+        return Sampled(seq_id=0, token_id=0, error="no number")
+    return Sampled(seq_id=0, token_id=drawn % VOCAB)
+
+
+def alone(prompt: list[int], max_tokens: int, choice: int) -> tuple[list[int], str]:
+    """The output of a sequence that nothing disturbs, and how it ends: `stop`, `length` or `error`."""
+    state = 0
+    for token_id in prompt:
+        state = mix(state, token_id)
+    output: list[int] = []
+    while len(output) < max_tokens:
+        one = sample(state, choice)
+        if one.error:
+            return output, "error"
+        output.append(one.token_id)
+        if one.token_id == EOS:
+            return output, "stop"
+        state = mix(state, one.token_id)
+    return output, "length"
+
+
+@dataclass
+class _Known:
+    new: NewSequence
+    tokens: list[int]
+    table: list[int] = field(default_factory=list)
+
+
+class HashEngine:
+    """Computes plans at once. `num_computed` counts tokens, those of prompts and of outputs.
+
+    store: what was copied, by name; a test may take from it and put into it.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._slots: list[int | None] = [None] * (num_blocks * BLOCK_SIZE)
+        self._known: dict[int, _Known] = {}
+        self.num_computed = 0
+        self.store: dict[bytes, list[int | None]] = {}
+
+    @property
+    def num_known(self) -> int:
+        """Sequences that were not released."""
+        return len(self._known)
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        """One step. What other slices of the step write is not there yet."""
+        for copy in plan.store:
+            self.store[copy.name] = self._slots[copy.block * BLOCK_SIZE : (copy.block + 1) * BLOCK_SIZE]
+            assert None not in self.store[copy.name], "a block that was never filled"
+        for seq_id in plan.release:
+            del self._known[seq_id]
+        for new in plan.admit:
+            self._known[new.seq_id] = _Known(new, new.token_ids.copy())
+        before = self._slots.copy()
+        sampled = []
+        for piece in plan.slices:
+            known = self._known[piece.seq_id]
+            state = self._extend(piece, known, before)
+            if piece.sample:
+                assert piece.start + piece.num_tokens == len(known.tokens)
+                one = sample(state, known.new.choice)
+                known.tokens.append(one.token_id)
+                sampled.append(Sampled(seq_id=piece.seq_id, token_id=one.token_id, error=one.error))
+        return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    def fetch(self, names: list[bytes], blocks: list[int]) -> int:
+        """Reads blocks from the store until one is missing; returns how many there were."""
+        for count, (name, block) in enumerate(zip(names, blocks, strict=True)):
+            content = self.store.get(name)
+            # what a fetch does not bring may be half there
+            self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = content or [7] * BLOCK_SIZE
+            if content is None:
+                return count
+        return len(names)
+
+    def _extend(self, piece: Slice, known: _Known, before: list[int | None]) -> int:
+        known.table += piece.new_blocks
+        end = piece.start + piece.num_tokens
+        assert end <= len(known.tokens)
+        if not piece.follow:
+            assert piece.token_ids == known.tokens[piece.start : end]
+        state: int | None = before[self._slot(known, piece.start - 1)] if piece.start else 0
+        for position in range(piece.start, end):
+            assert state is not None, "nothing was ever computed there"
+            state = mix(state, known.tokens[position])
+            self._slots[self._slot(known, position)] = state
+        self.num_computed += end - piece.start
+        assert state is not None
+        return state
+
+    @staticmethod
+    def _slot(known: _Known, position: int) -> int:
+        return known.table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE

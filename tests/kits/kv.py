@@ -1,0 +1,168 @@
+"""What tests of moving KV blocks need: a cache of plain bytes, reports to wait for, a store that stalls."""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+import numpy as np
+import redis
+
+from benchmarks.kv.kv_move import ArrayBlocks
+from services.worker.engine.kv_transfer.kv_mover import KVMover
+from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, KVStoreConfig, Stored
+from services.worker.rank_protocol.plan import StoreBlock
+from services.worker.rank_protocol.rank_messages import Kind
+
+HEAD_BYTES = 4096
+
+
+class FakeBlocks(ArrayBlocks):
+    """A small cache in memory."""
+
+    def __init__(
+        self, heads: range, *, writes: range | None = None, head_bytes: int = HEAD_BYTES, num_blocks: int = 64
+    ) -> None:
+        super().__init__(heads, heads if writes is None else writes, head_bytes, num_blocks)
+
+    def fill(self, seed: int) -> None:
+        """Numbers like those of a cache in fp32; the same for a head and a block on every rank."""
+        for block in range(len(self.data)):
+            for at, head in enumerate(self.heads):
+                rng = np.random.default_rng((seed, block, head))
+                self.data[block, at] = rng.normal(size=self.head_bytes // 4).astype(np.float32).view(np.uint8)
+
+
+class Reports:
+    """Collects what a mover reports."""
+
+    def __init__(self) -> None:
+        self.stored: list[Stored] = []
+        self.fetched: dict[int, Fetched] = {}
+        self._changed = threading.Condition()
+
+    def __call__(self, kind: Kind, message: msgspec.Struct) -> None:
+        with self._changed:
+            if isinstance(message, Stored):
+                assert kind is Kind.STORED
+                self.stored.append(message)
+            else:
+                assert isinstance(message, Fetched)
+                assert kind is Kind.FETCHED
+                assert message.fetch_id not in self.fetched, "told twice"
+                self.fetched[message.fetch_id] = message
+            self._changed.notify_all()
+
+    @property
+    def written(self) -> bytes:
+        """Names, in the order of the reports."""
+        return b"".join(message.names for message in self.stored)
+
+    @property
+    def dropped(self) -> bytes:
+        """Names, in the order of the reports."""
+        return b"".join(message.dropped for message in self.stored)
+
+    def until(self, true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Waits until `true()` holds; it is asked after every report."""
+        with self._changed:
+            assert self._changed.wait_for(true, timeout_s), (self.stored, self.fetched)
+
+    def copies(self, count: int) -> None:
+        """Waits until so many copies were written or dropped."""
+        self.until(lambda: len(self.written) + len(self.dropped) >= 16 * count)
+
+
+class Rank:
+    """A mover with its cache and its reports, as one rank has them."""
+
+    def __init__(self, config: KVStoreConfig, blocks: FakeBlocks) -> None:
+        self.blocks = blocks
+        self.reports = Reports()
+        self.mover = KVMover(config, blocks, self.reports)
+        self._fetches = 0
+
+    def store(self, names: list[bytes], first: int = 0) -> None:
+        """Stores blocks first, first + 1, ... under these names, and waits for the reports."""
+        before = (len(self.reports.written) + len(self.reports.dropped)) // 16
+        self.take(names, first)
+        self.reports.copies(before + len(names))
+
+    def take(self, names: list[bytes], first: int = 0) -> None:
+        """As `store`, without waiting."""
+        self.mover.take([StoreBlock(first + at, name) for at, name in enumerate(names)])
+
+    def fetch(self, names: list[bytes], first: int = 0) -> Fetched:
+        """Reads these names into blocks first, first + 1, ..."""
+        self._fetches += 1
+        places = list(range(first, first + len(names)))
+        self.mover.fetch(FetchBlocks(fetch_id=self._fetches, blocks=places, names=b"".join(names)))
+        self.reports.until(lambda: self._fetches in self.reports.fetched)
+        return self.reports.fetched[self._fetches]
+
+
+@contextmanager
+def rank(config: KVStoreConfig, blocks: FakeBlocks) -> Iterator[Rank]:
+    """A rank that ends with the block."""
+    made = Rank(config, blocks)
+    try:
+        yield made
+    finally:
+        made.mover.close()
+
+
+def names(count: int) -> list[bytes]:
+    """Names of blocks, in their order, that nobody else has."""
+    common = secrets.token_bytes(12)
+    return [common + at.to_bytes(4, "big") for at in range(count)]
+
+
+def said(fetched: Fetched) -> dict[str, object]:
+    """What a `Fetched` says that is not as in an empty one, less its id, bytes and time."""
+    fields = msgspec.structs.asdict(fetched)
+    return {name: fields[name] for name in ("count", "missing", "corrupt", "error") if fields[name]}
+
+
+def client(url: str) -> redis.Redis:
+    """A client for looking at what was stored, and spoiling it."""
+    return redis.Redis.from_url(url)
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Waits for what nobody reports."""
+    give_up = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@contextmanager
+def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The URL of something that listens like Redis; `answer` gets each connection, in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                threading.Thread(target=_quietly, args=(answer, connection), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in connections:
+                connection.close()
+
+
+def _quietly(answer: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    with suppress(OSError):  # the other side or the test has ended it
+        answer(connection)

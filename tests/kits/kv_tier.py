@@ -1,0 +1,161 @@
+"""A group with a KV store in memory: a null engine that stores and fetches, and who knows the names."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from services.worker.leader.leader import Leader
+from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, KVParts, StepPlan, StepResult
+from shared import kv_hash
+from shared.errors import Unavailable
+from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
+
+Store = dict[bytes, list[int]]  # name -> the tokens that a block of the null engine holds
+
+
+class StoreEngine(NullEngine):
+    """Ranks with a store. What goes wrong is set by the test.
+
+    error, crowded: of what is written and read. hangs: fetches are answered when `release` is called.
+    """
+
+    def __init__(self, store: Store, *, num_blocks: int = 64, delay_s: float = 0.0) -> None:
+        super().__init__(
+            tokens=list(TEXT.encode()),
+            num_blocks=num_blocks,
+            vocab_size=257,
+            context_length=1024,
+            step_delay_s=delay_s,
+        )
+        self.store = store
+        self.error = ""
+        self.crowded = False
+        self.hangs = False
+        self.refuses = False
+        self.corrupt: set[bytes] = set()
+        self.orders: list[FetchBlocks] = []
+        self.probes = 0
+        self._waiting: list[tuple[FetchBlocks, asyncio.Future[Fetched]]] = []
+        self._on_stored: Callable[[Stored], None] = lambda _: None
+        self._on_failure: Callable[[], None] = lambda: None
+
+    async def start(self) -> EngineInfo:
+        return msgspec.structs.replace(await super().start(), kv_parts=KVParts(heads=2, head_bytes=8))
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        copies = {copy.name: list(self._blocks._content[copy.block]) for copy in plan.store}
+        future = super().submit(plan)
+        if copies:
+            asyncio.get_running_loop().call_soon(self._write, copies)
+        return future
+
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:  # type: ignore[override]
+        if self.refuses:
+            raise EngineFailed("rank 1 died")
+        future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        if order.blocks:
+            self.orders.append(order)
+        else:
+            self.probes += 1
+        if self.hangs:
+            self._waiting.append((order, future))
+        else:
+            future.set_result(self._read(order))
+        return future
+
+    def release(self) -> None:
+        """Answers what hangs."""
+        self.hangs = False
+        waiting, self._waiting = self._waiting, []
+        for order, future in waiting:
+            if not future.done():
+                future.set_result(self._read(order))
+
+    def die(self) -> None:
+        """A rank is gone between steps."""
+        self._end("gone")
+        self._on_failure()
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        self._on_failure = on_failure
+
+    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+        self._on_stored = on_stored
+
+    async def stop(self) -> None:
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(EngineFailed("the engine was stopped"))
+                future.exception()
+        self._waiting.clear()
+        await super().stop()
+
+    def _write(self, copies: Store) -> None:
+        names = b"".join(copies)
+        if self.error:
+            self._on_stored(Stored(dropped=names, error=self.error, crowded=self.crowded))
+        else:
+            self.store.update(copies)
+            self._on_stored(Stored(names=names, num_bytes=len(names)))
+
+    def _read(self, order: FetchBlocks) -> Fetched:
+        if self.error:
+            return Fetched(fetch_id=order.fetch_id, count=0, error=self.error)
+        count = 0
+        for block, name in zip(order.blocks, kv_hash.split(order.names), strict=True):
+            if name in self.corrupt:
+                return Fetched(fetch_id=order.fetch_id, count=count, corrupt=name)
+            if name not in self.store:
+                return Fetched(fetch_id=order.fetch_id, count=count, missing=True)
+            self._blocks._content[block] = list(self.store[name])
+            count += 1
+        return Fetched(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
+
+
+class Index:
+    """What is in the store, as the KV state service would say it.
+
+    away, delay_s: of every answer. answers: to the next commits, in place of true ones.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.away = False
+        self.delay_s = 0.0
+        self.finds = 0
+        self.commits: list[list[HeldBlocks]] = []
+        self.answers: list[BlocksCommitted] = []
+
+    @property
+    def held(self) -> list[HeldBlocks]:
+        """All that was told."""
+        return [one for commit in self.commits for one in commit]
+
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
+        self.finds += 1
+        await asyncio.sleep(min(self.delay_s, timeout_s))
+        if self.away or self.delay_s > timeout_s:
+            raise Unavailable("the index is away")
+        count = next((place for place, name in enumerate(names) if name not in self.store), len(names))
+        return BlocksFound(count=count)
+
+    async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
+        if self.away:
+            raise Unavailable("the index is away")
+        self.commits.append(list(held))
+        if self.answers:
+            return self.answers.pop(0)
+        named = {name for one in held for name in kv_hash.split(one.names)}
+        return BlocksCommitted(stored=len(named & self.store.keys()))
+
+
+def store_state(leader: Leader) -> dict[str, object]:
+    """What `ryz status` shows of the store."""
+    state = leader.detail()["kv_store"]
+    assert isinstance(state, dict)
+    return state

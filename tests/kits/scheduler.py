@@ -1,0 +1,52 @@
+"""A scheduler driven as the leader's loop drives it, on anything that computes plans at once."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.worker.domain.scheduling.scheduler import Scheduler
+from services.worker.rank_protocol.plan import StepPlan, StepResult
+
+Output = tuple[list[int], str]  # tokens, and why there are no more: `stop`, `length` or `error`
+
+
+@dataclass
+class Run:
+    """Drives a scheduler as the leader's loop does, and checks it after every step."""
+
+    scheduler: Scheduler
+    compute: Callable[[StepPlan], StepResult]
+    run_ahead: int
+    outputs: dict[str, Output] = field(default_factory=dict)
+    results: deque[StepResult] = field(default_factory=deque)
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def submit(self) -> bool:
+        plan = self.scheduler.plan()
+        if not plan.slices and not plan.release and not plan.store:
+            return False
+        assert sum(piece.num_tokens for piece in plan.slices) <= self.scheduler.limits.token_budget
+        assert len({piece.seq_id for piece in plan.slices}) == len(plan.slices)
+        self.plans.append(plan)
+        self.results.append(self.compute(plan))
+        self.scheduler.check_invariants()
+        return True
+
+    def book(self) -> None:
+        for advance in self.scheduler.apply(self.results.popleft()):
+            sequence, reason = advance.sequence, advance.finish_reason
+            if advance.sampled.error or reason:
+                output = sequence.tokens[sequence.prompt_len :]
+                self.outputs[sequence.request_id] = (output, reason or "error")
+        self.scheduler.check_invariants()
+
+    def step(self) -> None:
+        """Submits what may be submitted, and takes one result."""
+        while len(self.results) <= self.run_ahead and self.submit():
+            pass
+        if self.results:
+            self.book()
+
+    def finish(self) -> None:
+        while self.scheduler.has_work or self.results:
+            self.step()

@@ -1,0 +1,164 @@
+"""Real nats-server and redis-server processes for tests, on free ports of 127.0.0.1.
+
+The broker comes from the environment's own bin folder (the `local` extra brings it), else from PATH; the
+store is the one that `ryz up` would start. A missing one fails the test instead of skipping it.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from cli.bus_users.hashing import hash_password
+from cli.stack.servers.redis_server import find_redis
+from shared.bus import nats_conf
+from shared.bus.accounts import ACCOUNTS
+from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
+from shared.redis_accounts import acl_file
+from shared.subjects import Caller
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 10.0
+
+
+def find_binary(name: str) -> str:
+    """The path of a server binary; fails the test when there is none."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.fail(
+            f"{name} was found neither beside {sys.executable} nor on PATH: pip install -e '.[local]'"
+        )
+    return found
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+class ServerProcess:
+    """A server that can be killed and started again on the same port. `env` adds to the environment."""
+
+    def __init__(self, command: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
+        self.command = command
+        self.port = port
+        self.env = env or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it accepts connections."""
+        self.process = subprocess.Popen(
+            self.command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self.env},
+        )
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < give_up:
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        self.stop()
+        raise RuntimeError(f"{self.command[0]} did not come up on port {self.port}")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ends it; `kill` gives it no chance to say goodbye."""
+        if self.process is None:
+            return
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        self.process.wait(timeout=10)
+        self.process = None
+
+
+class NatsServer(ServerProcess):
+    """A broker with the default limits."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        log = folder / f"nats-{port}.log"
+        super().__init__(
+            [find_binary("nats-server"), "-a", "127.0.0.1", "-p", str(port), "-l", str(log)], port
+        )
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"nats://127.0.0.1:{self.port}"
+
+
+class GuardedNats(ServerProcess):
+    """A broker with the accounts and limits of a deployment; `more` goes before `deploy/nats.conf`.
+
+    callers: services outside, besides the user `outside` that every broker has.
+    """
+
+    def __init__(self, folder: Path, more: str = "", callers: Collection[Caller] = ()) -> None:
+        port = free_port()
+        self.passwords = {user: f"p{secrets.token_hex(8)}" for user in ACCOUNTS}
+        words = {caller: f"p{secrets.token_hex(8)}" for caller in callers}
+        self.passwords |= {caller.user: word for caller, word in words.items()}
+        self.log = folder / f"nats-{port}.log"
+        config = folder / f"nats-{port}.conf"
+        text = (ROOT / "deploy" / "nats.conf").read_text()
+        if callers:
+            text = nats_conf.render({caller: hash_password(word) for caller, word in words.items()})
+        config.write_text(f"{more}\n{text}")
+        command = [find_binary("nats-server"), "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
+        env = {ACCOUNTS[user].password_variable: self.passwords[user] for user in ACCOUNTS}
+        super().__init__([*command, "-l", str(self.log)], port, env)
+
+    def url(self, user: str, scheme: str = "nats", host: str = "127.0.0.1") -> str:
+        """What a user connects to."""
+        return f"{scheme}://{user}:{self.passwords[user]}@{host}:{self.port}"
+
+
+class RedisServer(ServerProcess):
+    """A Redis that keeps nothing on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        options = {"--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder)}
+        super().__init__([find_redis(), *(part for pair in options.items() for part in pair)], port)
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
+class GuardedRedis(ServerProcess):
+    """A Redis with the users of a deployment, and `admin` beside them for the tests' own look at it."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.passwords = {user: f"p{secrets.token_hex(8)}" for user in (*REDIS_ACCOUNTS, "admin")}
+        users = {user: self.passwords[user] for user in REDIS_ACCOUNTS}
+        acl = folder / f"redis-{port}.acl"
+        acl.write_text(f"{acl_file(users)}user admin on >{self.passwords['admin']} ~* &* +@all\n")
+        acl.chmod(0o600)
+        options = {
+            "--bind": "127.0.0.1", "--port": str(port), "--save": "", "--dir": str(folder),
+            "--aclfile": str(acl),
+        }  # fmt: skip
+        super().__init__([find_redis(), *(part for pair in options.items() for part in pair)], port)
+
+    def url(self, user: str) -> str:
+        """What a user connects to."""
+        return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"

@@ -1,0 +1,128 @@
+"""Session stores of every kind for the contract tests, and entries to put into them."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+
+from services.kvstate.domain.quota import SessionQuotas
+from services.kvstate.domain.records import Entry, make_entry
+from services.kvstate.redis.redis_link import RedisLink
+from services.kvstate.redis.store_guard import Guard
+from services.kvstate.sessions.guarded_sessions import GuardedStore
+from services.kvstate.sessions.memory_sessions import MemoryStore
+from services.kvstate.sessions.redis_sessions import RedisStore
+from services.kvstate.sessions.session_store import SessionStore
+from shared.circuit import Circuit, CircuitLimits
+from shared.messages import ChatMessage, SessionRecord
+from tests.kits.servers import GuardedRedis
+
+TTL_MS = 3_600_000
+DEFAULT_QUOTAS = SessionQuotas()
+
+
+class MakeStore(Protocol):
+    """Makes a store of the kind under test."""
+
+    def __call__(
+        self, *, ttl_s: float = 3600.0, tombstone_s: float = 3600.0, quotas: SessionQuotas = DEFAULT_QUOTAS
+    ) -> SessionStore: ...
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def open_store(
+    url: str,
+    *,
+    ttl_s: float = 3600.0,
+    tombstone_s: float = 3600.0,
+    quotas: SessionQuotas = DEFAULT_QUOTAS,
+    max_connections: int = 16,
+) -> RedisStore:
+    link = RedisLink(
+        url, timeout_s=2.0, max_connections=max_connections, name="session store", reason="session_store"
+    )
+    return RedisStore(link, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
+
+
+async def put(store: SessionStore, entries: list[Entry]) -> list[bool]:
+    return [verdict.stored for verdict in (await store.put(entries)).verdicts]
+
+
+def guarded(store: SessionStore) -> GuardedStore:
+    circuit = Circuit(CircuitLimits())
+    guard = Guard(circuit, clock=time.monotonic, name="session store", reason="session_store")
+    return GuardedStore(store, guard)
+
+
+def made_id(number: int) -> str:
+    return f"s-{number:016x}-{number:016x}"
+
+
+def entry(
+    tenant: str,
+    session_id: str,
+    version: int = 1,
+    text: str = "",
+    *,
+    updated_ms: int = 0,
+    created_ms: int = 0,
+) -> Entry:
+    record = SessionRecord(
+        session_id=session_id,
+        tenant=tenant,
+        model="m",
+        version=version,
+        messages=[ChatMessage(role="user", content=text)],
+        token_ids=b"\x01\0\0\0\x02\0\0\0",
+        turns=version,
+        last_group="g0",
+        updated_ms=updated_ms or now_ms(),
+        created_ms=created_ms,
+        last_request="r-1" if session_id.startswith("s-") else "",
+    )
+    return make_entry(record, now_ms(), TTL_MS)
+
+
+def guarded_url(request: pytest.FixtureRequest) -> str:
+    """Of a Redis where the store has no more rights than the service's user."""
+    server: GuardedRedis = request.getfixturevalue("guarded_redis")
+    return server.url("kvstate")
+
+
+@pytest.fixture(params=["memory", "redis", "guarded"])
+async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]:
+    kind, made = request.param, []
+    url = "" if kind == "memory" else guarded_url(request)
+
+    def make(
+        *, ttl_s: float = 3600.0, tombstone_s: float = 3600.0, quotas: SessionQuotas = DEFAULT_QUOTAS
+    ) -> SessionStore:
+        store: SessionStore
+        if kind == "memory":
+            store = MemoryStore(ttl_s=ttl_s, clock=time.monotonic, tombstone_s=tombstone_s, quotas=quotas)
+        else:
+            store = open_store(url, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
+        if kind == "guarded":
+            store = guarded(store)
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.close()
+        await store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> SessionStore:
+    return make_store()
+
+
+@pytest.fixture
+def tenant() -> str:
+    return f"t{uuid4().hex[:12]}"

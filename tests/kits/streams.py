@@ -1,0 +1,231 @@
+"""Two gateways, a router and a group on one broker, all of them processes; and a client that resumes streams.
+
+The group runs the null engine with slow steps, so a stream lasts long enough to be broken.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.kits.servers import NatsServer, free_port
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+STEP_MS = 15
+KEYS = {"one": "key-of-one", "two": "key-of-two"}
+
+
+@dataclass
+class Client:
+    """The stream as its client has it: whole events only, like an `EventSource`.
+
+    events: id and data of each. error: the code of an error event, which is not among them.
+    """
+
+    body: dict[str, Any]
+    tenant: str = "one"
+    headers: dict[str, str] = field(default_factory=dict)
+    events: list[tuple[str, str]] = field(default_factory=list)
+    stream_id: str = ""
+    error: str = ""
+    answers: list[httpx.Response] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The route that begins the stream."""
+        return "/v1/chat/completions" if "messages" in self.body else "/v1/completions"
+
+    @property
+    def last_id(self) -> str:
+        """Of the last event; empty before the first."""
+        return self.events[-1][0] if self.events else ""
+
+    @property
+    def done(self) -> bool:
+        """The last event has come."""
+        return bool(self.events) and self.events[-1][1] == "[DONE]"
+
+    @property
+    def told(self) -> dict[Any, Any]:
+        """What was said, whichever way it was cut into events: each choice's text, logprobs and end.
+
+        Which tokens come in one event depends on how busy the group was.
+        """
+        told: dict[Any, Any] = {"done": self.done}
+        for _, data in self.events:
+            chunk = json.loads(data) if data != "[DONE]" else {"choices": []}
+            if usage := chunk.get("usage"):
+                told["usage"] = (usage["prompt_tokens"], usage["completion_tokens"])
+            for choice in chunk["choices"]:
+                so_far = told.setdefault(
+                    choice["index"], {"text": "", "logprobs": [], "offsets": [], "ends": []}
+                )
+                so_far["text"] += choice.get("text", choice.get("delta", {}).get("content", ""))
+                logprobs = choice["logprobs"] or {}
+                so_far["logprobs"] += logprobs.get("content") or logprobs.get("tokens") or []
+                so_far["offsets"] += logprobs.get("text_offset", [])
+                so_far["ends"] += [choice["finish_reason"]] if choice["finish_reason"] else []
+        return told
+
+    async def begin(self, url: str, *, cut_after: int = 0) -> None:
+        """Starts the stream and reads it, up to so many bytes."""
+        async with self._http(url) as http, http.stream("POST", self.path, json=self.body) as answer:
+            await self._read(answer, cut_after)
+
+    async def resume(self, url: str, *, cut_after: int = 0, query: bool = False, name: str = "") -> None:
+        """Goes on after the last event that came."""
+        position = {} if query else {"Last-Event-ID": self.last_id}
+        path = f"/v1/streams/{name or self.stream_id}" + (f"?from={self.last_id}" if query else "")
+        async with self._http(url) as http, http.stream("GET", path, headers=position) as answer:
+            await self._read(answer, cut_after)
+
+    async def finish(self, urls: list[str]) -> None:
+        """Resumes until the end, wherever there is an answer."""
+        rng = random.Random(self.stream_id)
+        give_up = time.monotonic() + 30
+        while not self.done and not self.error:
+            assert time.monotonic() < give_up, (self.stream_id, self.last_id)
+            try:
+                await self.resume(rng.choice(urls))
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+
+    def _http(self, url: str) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {KEYS[self.tenant]}", **self.headers}
+        return httpx.AsyncClient(base_url=url, headers=headers, timeout=30)
+
+    async def _read(self, answer: httpx.Response, cut_after: int) -> None:
+        self.answers.append(answer)
+        if answer.status_code != 200:
+            self.error = json.loads(await answer.aread())["error"]["code"]
+            return
+        self.stream_id = answer.headers["x-stream-id"]
+        buffer, size = b"", 0
+        async for data in answer.aiter_raw():
+            keep = data if not cut_after else data[: max(0, cut_after - size)]
+            size += len(data)
+            buffer += keep
+            *whole, buffer = buffer.split(b"\n\n")
+            for event in whole:
+                self._take(event.decode())
+            if cut_after and size >= cut_after:
+                return
+
+    def _take(self, event: str) -> None:
+        fields = dict(line.split(": ", 1) for line in event.split("\n"))
+        if fields["data"].startswith('{"error"'):
+            assert "id" not in fields, event
+            self.error = json.loads(fields["data"])["error"]["code"]
+            return
+        self.events.append((fields["id"], fields["data"]))
+
+
+class Fleet:
+    """The processes. `gateways` are URLs, by place."""
+
+    def __init__(self, folder: Path, *, groups: int = 1, **settings: str) -> None:
+        self.nats = NatsServer(folder)
+        self.folder = folder
+        self.settings = settings
+        self.groups = groups
+        self.ports = [free_port(), free_port()]
+        self.admin = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def gateways(self) -> list[str]:
+        """Their addresses."""
+        return [f"http://127.0.0.1:{port}" for port in self.ports]
+
+    def start_gateway(self, place: int) -> None:
+        """Starts it, again perhaps; does not wait."""
+        keys = ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items())
+        self._start(f"gateway{place}", "gateway", http_port=str(self.ports[place]), api_keys=keys)
+
+    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
+        """Ends a process and waits until it is gone."""
+        process = self.processes.pop(name)
+        process.send_signal(how)
+        process.wait(timeout=30)
+
+    def await_gateway(self, place: int) -> None:
+        """Waits until it answers and lists the model."""
+        give_up = time.monotonic() + START_S
+        headers = {"Authorization": f"Bearer {KEYS['one']}"}
+        while True:
+            try:
+                answer = httpx.get(f"{self.gateways[place]}/v1/models", headers=headers, timeout=5)
+                if answer.status_code == 200 and answer.json()["data"]:
+                    return
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < give_up, f"gateway {place} is not ready; see {self.folder}"
+            time.sleep(0.05)
+
+    def gateway_metric(self, place: int, name: str) -> float:
+        """The value of a series without labels."""
+        return self._metric(self.gateways[place], name)
+
+    def running(self) -> float:
+        """Sequences in the groups, waiting ones included."""
+        return sum(
+            self._metric(f"http://127.0.0.1:{self.admin + place}", f"ryz_worker_num_requests_{state}")
+            for place in range(self.groups)
+            for state in ("running", "waiting")
+        )
+
+    async def until(self, condition: Any, what: str, timeout_s: float = 10.0) -> None:
+        """Waits for it."""
+        give_up = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < give_up, f"not within {timeout_s:g} s: {what}"
+            await asyncio.sleep(0.05)
+
+    @staticmethod
+    def _metric(url: str, name: str) -> float:
+        for line in httpx.get(f"{url}/metrics", timeout=5).text.splitlines():
+            if line.startswith((f"{name} ", f"{name}{{")):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def __enter__(self) -> Self:
+        self.nats.start()
+        self._start("router", "router")
+        for place in range(self.groups):
+            self._start(
+                f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
+                null_step_delay_ms=str(STEP_MS), admin_port=str(self.admin + place),
+            )  # fmt: skip
+        for place in range(2):
+            self.start_gateway(place)
+        try:
+            for place in range(2):
+                self.await_gateway(place)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in tuple(self.processes):
+            self.kill(name)
+        self.nats.stop()
+
+    def _start(self, name: str, service: str, **settings: str) -> None:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
+        given = {"nats_url": self.nats.url} | settings | self.settings
+        env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", f"services.{service}"], env=env, stdout=log, stderr=log, cwd=ROOT
+            )

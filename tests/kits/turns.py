@@ -1,0 +1,110 @@
+"""A stack of processes that keeps sessions: broker, Redis, state service, router, groups, two gateways."""
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import redis
+
+from tests.kits.servers import RedisServer
+from tests.kits.streams import KEYS, START_S, Fleet
+
+JSON = dict[str, Any]
+# a machine with more to do than it has cores is slow to store, and its leaders are silent now and then
+PATIENT = {"null_step_delay_ms": "2", "session_done_wait_s": "3", "router_heartbeat_slack_s": "1.0"}
+
+
+def body(text: str, **more: Any) -> JSON:
+    """A turn with one message."""
+    return {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 4, **more}
+
+
+class TurnsFleet(Fleet):
+    """A fleet with a store. settings: of all services."""
+
+    def __init__(self, folder: Path, *, groups: int = 2, **settings: str) -> None:
+        (folder / "redis").mkdir()
+        self.redis = RedisServer(folder / "redis")
+        super().__init__(folder, groups=groups, **PATIENT | settings)
+
+    def http(self, place: int = 0, tenant: str = "one") -> httpx.AsyncClient:
+        """A client of that gateway."""
+        headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
+        limits = httpx.Limits(max_connections=100)
+        return httpx.AsyncClient(base_url=self.gateways[place], headers=headers, timeout=30, limits=limits)
+
+    async def said(self, session_id: str) -> list[str]:
+        """What the users said in a session, by its stored record; empty: there is none."""
+        return await self.said_by(0, session_id)
+
+    async def said_by(self, place: int, session_id: str) -> list[str]:
+        """The same, asked at that gateway."""
+        async with self.http(place) as http:
+            answer = await http.get(f"/v1/sessions/{session_id}?messages=true")
+        if answer.status_code == 404:
+            return []
+        messages = answer.json()["messages"]
+        roles = [message["role"] for message in messages]
+        assert roles == ["user", "assistant"] * (len(roles) // 2), roles
+        return [message["content"] for message in messages if message["role"] == "user"]
+
+    async def turn(
+        self,
+        text: str,
+        session: str,
+        *,
+        place: int = 0,
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> httpx.Response:
+        """One turn of a session, answered whole; `more` are fields of the body."""
+        async with self.http(place) as http:
+            named = {"X-Session-Id": session, **(headers or {})}
+            return await http.post("/v1/chat/completions", json=body(text, **more), headers=named)
+
+    def start_group(self, place: int) -> None:
+        """Starts a group, again perhaps; does not wait."""
+        self._start(
+            f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
+            admin_port=str(self.admin + place),
+        )  # fmt: skip
+
+    def await_group(self, place: int) -> None:
+        """Waits until it takes work."""
+        give_up = time.monotonic() + START_S
+        while True:
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{self.admin + place}/ready", timeout=5).status_code == 200:
+                    return
+            assert time.monotonic() < give_up, f"group {place} is not ready; see {self.folder}"
+            time.sleep(0.05)
+
+    def flush(self) -> None:
+        """The store forgets everything."""
+        with redis.Redis.from_url(self.redis.url) as store:
+            store.flushall()
+
+    def __enter__(self) -> Self:
+        self.redis.start()
+        super().__enter__()
+        self._start("kvstate", "kvstate", redis_url=self.redis.url)
+        for place in range(self.groups):
+            self.await_group(place)
+        give_up = time.monotonic() + START_S
+        headers = {"Authorization": f"Bearer {KEYS['one']}"}
+        while httpx.get(f"{self.gateways[0]}/v1/sessions", headers=headers, timeout=5).status_code != 200:
+            assert time.monotonic() < give_up, f"no state service; see {self.folder}"
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        super().__exit__(*args)
+        self.redis.stop()
+
+
+async def both(*calls: Any) -> list[httpx.Response]:
+    """The answers to calls that are made at once."""
+    return list(await asyncio.gather(*calls))

@@ -1,0 +1,261 @@
+"""A whole leader on any bus with the null engine, and a caller that collects frames."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.leader.fleet.heartbeat import OnLoop
+from services.worker.leader.kv_tier.block_ownership import BlockIndex
+from services.worker.leader.leader import Leader
+from services.worker.leader.options import LeaderOptions
+from services.worker.model_dir import Model
+from services.worker.null.null_engine import TEXT, NullEngine
+from services.worker.null.null_model import null_model
+from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.rank_protocol.plan import Engine
+from shared import codec, kv_hash, subjects
+from shared.bus.api import Bus, Message
+from shared.errors import SessionNotFound, Unavailable
+from shared.kv_store import data_key
+from shared.messages import (
+    AnyFrame,
+    BlocksCommitted,
+    BlocksFound,
+    ChatMessage,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    HeldBlocks,
+    Route,
+    SessionCommitted,
+    SessionRecord,
+    Tokens,
+    Work,
+)
+
+
+class DictStore:
+    """Session records in a dict; may be told to be away."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], SessionRecord] = {}
+        self.deleted: set[tuple[str, str]] = set()
+        self.away = False
+        self.commits = 0
+        self.delay_s = 0.0
+
+    async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
+        await asyncio.sleep(self.delay_s)
+        if self.away:
+            raise Unavailable("the store is away")
+        record = self.records.get((tenant, session_id))
+        if record is None:
+            raise SessionNotFound(
+                f"no session {session_id}", deleted=(tenant, session_id) in self.deleted or None
+            )
+        return record
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("the store is away")
+        self.commits += 1
+        stale = []
+        for place, record in enumerate(records):
+            key = (record.tenant, record.session_id)
+            if key in self.records and self.records[key].version >= record.version:
+                stale.append(place)
+            else:
+                self.records[key] = record
+        return SessionCommitted(stale=stale)
+
+
+def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048) -> NullEngine:
+    return NullEngine(
+        tokens=list(TEXT.encode()),
+        num_blocks=blocks,
+        vocab_size=257,
+        context_length=context,
+        step_delay_s=delay_s,
+    )
+
+
+class RedisIndex:
+    """What ranks have written, as the KV state service would find it; may be told to be away or slow."""
+
+    def __init__(self, url: str) -> None:
+        self.redis = Redis.from_url(url)
+        self.held: dict[tuple[str, str], list[bytes]] = {}
+        self.away = False
+        self.delay_s = 0.0
+        self.finds = 0
+
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
+        self.finds += 1
+        await asyncio.sleep(min(self.delay_s, timeout_s))
+        if self.away or self.delay_s > timeout_s:
+            raise Unavailable("the index is away")
+        count = 0
+        for name in names:
+            if not await self.redis.exists(data_key(name)):
+                break
+            count += 1
+        return BlocksFound(count=count)
+
+    async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
+        if self.away:
+            raise Unavailable("the index is away")
+        stored = 0
+        for one in held:
+            names = kv_hash.split(one.names)
+            for name in names:
+                stored += await self.redis.hlen(data_key(name)) == one.parts
+            self.held[one.tenant, one.session_id] = names
+        return BlocksCommitted(stored=stored)
+
+
+class Kit:
+    """Use as `async with Kit(bus) as kit`; at the end nothing may have crashed or logged an error."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        engine: Engine | None = None,
+        group: str = "g0",
+        model: Model | None = None,
+        index: BlockIndex | None = None,
+        *,
+        instance_id: str = "i",
+        outside: Bus | None = None,
+        **options: Any,
+    ) -> None:
+        self.bus = bus
+        self.outside = outside or bus
+        self.group = group
+        self.engine = engine or null_engine()
+        self.store = DictStore()
+        self.registry = CollectorRegistry()
+        options.setdefault("steps", Limits(256, 64, 64))
+        options.setdefault("back_off", BackOff(first_s=0.02))
+        self.leader = Leader(
+            LeaderOptions(group=group, instance_id=instance_id, **options),
+            bus=bus,
+            outside=self.outside,
+            carrier=OnLoop(bus),
+            engine=self.engine,
+            model=model or null_model("demo", 2048),
+            store=self.store,
+            index=index,
+            registry=self.registry,
+        )
+        self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
+        self.batches: list[int] = []
+        self.expected_errors: set[str] = set()
+        self._stack = ExitStack()
+        self.inbox = bus.new_inbox() + ".f"
+        self.arrived = asyncio.Event()
+
+    async def __aenter__(self) -> "Kit":
+        self.logs = self._stack.enter_context(capture_logs())
+        await self.bus.subscribe(self.inbox, self._on_frames)
+        await self.leader.start()
+        await self.bus.flush()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leader.stop()
+        self._stack.close()
+        assert not self.leader.crashed.is_set()
+        errors = [entry for entry in self.logs if entry["log_level"] in ("error", "critical")]
+        assert [entry for entry in errors if entry["event"] not in self.expected_errors] == []
+
+    async def _on_frames(self, message: Message) -> None:
+        batch = codec.decode(message.data, FrameBatch)
+        assert batch.group == self.group
+        self.batches.append(len(batch.frames))
+        for frame in batch.frames:
+            frames = self.frames[frame.request_id]
+            if frames and frame.attempt > frames[0].attempt:
+                frames.clear()
+            if not frames or frame.attempt == frames[0].attempt:
+                frames.append(frame)
+        self.arrived.set()
+
+    async def ask(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> None:
+        work = Work(
+            request=codec.encode(request), route=Route(group=self.group, reason="test"), reply_to=self.inbox
+        )
+        await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
+
+    async def end_of(self, request_id: str, timeout_s: float = 5.0) -> list[AnyFrame]:
+        """All frames, once the last one is there; checks that numbers have no gap."""
+        async with asyncio.timeout(timeout_s):
+            while not any(isinstance(frame, Done | Failed) for frame in self.frames[request_id]):
+                self.arrived.clear()
+                await self.arrived.wait()
+        frames = self.frames[request_id]
+        assert [frame.seq for frame in frames] == list(range(frames[0].seq, frames[0].seq + len(frames)))
+        assert sum(isinstance(frame, Done | Failed) for frame in frames) == 1
+        return frames
+
+    async def run(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> list[AnyFrame]:
+        await self.ask(request, headers)
+        return await self.end_of(request.request_id)
+
+    async def failure(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> Failed:
+        last = (await self.run(request, headers))[-1]
+        assert isinstance(last, Failed)
+        return last
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"ryz_worker_{name}", labels) or 0.0
+
+    async def all_free(self, timeout_s: float = 1.0) -> None:
+        """Waits until no request, block or place is taken, in the leader and in the engine."""
+
+        def free() -> bool:
+            load, held = self.leader.load(), getattr(self.engine, "held_blocks", 0)
+            return (load.running, load.waiting, held) == (0, 0, 0) and load.free_blocks == load.total_blocks
+
+        await self.until(free, timeout_s)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 2.0) -> None:
+        """Looks every few milliseconds."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 (it is about the state, not about an event)
+                await asyncio.sleep(0.003)
+
+
+def chat(request_id: str, text: str = "hello", **fields: Any) -> GenerateRequest:
+    sampling = {"max_tokens": 16, **fields.pop("sampling", {})}
+    raw = {"request_id": request_id, "model": "demo", "sampling": sampling, **fields}
+    if not raw.keys() & {"prompt", "prompt_token_ids", "messages"}:
+        raw["messages"] = [ChatMessage(role="user", content=text)]
+    return codec.convert(raw, GenerateRequest)
+
+
+def text_of(frames: Sequence[AnyFrame], choice: int = 0) -> str:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    return "".join(delta.text for delta in deltas if delta.choice == choice)
+
+
+def tokens_of(frames: Sequence[AnyFrame], choice: int = 0) -> list[int]:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    return [token for d in deltas if d.choice == choice for token in codec.unpack_tokens(d.token_ids)]
+
+
+def finish_of(frames: Sequence[AnyFrame], choice: int = 0) -> str | None:
+    deltas = [delta for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+    reasons = [delta.finish_reason for delta in deltas if delta.choice == choice and delta.finish_reason]
+    assert len(reasons) <= 1
+    return reasons[0] if reasons else None

@@ -1,0 +1,63 @@
+"""`ryz bench collectives`: two real ranks, small sizes; and what is refused."""
+
+import json
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.collectives import collectives as bench
+from benchmarks.lib.child import ChildError
+from cli.bench.bench_commands import app
+from cli.console import CommandError
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    monkeypatch.setattr(bench, "_ROUND_S", 0.002)
+    monkeypatch.setattr(bench, "_ROUNDS", 2)
+    handler = signal.getsignal(signal.SIGTERM)
+    backends = "shm,gloo" if as_json else "gloo"
+    options = ["--backends", backends, "--sizes", "64,4096", *(["--json"] if as_json else [])]
+    result = CliRunner().invoke(app, ["collectives", *options])
+    signal.signal(signal.SIGTERM, handler)
+    assert result.exit_code == 0, result.exception
+    if not as_json:
+        assert "4,096" in result.stdout
+        return
+    report = json.loads(result.stdout)
+    assert set(report) == {"rows", "machine", "commit"}
+    assert [(row["backend"], row["bytes"]) for row in report["rows"]] == [
+        ("shm", 64), ("shm", 4096), ("gloo", 64), ("gloo", 4096),
+    ]  # fmt: skip
+    for row in report["rows"]:
+        assert row["ranks"] == 2
+        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert 0 < row["copy_p50_us"] <= row["copy_p99_us"]
+        assert row["operations"] >= 10
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--backends", "nccl"], "--backends is one of shm, gloo"),
+        (["--sizes", "0"], "--sizes takes numbers from 1"),
+        (["--sizes", "6"], "--sizes takes multiples of 4"),
+    ],
+)
+def test_bad_input_is_refused(options: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, ["collectives", *options])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert told in str(result.exception)
+
+
+def test_ranks_that_do_not_meet_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(*_: object) -> None:
+        raise ChildError("the process of Rank ended: exit code 1")
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(bench, "measure", measure)
+    result = CliRunner().invoke(app, ["collectives"])
+    signal.signal(signal.SIGTERM, handler)
+    assert str(result.exception) == "The measurement failed: the process of Rank ended: exit code 1."

@@ -1,0 +1,152 @@
+"""`ryz bench compare`: what counts as worse, and what cannot be compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.compare.compare import CompareError, compare
+from cli.bench.bench_commands import app
+from cli.console import CommandError
+
+MACHINE = {"cpu": "A", "cores": 2, "usable_cores": 2, "memory_gib": 1.0, "kernel": "k", "python": "3"}
+
+
+def engine_report(decode: float = 100.0, prefill: float = 500.0, **more: Any) -> dict[str, Any]:
+    row = {
+        "model": "m", "precision": "int8", "tp": 1, "batch": 8,
+        "prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode,
+    }  # fmt: skip
+    return {"rows": [row], "load_s": 1.0, "peak_rss_mb": [100.0, 90.0], "machine": MACHINE, **more}
+
+
+def serving_report(**figures: Any) -> dict[str, Any]:
+    row = {"concurrency": 8, "requests_per_s": 1000.0, "p50_ms": 5.0, "p99_ms": 9.0, "errors": 0, **figures}
+    return {"rows": [row], "cpu_ms_per_request": {"router": 0.1, "gateway": 0.2}, "machine": MACHINE}
+
+
+def written(directory: Path, *reports: Any) -> list[Path]:
+    paths = []
+    for index, report in enumerate(reports):
+        path = directory / f"{index}.json"
+        path.write_text(json.dumps(report))
+        paths.append(path)
+    return paths
+
+
+def test_less_throughput_and_more_time_are_worse(tmp_path: Path) -> None:
+    old, new = written(tmp_path, engine_report(), engine_report(decode=90.0, prefill=600.0, load_s=1.2))
+    found = compare(old, new)
+    worse = {change.figure: round(change.worse_by, 3) for change in found.regressions(0.05)}
+    assert worse == {"decode_tokens_per_s": 0.1, "load_s": 0.2}
+    gains = {change.figure: round(change.worse_by, 3) for change in found.changes if change.worse_by < 0}
+    assert gains == {"prefill_tokens_per_s": -0.2}
+    assert found.regressions(0.25) == []
+
+
+def test_figures_through_http_count_where_both_files_have_them(tmp_path: Path) -> None:
+    def with_http(**figures: float) -> dict[str, Any]:
+        report = engine_report()
+        report["rows"][0]["http"] = {"decode_tokens_per_s": 90.0, "share_of_engine": 0.9, **figures}
+        return report
+
+    old, new, plain = written(tmp_path, with_http(), with_http(share_of_engine=0.6), engine_report())
+    assert [change.figure for change in compare(old, new).regressions(0.05)] == ["http.share_of_engine"]
+    assert compare(plain, new).regressions(0.0) == []
+
+
+def test_memory_is_that_of_the_largest_rank(tmp_path: Path) -> None:
+    old, new = written(tmp_path, engine_report(), engine_report(peak_rss_mb=[100.0, 130.0]))
+    (change,) = compare(old, new).regressions(0.05)
+    assert (change.figure, change.old, change.new) == ("peak_rss_mb", 100.0, 130.0)
+
+
+def test_serving_latency_errors_and_cpu_count(tmp_path: Path) -> None:
+    slower = serving_report(p99_ms=18.0, errors=3, requests_per_s=1200.0)
+    slower["cpu_ms_per_request"] = {"router": 0.1, "gateway": 0.3}
+    old, new = written(tmp_path, serving_report(), slower)
+    worse = {change.figure for change in compare(old, new).regressions(0.05)}
+    assert worse == {"p99_ms", "errors", "cpu_ms_per_request"}
+
+
+def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> None:
+    report = engine_report(machine={**MACHINE, "cpu": "B"})
+    report["rows"].append({**report["rows"][0], "batch": 16})
+    old, new = written(tmp_path, engine_report(), report)
+    found = compare(old, new)
+    assert found.only_old == []
+    assert found.only_new == ["model m, precision int8, tp 1, batch 16"]
+    assert found.machines == ["cpu A and B"]
+    assert compare(new, old).only_old == found.only_new
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ([], "has no `rows`"),
+        ({"rows": []}, "has no `rows`"),
+        ({"rows": [{"x": 1}]}, "of no bench that is known"),
+        (serving_report(), "take two of the same bench"),
+        ({"rows": [{**engine_report()["rows"][0], "batch": 3}]}, "no row in common"),
+        ({"rows": engine_report()["rows"] * 2}, "two rows of model m"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(tmp_path: Path, report: Any, told: str) -> None:
+    old, new = written(tmp_path, engine_report(), report)
+    with pytest.raises(CompareError, match=told):
+        compare(old, new)
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    (old,) = written(tmp_path, engine_report())
+    with pytest.raises(CompareError, match="does not exist"):
+        compare(old, tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(CompareError, match=r"broken\.json cannot be read as JSON"):
+        compare(tmp_path / "broken.json", old)
+
+
+def test_the_command_ends_with_1_when_something_got_worse(tmp_path: Path) -> None:
+    old, new = written(tmp_path, engine_report(), engine_report(decode=90.0, machine={**MACHINE, "cpu": "B"}))
+    result = CliRunner().invoke(app, ["compare", str(old), str(new)])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 1
+    assert "decode_tokens_per_s of model m" in str(result.exception)
+    assert "(-10.0%)" in str(result.exception)
+    assert "The machines differ: cpu A and B." in result.stderr
+    allowed = CliRunner().invoke(app, ["compare", str(old), str(new), "--threshold", "10"])
+    assert allowed.exit_code == 0
+    assert "Nothing is worse by more than 10%" in allowed.stdout
+
+
+def test_the_command_shows_rows_that_are_gone(tmp_path: Path) -> None:
+    report = engine_report()
+    report["rows"].append({**report["rows"][0], "batch": 16})
+    old, new = written(tmp_path, report, engine_report())
+    result = CliRunner().invoke(app, ["compare", str(old), str(new)])
+    assert result.exit_code == 0
+    assert "only in the old file: model m, precision int8, tp 1, batch 16" in result.stderr
+
+
+@pytest.mark.parametrize("threshold", ["x", "-1%", "100"])
+def test_a_wrong_threshold_is_named(tmp_path: Path, threshold: str) -> None:
+    old, new = written(tmp_path, engine_report(), engine_report())
+    result = CliRunner().invoke(app, ["compare", str(old), str(new), f"--threshold={threshold}"])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert "--threshold takes a percentage" in str(result.exception)
+
+
+def test_files_of_other_kinds_end_with_2(tmp_path: Path) -> None:
+    old, new = written(tmp_path, engine_report(), serving_report())
+    result = CliRunner().invoke(app, ["compare", str(old), str(new)])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+
+
+def test_from_no_errors_to_some_is_worse(tmp_path: Path) -> None:
+    old, new = written(tmp_path, serving_report(), serving_report(errors=1))
+    result = CliRunner().invoke(app, ["compare", str(old), str(new)])
+    assert "errors of concurrency 8 (from 0)" in str(result.exception)

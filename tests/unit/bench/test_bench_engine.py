@@ -1,0 +1,338 @@
+"""`ryz bench engine`: the sums behind a row, a small run with real ranks, and what is refused."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.engine import engine as bench
+from benchmarks.engine import roofline
+from benchmarks.engine.bandwidth import measure_bandwidth
+from benchmarks.engine.driver import DriveError, Driver, Run, kv_tokens
+from benchmarks.engine.engine_row import mean_step_s, peer_rates, quantile, rates, step_figures
+from benchmarks.lib.child import Child
+from benchmarks.models.make_model import make_model
+from benchmarks.models.shapes import SHAPES
+from benchmarks.peers.base import Timing
+from cli.bench.bench_commands import app
+from cli.bench.bench_engine import _remarks
+from cli.console import CommandError
+from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.null.null_engine import NullEngine
+from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
+
+ROW = {
+    "model", "precision", "tp", "batch", "prefill_tokens_per_s", "decode_tokens_per_s", "collectives_share",
+    "bandwidth_share", "peers",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    make_model(directory, SHAPES["tiny"])
+    return directory
+
+
+class Recorder(NullEngine):
+    """Remembers the plans."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(tokens=[1, 2, 3], vocab_size=512, context_length=512, **options)
+        self.plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        self.plans.append(plan)
+        return super().submit(plan)
+
+
+async def driven(batch: int, prompt: int, tokens: int) -> tuple[Run, Recorder]:
+    engine = Recorder(num_blocks=kv_tokens(batch, prompt + tokens) // 16, step_delay_s=0.001)
+    driver = Driver(engine, await engine.start(), batch)
+    run = await driver.run(bench.make_prompts(batch, prompt, 512, 0), tokens)
+    assert engine.held_blocks == 0
+    return run, engine
+
+
+async def test_a_batch_is_generated_whole_and_counted_while_all_decode() -> None:
+    run, engine = await driven(batch=8, prompt=128, tokens=24)
+    assert [len(tokens) for tokens in run.tokens] == [24] * 8
+    prompts = sum(
+        len(piece.token_ids) for plan in engine.plans for piece in plan.slices if len(piece.token_ids) > 1
+    )
+    assert prompts == 8 * 128
+    # two full steps of prompts and one more or less: the last of them brings the last first token
+    assert 0 < 24 - len(run.steps) <= 4
+    assert run.decode_tokens == 8 * len(run.steps)
+    assert sum(run.step_s) == pytest.approx(run.decode_s)
+    assert run.prefill_s > 0
+
+
+async def test_too_few_tokens_give_no_figure() -> None:
+    with pytest.raises(DriveError, match="ask for more --tokens"):
+        await driven(batch=16, prompt=256, tokens=3)
+
+
+def test_prompts_of_different_repeats_begin_differently() -> None:
+    first = [prompt[:4] for repeat in range(4) for prompt in bench.make_prompts(8, 32, 32_000, repeat)]
+    assert len({tuple(tokens) for tokens in first}) == 32
+
+
+def test_rates_are_medians() -> None:
+    def run(prefill_s: float, decode_s: float) -> Run:
+        return Run(prefill_s, decode_s, 40, [StepResult(step_id=1, sampled=[])] * 20, [], [[0] * 24] * 2)
+
+    runs = [run(0.5, 1.0), run(1.0, 2.0), run(4.0, 8.0)]
+    assert rates(runs, prompt=100) == {"prefill_tokens_per_s": 200.0, "decode_tokens_per_s": 20.0}
+    assert mean_step_s(runs) == 0.1
+    timings = [Timing(prefill_s=0.5, decode_s=2.0, tokens=[[0] * 11] * 2)]
+    assert peer_rates(timings, prompt=100) == {"prefill_tokens_per_s": 400.0, "decode_tokens_per_s": 10.0}
+
+
+def test_a_step_is_split_into_parts_that_sum_to_it() -> None:
+    step = StepResult(
+        step_id=1, sampled=[], compute_s=0.010, linears_s=0.005, attention_s=0.001, collectives_s=0.002,
+        sampling_s=0.0005, wait_s=0.0025,
+    )  # fmt: skip
+    run = Run(1.0, 0.025, 2, [step, step], [0.0125, 0.02], [[0]])
+    figures = step_figures([run])
+    assert figures["parts"] == {
+        "linears": 5.0, "attention": 1.0, "collectives": 2.0, "sampling": 0.5, "other": 1.5, "leader": 2.5,
+    }  # fmt: skip
+    assert figures["collectives_share"] == 0.16
+    assert figures["step_ms"] == {"p50": 20.0, "p99": 20.0}
+
+
+def test_quantiles_are_values_of_the_list() -> None:
+    values = [float(n) for n in range(100)]
+    assert (quantile(values, 0.0), quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0)) == (
+        0.0, 50.0, 99.0, 99.0,
+    )  # fmt: skip
+
+
+def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
+    config = read_config(tiny)
+    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 160
+    rows = 64 * 2 + 32 * 2 + 2 * 160 + 64
+    weights = 2 * layer + 512 * 64
+    assert roofline.weight_bytes(config, "fp32") == 4 * weights
+    assert roofline.weight_bytes(config, "int8") == weights + 4 * (2 * rows + 512)
+    assert roofline.kv_bytes(config, batch=3, context=100, kv_format="fp32") == 3 * 100 * 2 * 2 * 32 * 4
+    windowed = replace(config, windows=(0, 10))
+    assert roofline.kv_bytes(windowed, batch=1, context=100, kv_format="fp16") == 110 * 2 * 32 * 2
+    assert roofline.decode_bytes(config, "fp32", 3, 100, "fp32") == 4 * weights + 3 * 100 * 2 * 2 * 32 * 4
+
+
+async def known_bandwidth(processes: int, threads: int) -> float:
+    return 1e9 * processes * threads
+
+
+async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.engine.bandwidth._SHARE_S", 0.01)
+    assert await measure_bandwidth(2, 1, buffer_bytes=1 << 20) > 1e6
+
+
+async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = {"good": {}, "unfit": {"refuse": "not available: it has no fp32"}}
+    monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
+    monkeypatch.setattr(
+        bench, "start_peer", lambda name, *_: Child("tests.kits.bench_peer:Helper", peers[name])
+    )
+    seen: list[str] = []
+    plan = bench.Plan(
+        model=tiny, tp=[1, 2], threads=1, batches=[1, 2], prompt=20, tokens=8, repeats=1, kernels="plain",
+        peers=["good", "unfit"], independent=True,
+    )  # fmt: skip
+    report = await bench.measure(plan, seen.append)
+    # the peer that does not run has no turns
+    assert len(seen) == plan.num_steps() - 2 * 2 * len(plan.batches)
+    assert [(row["tp"], row["batch"]) for row in report["rows"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for row in report["rows"]:
+        assert set(row) > ROW
+        assert row["precision"] == "fp32"
+        assert row["decode_tokens_per_s"] > 0 < row["bandwidth_share"]
+        assert row["bandwidth_gb_per_s"] == row["tp"]
+        good = row["peers"]["good"]
+        assert good["decode_tokens_per_s"] == pytest.approx(1000 * row["batch"])
+        assert good["decode_speedup"] == round(row["decode_tokens_per_s"] / good["decode_tokens_per_s"], 2)
+        assert row["peers"]["unfit"]["note"] == "not available: it has no fp32"
+    assert report["rows"][0]["collectives_share"] == 0 < report["rows"][3]["collectives_share"]
+    assert [len(one["peak_rss_mb"]) for one in report["engines"]] == [1, 2]
+    assert report["load_s"] == report["engines"][0]["load_s"] > 0
+    assert all(one["start_s"] >= one["load_s"] for one in report["engines"])
+    (beside,) = report["independent"]
+    assert (beside["tp"], beside["batch"]) == (2, 8)
+    assert all(rate > 0 for rate in beside["decode_tokens_per_s"].values())
+
+
+async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
+    (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    with pytest.raises(bench.BenchFailed, match=r"holds neither model\.safetensors"):
+        await bench.measure(bench.Plan(model=tmp_path), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--quantize", "int4"], "--quantize is one of none, int8"),
+        (["--kernels", "fast"], "--kernels is one of auto, native, plain"),
+        (["--batches", "0"], "--batches takes numbers from 1"),
+        (["--tp", "two"], "--tp takes numbers from 1"),
+        (["--tp", "3"], "tensor_parallel=3"),
+        (["--peer", "vllm"], "--peer is one of transformers, llama.cpp"),
+        (["--prompt", "500", "--tokens", "48"], "more than the model's context of 512"),
+        (["--model", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, ["engine", "--model", str(tiny), *options])
+    assert isinstance(result.exception, CommandError), result.output
+    assert result.exception.exit_code == 2
+    assert told in str(result.exception)
+
+
+def test_a_peer_that_is_not_installed_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.find_spec", lambda name: None if name == "gguf" else object())
+    result = CliRunner().invoke(app, ["engine", "--model", str(tiny), "--peer", "llama.cpp"])
+    assert isinstance(result.exception, CommandError)
+    assert "--peer llama.cpp needs gguf, not installed here" in str(result.exception)
+
+
+REPORT: dict[str, Any] = {
+    "rows": [
+        {
+            "model": "m", "precision": "int8", "tp": 2, "threads": 1, "batch": 8, "prompt": 128, "tokens": 48,
+            "prefill_tokens_per_s": 2000.0, "decode_tokens_per_s": 1500.0, "collectives_share": 0.05,
+            "step_ms": {"p50": 5.25, "p99": 6.0}, "bandwidth_share": 0.5, "bandwidth_gb_per_s": 30.0,
+            "parts": {"linears": 3.0, "other": 1.0, "leader": 0.1},
+            "peers": {
+                "llama.cpp": {
+                    "prefill_tokens_per_s": 1000.0, "decode_tokens_per_s": 500.0, "prefill_speedup": 2.0,
+                    "decode_speedup": 3.0,
+                },
+                "transformers": {
+                    "prefill_tokens_per_s": None, "decode_tokens_per_s": None, "note": "not available: int8",
+                },
+            },
+        }
+    ],
+    "engines": [
+        {
+            "precision": "int8", "tp": 2, "load_s": 0.5, "start_s": 0.7, "peak_rss_mb": [100.0, 99.0],
+            "kernels": "native",
+        },
+    ],
+    "independent": [
+        {
+            "precision": "int8", "tp": 2, "batch": 8, "speedup_over_one_rank": 1.8,
+            "share_of_independent_ranks": 0.95, "collectives_share": 0.05,
+            "decode_tokens_per_s": {
+                "group": 1500.0, "one_rank_alone": 830.0, "independent_ranks_together": 1580.0,
+            },
+        }
+    ],
+    "load_s": 0.5, "peak_rss_mb": [100.0, 99.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_shows_tables_or_one_object(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    async def measure(plan: bench.Plan, progress: bench.Progress) -> dict[str, Any]:
+        progress("something")
+        assert (plan.tp, plan.quantize, plan.peers) == ([2], ["int8"], ["transformers"])
+        return dict(REPORT)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(bench, "measure", measure)
+    options = ["--tp", "2", "--quantize", "int8", "--peer", "transformers", *(["--json"] if as_json else [])]
+    result = CliRunner().invoke(app, ["engine", "--model", str(tiny), *options])
+    signal.signal(signal.SIGTERM, handler)
+    assert result.exit_code == 0, result.exception
+    if as_json:
+        printed = json.loads(result.stdout)
+        assert printed["rows"] == REPORT["rows"]
+        assert {"machine", "commit", "load_s", "peak_rss_mb"} < set(printed)
+    else:
+        for text in ("1,500", "x3.00", "95% of independent ranks", "100, 99 MiB per rank", "30.0 GB/s"):
+            assert text in result.stdout
+    assert "transformers: not available: int8" in result.stderr
+
+
+def test_a_disturbed_measurement_is_told() -> None:
+    row = REPORT["rows"][0]
+    assert _remarks([row]) == ["transformers: not available: int8"]
+    (told,) = _remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
+    assert told.startswith("At batch 8 more was read than the memory gave")
+
+
+def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(plan: bench.Plan, progress: bench.Progress) -> dict[str, Any]:
+        raise bench.BenchFailed("rank 0 is gone")
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(bench, "measure", measure)
+    result = CliRunner().invoke(app, ["engine", "--model", str(tiny)])
+    signal.signal(signal.SIGTERM, handler)
+    assert isinstance(result.exception, CommandError)
+    assert str(result.exception) == "The measurement failed: rank 0 is gone."
+    assert result.exception.exit_code == 1
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals) -> None:
+    options = [
+        "--model",
+        str(tiny),
+        "--prompt",
+        "64",
+        "--repeats",
+        "100",
+        "--kernels",
+        "plain",
+        "--threads",
+        "1",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli", "bench", "engine", *options],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process.stderr:
+        for line in process.stderr:
+            if "repeat 1" in line:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        os.kill(process.pid, end)
+        process.stderr.read()
+    assert process.wait(20) == 130
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+@pytest.mark.parametrize(("kv_dtype", "kv_format"), [("auto", "fp16"), ("fp32", "fp32")])
+async def test_the_format_of_the_cache_is_that_of_the_ranks(
+    tiny: Path, kv_dtype: Any, kv_format: str
+) -> None:
+    plan = bench.Plan(model=tiny, kv_dtype=kv_dtype)
+    engine = RankEngine(plan.options("int8", 1, 1))
+    try:
+        info = await engine.start()
+    except EngineFailed as error:
+        pytest.skip(f"no native kernels here: {error}")
+    finally:
+        await engine.stop()
+    assert info.kv_format == kv_format

@@ -1,0 +1,139 @@
+"""The load generator against a small HTTP server: right answers are measured, wrong ones are counted."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from benchmarks.serving.answers import problem_of_completion, problem_of_stream
+from benchmarks.serving.connection import Target
+from benchmarks.serving.load import Figures, measure, percentile
+from benchmarks.serving.requests import RequestMaker
+
+
+def completion(tokens: int = 16, content: str = "a b") -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "length"}
+    return json.dumps({"choices": [choice], "usage": {"completion_tokens": tokens}}).encode()
+
+
+def chunks(tokens: int = 16, text: str = "a", done: bool = True, finish: str | None = "length") -> bytes:
+    events: list[dict[str, object]] = [
+        {"choices": [{"delta": {"role": "assistant"}}]},
+        {"choices": [{"delta": {"content": text}}]},
+        {"choices": [{"delta": {}, "finish_reason": finish}]},
+        {"choices": [], "usage": {"completion_tokens": tokens}},
+    ]
+    lines = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+    return b"".join(lines) + (b"data: [DONE]\n\n" if done else b"")
+
+
+def http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{extra}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[int, bytes], bytes | None]) -> AsyncIterator[int]:
+    """A server whose n-th request gets `answer(n, body)`; None closes the connection."""
+    number = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal number
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                reply = answer(number, await reader.readexactly(length))
+                number += 1
+                if reply is None:
+                    break
+                writer.write(reply)
+                if b"connection: close" in reply:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the generator has left
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def load(port: int, concurrency: int = 2, stream: bool = False) -> Figures:
+    target = Target("127.0.0.1", port, 16, stream)
+    requests = RequestMaker(f"127.0.0.1:{port}", "demo", 16, stream)
+    return await measure(target, requests, concurrency, 0.0, 0.15)
+
+
+async def test_right_answers_are_measured_and_all_requests_differ() -> None:
+    seen: list[str] = []
+
+    def answer(_: int, body: bytes) -> bytes:
+        seen.append(json.loads(body)["messages"][0]["content"])
+        return http(completion())
+
+    async with answering(answer) as port:
+        figures = await load(port)
+    assert figures.errors == 0
+    assert figures.requests > 10
+    assert figures.requests_per_s == figures.requests / figures.seconds
+    assert 0 < figures.p50_ms <= figures.p99_ms
+    assert len(set(seen)) == len(seen)
+
+
+async def test_streamed_answers_in_pieces() -> None:
+    body = chunks()
+    pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:50], body[50:])) + b"0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with answering(lambda *_: head + pieces) as port:
+        figures = await load(port, stream=True)
+    assert (figures.errors, figures.error_kinds) == (0, {})
+    assert figures.requests > 10
+
+
+async def test_wrong_answers_are_errors_and_the_load_goes_on() -> None:
+    replies = {
+        0: http(b"full", "503 Service Unavailable"),
+        1: http(completion(15)),
+        2: None,
+        3: b"nonsense\r\n\r\n",
+    }
+    async with answering(lambda n, _: replies.get(n, http(completion()))) as port:
+        figures = await load(port, concurrency=1)
+    assert figures.errors == 4
+    assert figures.requests > 5
+    assert {kind.split(":")[0] for kind in figures.error_kinds} == {
+        "status 503",
+        "15 completion tokens instead of 16",
+        "connection closed before the answer",
+        "not HTTP",
+    }
+
+
+async def test_a_server_that_closes_after_each_answer_makes_no_errors() -> None:
+    async with answering(lambda *_: http(completion(), extra="connection: close\r\n")) as port:
+        figures = await load(port)
+    assert figures.errors == 0
+    assert figures.requests > 5
+
+
+def test_answers_are_judged() -> None:
+    assert problem_of_completion(200, completion(), 16) == ""
+    assert problem_of_completion(200, completion(content=""), 16) == "empty content"
+    assert "not a chat completion" in problem_of_completion(200, b'{"choices": 3}', 16)
+    assert "status 429: slow down" in problem_of_completion(429, b"slow down", 16)
+    assert problem_of_stream(200, chunks(), 16) == ""
+    assert problem_of_stream(200, chunks().replace(b"\n", b"\r\n"), 16) == ""
+    assert problem_of_stream(200, chunks(tokens=3), 16) == "3 completion tokens instead of 16"
+    assert problem_of_stream(200, chunks(done=False), 16) == "no [DONE] at the end"
+    assert problem_of_stream(200, chunks(text=""), 16) == "empty content"
+    assert problem_of_stream(200, chunks(finish=None), 16) == "no finish reason"
+    assert "not a chat completion chunk" in problem_of_stream(200, b"data: {\n\ndata: [DONE]\n\n", 16)
+
+
+def test_percentiles_are_nearest_rank() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert percentile(values, 0.50) == 50
+    assert percentile(values, 0.99) == 99
+    assert percentile([7.0], 0.99) == 7
+    assert math.isnan(percentile([], 0.5))

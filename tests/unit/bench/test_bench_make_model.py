@@ -1,0 +1,148 @@
+"""`ryz bench make-model`: what it writes is a model that others read, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from benchmarks.models.make_model import make_model, make_tokenizer, parameters
+from benchmarks.models.random_weights import random_tensor
+from benchmarks.models.shapes import SHAPES, Shape
+from cli.bench.bench_commands import app
+from cli.console import CommandError
+from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.model_dir import load_model_dir
+
+TINY = SHAPES["tiny"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    make_model(directory, TINY)
+    return directory
+
+
+def test_the_presets_have_the_sizes_of_their_names() -> None:
+    assert {name: round(parameters(SHAPES[name]) / 1e6) for name in SHAPES} == {
+        "tiny": 0, "15m": 15, "110m": 110, "1.1b": 1100,
+    }  # fmt: skip
+    for shape in SHAPES.values():
+        shape.check()
+
+
+def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    assert sum(p.numel() for p in model.parameters()) == parameters(TINY)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[5, 100, 300]])).logits[0, -1]
+    assert 0.3 < float(logits.std()) < 5  # tokens differ, and none swamps the others
+    config = read_config(tiny)
+    assert (config.num_kv_heads, config.vocab_size, config.tied_embeddings) == (2, 512, True)
+
+
+def test_the_tokenizer_has_the_vocabulary_and_a_chat_template(tiny: Path) -> None:
+    model = load_model_dir(tiny)
+    assert model.template is not None
+    text = "The model: 12 words, größer."
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
+    assert model.tokenizer.vocab_size == TINY.vocab
+    assert AutoTokenizer.from_pretrained(tiny).decode(ids) == text
+
+
+def test_a_large_vocabulary_is_filled_up() -> None:
+    tokenizer = make_tokenizer(13_000, 0)  # more than the corpus gives
+    assert tokenizer.get_vocab_size() == 13_000
+    assert sorted(tokenizer.get_vocab().values()) == list(range(13_000))
+    again = Tokenizer.from_str(tokenizer.to_str())
+    assert again.decode(again.encode("plain text", add_special_tokens=False).ids) == "plain text"
+
+
+def test_a_seed_gives_the_same_weights_in_one_file_or_many(tiny: Path, tmp_path: Path) -> None:
+    made = make_model(tmp_path, TINY, max_file_bytes=60_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert made.files == len(set(index["weight_map"].values())) > 2
+    assert index["metadata"]["total_size"] == made.bytes == 4 * parameters(TINY)
+    split = {
+        key: tensor for path in tmp_path.glob("*.safetensors") for key, tensor in load_file(path).items()
+    }
+    whole = load_file(tiny / "model.safetensors")
+    assert split.keys() == whole.keys() == index["weight_map"].keys()
+    assert all(torch.equal(split[name], whole[name]) for name in whole)
+
+
+def test_writing_again_leaves_nothing_of_the_old_model(tmp_path: Path) -> None:
+    make_model(tmp_path, TINY, max_file_bytes=60_000)
+    make_model(tmp_path, TINY, seed=1)
+    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_half_precision_is_the_rounded_full_one(
+    tmp_path: Path, tiny: Path, dtype: str, kind: torch.dtype
+) -> None:
+    make_model(tmp_path, TINY, dtype)
+    stored = load_file(tmp_path / "model.safetensors")
+    for name, tensor in load_file(tiny / "model.safetensors").items():
+        assert torch.equal(stored[name], tensor.to(kind)), name
+
+
+def test_a_tensor_made_in_pieces_is_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(random_tensor("a", (10, 8), "fp32", 0)))
+    monkeypatch.setattr("benchmarks.models.random_weights._ROWS_AT_ONCE", 16)
+    pieces = list(random_tensor("a", (10, 8), "fp32", 0))
+    assert len(pieces) == 5
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+def test_the_command_writes_a_changed_shape_once(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    options = ["make-model", str(target), "--shape", "tiny", "--layers", "1", "--untied", "--dtype", "bf16"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    assert "1 file" in result.stdout
+    config = read_config(target)
+    assert (config.num_layers, config.tied_embeddings) == (1, False)
+    refused = CliRunner().invoke(app, options)
+    assert isinstance(refused.exception, CommandError)
+    assert "not empty" in str(refused.exception)
+    assert refused.exception.exit_code == 2
+    assert CliRunner().invoke(app, [*options, "--force"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--shape", "7b"], "--shape is one of tiny"),
+        (["--dtype", "int8"], "--dtype is one of fp32"),
+        (["--dim", "100", "--heads", "12"], "--dim 100 over --heads 12"),
+        (["--heads", "12", "--kv-heads", "5"], "--kv-heads 5 does not divide --heads 12"),
+        (["--vocab", "100"], "--vocab 100 is too small"),
+        (["--layers", "0"], "--layers must be a positive number"),
+    ],
+)
+def test_sizes_that_make_no_model_are_named(tmp_path: Path, options: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, ["make-model", str(tmp_path / "model"), *options])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert told in str(result.exception)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    result = CliRunner().invoke(app, ["make-model", str(path), "--shape", "tiny"])
+    assert isinstance(result.exception, CommandError)
+    assert "is a file" in str(result.exception)
+
+
+def test_heads_must_be_even_sized() -> None:
+    with pytest.raises(Exception, match="even multiple"):
+        Shape(dim=9, layers=1, heads=3, kv_heads=3, ffn=8, vocab=300).check()

@@ -1,0 +1,124 @@
+"""The peers of `ryz bench engine`: each computes the model that we compute, token for token in fp32."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.engine.driver import Driver, kv_tokens
+from benchmarks.engine.engine import make_prompts
+from benchmarks.lib.child import Child, ChildError
+from benchmarks.models.make_model import make_model
+from benchmarks.models.shapes import SHAPES, Shape
+from benchmarks.peers import missing_packages, start_peer
+from benchmarks.peers.base import PeerError, Timing
+from benchmarks.peers.gguf_file import interleave_rotary, write_gguf
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from tests.kits.engine import make_model as make_other
+
+BATCH, PROMPT, TOKENS = 3, 20, 12
+needs_llama = pytest.mark.skipif(
+    bool(missing_packages("llama.cpp")), reason="llama-cpp-python or gguf is not installed (extra `peers`)"
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several heads of keys and values, files and layers, so that a mix-up of any shows."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    make_model(directory, SHAPES["tiny"], seed=3, max_file_bytes=100_000)
+    return directory
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def peer(stack: ExitStack, name: str, model: Path, precision: str) -> Child:
+    child = start_peer(name, model, precision, BATCH, PROMPT + TOKENS)
+    stack.callback(child.close)
+    child.receive(60)
+    return child
+
+
+async def our_tokens(model: Path) -> list[list[int]]:
+    options = RankEngineOptions(
+        model=model, threads=1, kernels="plain", kv_cache_tokens=kv_tokens(BATCH, PROMPT + TOKENS)
+    )
+    engine = RankEngine(options)
+    try:
+        driver = Driver(engine, await engine.start(), BATCH)
+        return (await driver.run(make_prompts(BATCH, PROMPT, 512, 1), TOKENS)).tokens
+    finally:
+        await engine.stop()
+
+
+@pytest.mark.parametrize("name", ["transformers", pytest.param("llama.cpp", marks=needs_llama)])
+async def test_greedy_tokens_equal_ours(stack: ExitStack, tiny: Path, name: str) -> None:
+    child = peer(stack, name, tiny, "fp32")
+    timing: Timing = child.call("run", make_prompts(BATCH, PROMPT, 512, 1), TOKENS, 1)
+    assert timing.tokens == await our_tokens(tiny)
+    assert len({tuple(tokens) for tokens in timing.tokens}) == BATCH
+    assert timing.prefill_s > 0 < timing.decode_s
+
+
+@needs_llama
+def test_a_smaller_batch_and_a_second_run_begin_anew(stack: ExitStack, tiny: Path) -> None:
+    child = peer(stack, "llama.cpp", tiny, "fp32")
+    prompts = make_prompts(BATCH, PROMPT, 512, 2)
+    whole = child.call("run", prompts, TOKENS, 2).tokens
+    assert child.call("run", prompts, TOKENS, 2).tokens == whole
+    assert child.call("run", prompts[1:2], TOKENS, 1).tokens == whole[1:2]
+
+
+@needs_llama
+@pytest.mark.parametrize("precision", ["int8", "bf16", "fp16"])
+def test_llama_runs_in_every_precision(stack: ExitStack, tiny: Path, precision: str) -> None:
+    tokens = (
+        peer(stack, "llama.cpp", tiny, precision).call("run", make_prompts(1, PROMPT, 512, 1), 4, 1).tokens
+    )
+    assert len(tokens[0]) == 4
+    assert all(0 <= token < 512 for token in tokens[0])
+
+
+def test_transformers_has_no_int8(stack: ExitStack, tiny: Path) -> None:
+    with pytest.raises(ChildError, match="not available: transformers has no int8"):
+        peer(stack, "transformers", tiny, "int8")
+
+
+@needs_llama
+def test_q8_needs_sizes_that_it_can_cut(tmp_path: Path) -> None:
+    shape = Shape(dim=64, layers=1, heads=4, kv_heads=4, ffn=72, vocab=300, context=64)
+    make_model(tmp_path, shape)
+    with pytest.raises(PeerError, match="Q8_0 needs sizes that are multiples of 32"):
+        write_gguf(tmp_path, tmp_path / "model.gguf", "int8")
+
+
+@needs_llama
+@pytest.mark.parametrize(
+    ("family", "changes", "told"),
+    [
+        ("qwen2", {}, "only LlamaForCausalLM is"),
+        ("llama", {"attention_bias": True}, "it has biases"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+            "its rope scaling is not covered",
+        ),
+    ],
+)
+def test_models_that_are_not_converted_are_refused(
+    tmp_path: Path, family: str, changes: dict[str, object], told: str
+) -> None:
+    make_other(tmp_path, family, **changes)
+    with pytest.raises(PeerError, match=told):
+        write_gguf(tmp_path, tmp_path / "model.gguf", "fp32")
+
+
+def test_rows_are_interleaved_head_by_head() -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(12, 1)  # two heads of six
+    assert interleave_rotary(rows, 2)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]

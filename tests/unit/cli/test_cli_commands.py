@@ -1,0 +1,368 @@
+"""The commands without a stack: chat's terminal, status tables, progress, help."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cli import console
+from cli import http_api as api
+from cli.__main__ import app, main
+from cli.chat import chat_command as chat
+from cli.console import CommandError
+from cli.stack.state import ServiceState, StackState
+from cli.status.status_query import Report
+from cli.status.status_view import duration, render
+from shared.messages import ServiceStatus
+from tools.docs import settings as settings_doc
+from training import train
+
+
+class FakeApi:
+    """Answers with a piece per word; remembers what it was asked."""
+
+    url = "http://fake"
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.asked: list[tuple[dict[str, Any], str]] = []
+        self.error = error
+
+    def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
+        self.asked.append((body, session_id))
+        yield "one "
+        if self.error is not None:
+            raise self.error
+        yield "two"
+
+
+def conversation(fake: FakeApi, system: str = "") -> chat.Conversation:
+    return chat.Conversation(fake, "demo", "s1", system, {"temperature": 0})  # type: ignore[arg-type]
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    """What the person types; an exception type is a key like Ctrl-C; then Ctrl-D."""
+    script = iter([*lines, EOFError])
+
+    def type_line(_: str) -> str:
+        line = next(script)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", type_line)
+
+
+def test_a_question_carries_the_session_and_only_the_new_message(capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeApi()
+    conversation(fake, system="Be brief.").ask("hello")
+    body, session_id = fake.asked[0]
+    assert session_id == "s1"
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+    ]
+    assert body["temperature"] == 0
+    assert capsys.readouterr().out == "one two\n"
+
+
+def test_commands_of_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeApi()
+    typed(monkeypatch, "first", "", "/session", "/new", "second", "/what", "/quit", "never sent")
+    conversation(fake).converse()
+    assert [body["messages"][0]["content"] for body, _ in fake.asked] == ["first", "second"]
+    assert fake.asked[0][1] == "s1"
+    assert fake.asked[1][1].startswith("chat-")
+    said = capsys.readouterr().err
+    assert "session s1" in said
+    assert said.count(chat.HELP.split(",")[0]) == 2
+
+
+def test_ctrl_c_stops_an_answer_and_then_leaves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "a long story", KeyboardInterrupt, "never read")
+    conversation(FakeApi(KeyboardInterrupt())).converse()
+    told = capsys.readouterr()
+    assert "one" in told.out
+    assert told.err.count("Ctrl-C again leaves") == 1
+    assert "ryz chat --session s1" in told.err
+
+
+def test_one_ctrl_c_at_the_prompt_only_hints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeApi()
+    typed(monkeypatch, KeyboardInterrupt, "still here", KeyboardInterrupt, KeyboardInterrupt, "never sent")
+    conversation(fake).converse()
+    assert [body["messages"][0]["content"] for body, _ in fake.asked] == ["still here"]
+    assert capsys.readouterr().err.count("Ctrl-C again leaves") == 2
+
+
+def test_a_failed_turn_does_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeApi(CommandError("the group is gone"))
+    typed(monkeypatch, "hello", "again")
+    conversation(fake).converse()
+    assert len(fake.asked) == 2
+    assert "the group is gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["plain"], "plain"),
+        (["one\\", "two\\", "three"], "one\ntwo\nthree"),
+        (['"""', "a", "", "b", '"""'], "a\n\nb"),
+        ([], None),
+        (['"""', "unfinished"], None),
+    ],
+)
+def test_messages_of_several_lines(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], message: str | None
+) -> None:
+    typed(monkeypatch, *lines)
+    assert chat.read_message() == message
+
+
+def test_where_the_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RYZ_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert api.find_url("http://given/", tmp_path) == "http://given"
+    assert api.find_url("", None) == api.DEFAULT_URL
+    with pytest.raises(CommandError, match=r"the API key is not sent there.*`--url` or RYZ_URL"):
+        api.find_url("", None, "key")
+    assert api.find_url("http://given/", None, "key") == "http://given"
+    monkeypatch.setenv("RYZ_URL", "http://set:1/")
+    assert api.find_url("", None, "key") == "http://set:1"
+    with pytest.raises(CommandError, match="No stack is up in"):
+        api.find_url("", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://host:1/v1", "http://host:1"),
+        ("https://host/v1/", "https://host"),
+        ("host:1/prefix/", "http://host:1/prefix"),
+    ],
+)
+def test_however_the_address_is_written(written: str, meant: str) -> None:
+    assert api.clean_url(written) == meant
+
+
+def answer(service: str, pid: int, **detail: Any) -> ServiceStatus:
+    return ServiceStatus(
+        service=service,
+        instance_id=f"i{pid}",
+        state="ready",
+        version="1",
+        uptime_s=61,
+        pid=pid,
+        detail=detail,
+    )
+
+
+def test_status_tables() -> None:
+    rank = {"rank": 0, "pid": 9, "state": "ready", "steps": 3, "memory_bytes": 2**20, "load_s": 0.5}
+    rank |= {"kernels": "native int8", "host": "10.0.0.2"}
+    group = {"group": "g0", "state": "failed", "failure": "rank 1 is gone", "model": "demo", "ranks": [rank]}
+    seen = {"groups": [{"group": "g0", "sent_total": 5}]}
+    services = [answer("worker", 1, **group), answer("router", 2, **seen), answer("kvstate", 3, sessions=4)]
+    supervisor = StackState(
+        1, 0, "http://up", "nats://x", "", "demo", True, [ServiceState("worker-g0", 1, True, 6)]
+    )
+    report = Report("nats://x", supervisor, services)
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(report))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    for expected in ("http://up", "4 sessions", "worker g0", "1 m 1 s", "rank 1 is gone", "1 MiB", "0.50 s"):
+        assert expected in text
+    assert "native int8" in text
+    assert "9 on 10.0.0.2" in text
+    plain = report.as_dict()
+    assert plain["groups"][0]["leader_pid"] == 1
+    assert plain["sessions"] == 4
+    assert json.loads(json.dumps(plain)) == plain
+
+
+def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
+    def seen(name: str, age_s: float, state: str, lost: str = "") -> dict[str, Any]:
+        return {
+            "group": name, "instance_id": f"i-{name}", "state": state, "model": "demo", "lost": lost,
+            "heartbeat_age_s": age_s,
+        }  # fmt: skip
+
+    group = {"group": "g0", "state": "ready", "model": "demo"}
+    cut_off = [seen("g0", 50, "lost", "silent"), seen("g1", 50, "lost", "silent"), seen("g2", 50, "ready")]
+    near = [seen("g0", 0, "ready"), seen("g1", 0.01, "ready"), seen("g2", 70, "lost", "disconnected")]
+    near += [seen("g3", 8, "stopped")]
+    services = [
+        answer("worker", 1, **group),
+        answer("router", 2, groups=cut_off),
+        answer("router", 3, groups=near),
+    ]
+    report = Report("nats://x", None, services)
+    assert [(one["group"], one["state"]) for one in report.groups()] == [
+        ("g0", "ready"), ("g1", "no answer"), ("g2", "no answer"), ("g3", "stopped"),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(report.as_dict()))["groups"][3]["heard_s_ago"] == 8
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(report))
+    assert "last heard 50 s ago" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"), [("up", "ready"), ("away", "no store"), ("disk full", "disk full")]
+)
+def test_a_store_in_trouble_shows_in_the_service_that_uses_it(store: str, shown: str) -> None:
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(Report("nats://x", None, [answer("kvstate", 3, store=store)])))
+    (line,) = [one for one in screen.file.getvalue().splitlines() if "kvstate" in one]  # type: ignore[attr-defined]
+    assert shown in line
+
+
+def test_status_without_answers() -> None:
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(render(Report("nats://x", None, [], "nobody there")))
+    assert "nobody there" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (5, 61, 3_700, 90_000)] == ["5 s", "1 m 1 s", "1 h 1 m", "1 d 1 h"]
+
+
+def test_status_cannot_watch_and_print_one_object() -> None:
+    result = CliRunner().invoke(app, ["status", "--json", "--watch"])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+
+
+def test_8_bits_are_not_asked_of_plain_torch(tmp_path: Path) -> None:
+    options = ["--quantize", "int8", "--kernels", "plain", "--state-dir", str(tmp_path)]
+    result = CliRunner().invoke(app, ["up", *options])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert "needs the compiled kernels: leave out `--kernels plain`" in str(result.exception)
+
+
+def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train_nothing(
+        output: Path, *, steps: int, seed: int, threads: int, progress: Any
+    ) -> train.TrainReport:
+        assert (seed, threads) == (3, 1)
+        for step in range(1, steps + 1):
+            progress(train.TrainProgress(step, steps, 2.5, step * 10, 1.0))
+        return train.TrainReport(output, steps, seed, 1234, steps * 10, 1.0, 2.5)
+
+    monkeypatch.setattr(train, "train_demo", train_nothing)
+    arguments = ["train-demo", "--output", str(tmp_path), "--steps", "7", "--seed", "3", "--threads", "1"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "1,234 parameters, 7 steps, 70 tokens, loss 2.500" in result.stdout
+    assert "step 7/7" in result.stderr
+
+
+def test_training_does_not_begin_when_its_output_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["train-demo", "--output", str(tmp_path / "file" / "model")])
+    assert isinstance(result.exception, CommandError)
+    assert "--output" in str(result.exception)
+
+
+def test_live_report_draws_every_service() -> None:
+    from rich.live import Live  # noqa: PLC0415
+
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with Live(console=screen, auto_refresh=False) as live:
+        report = console.LiveReport(live)
+        report.waiting("nats")
+        report.waiting("router")
+        report.ready("nats")
+        report.note("router died")
+        live.refresh()
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "starting" in text
+    assert "router died" in text
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import cli.__main__, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(names).isdisjoint(
+        {"httpx", "nats", "torch", "numpy", "pydantic", "msgspec", "fastapi", "psutil"}
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["up", "down", "chat", "status", "sessions", "train-demo", "bench", "version"]
+)
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert command in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_help_offers_only_what_there_is() -> None:
+    told = CliRunner().invoke(app, ["bench", "--help"]).stdout
+    assert "serving" in told
+    assert "completion" not in told.replace("chat completion", "")
+
+
+def test_the_command_is_named_as_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "ryz"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert console.called_as() == str(script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert console.called_as() == "ryz"
+    monkeypatch.setattr(sys, "argv", ["/some/cli/__main__.py"])
+    assert console.called_as() == "ryz"
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(app, ["version"]).stdout.startswith("ryzanstein ")
+
+
+def test_a_failure_is_one_line_and_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ryz", "down", "--state-dir", str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("No stack is up in")
+    assert len(told.splitlines()) == 1
+
+
+def test_the_page_of_settings_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = settings_doc.render()
+    for _, kind in settings_doc.SECTIONS:
+        for name in kind.model_fields:
+            assert f"`RYZ_{name.upper()}`" in page
+    monkeypatch.setattr(settings_doc, "PAGE", tmp_path / "settings.md")
+    monkeypatch.setattr(sys, "argv", ["settings_doc", "--check"])
+    with pytest.raises(SystemExit, match="out of date"):
+        settings_doc.main()
+    monkeypatch.setattr(sys, "argv", ["settings_doc"])
+    settings_doc.main()
+    monkeypatch.setattr(sys, "argv", ["settings_doc", "--check"])
+    settings_doc.main()
+    monkeypatch.setattr(sys, "argv", ["settings_doc", "--what"])
+    with pytest.raises(SystemExit, match="usage"):
+        settings_doc.main()

@@ -1,0 +1,79 @@
+"""What listens at the address of a gateway may be none: its answers end a command with a sentence."""
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+import pytest
+
+from cli.chat.answers import EventError, Place, texts
+from cli.console import CommandError
+from cli.http_api import ChatApi, HttpApi
+from cli.sessions.sessions_api import SessionsApi
+
+Ask = Callable[[SessionsApi], object]
+Api = TypeVar("Api", bound=HttpApi)
+TOLD = "does not answer as a gateway of this version does.*--url"
+
+
+def answering(kind: type[Api], content: bytes, headers: dict[str, str] | None = None) -> Api:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=content, headers=headers)
+
+    api = kind("http://127.0.0.1:9", "")
+    api._http = httpx.Client(base_url=api.url, transport=httpx.MockTransport(answer))
+    return api
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"words", b"[]", b"null", b"{}", b"\xff\xfe",
+        b'{"object":"list","data":[{"id":"demo"}],"choices":[]}',
+        b'{"object":"list","data":[{}],"has_more":false,"next_cursor":null}',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda api: api.newest(50), lambda api: api.create({}), lambda api: api.show("s", messages=True),
+        lambda api: api.pin("s", "g0"), lambda api: api.unpin("s"), lambda api: api.move("s", "g0"),
+        lambda api: api.import_file(b"{}", "", replace=False),
+    ],
+)  # fmt: skip
+def test_answers_of_another_shape_are_told(ask: Ask, content: bytes) -> None:
+    with pytest.raises(CommandError, match=TOLD):
+        ask(answering(SessionsApi, content))
+
+
+def test_bytes_that_cannot_be_unpacked_are_told() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=httpx.ByteStream(b"no gzip"), headers={"Content-Encoding": "gzip"})
+
+    api = SessionsApi("http://127.0.0.1:9", "")
+    api._http = httpx.Client(base_url=api.url, transport=httpx.MockTransport(answer))
+    with pytest.raises(CommandError, match=TOLD):
+        api.newest(50)
+
+
+@pytest.mark.parametrize("models", ["words", "[]", "{}", '{"data": 5}', '{"data": [{}]}', '{"data": ["x"]}'])
+def test_models_of_another_shape_are_told(models: str) -> None:
+    with pytest.raises(CommandError, match=TOLD):
+        answering(ChatApi, models.encode()).first_model()
+
+
+@pytest.mark.parametrize(
+    "event", ["words", "[]", "5", '{"choices": 5}', '{"choices": ["x"]}', '{"error": 5}']
+)
+def test_events_of_another_shape_are_told(event: str) -> None:
+    with pytest.raises(EventError):
+        list(texts(iter([f"data: {event}", ""]), Place()))
+    with pytest.raises(CommandError, match=TOLD):
+        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))
+
+
+def test_pieces_that_are_no_text_are_told() -> None:
+    event = json.dumps({"choices": [{"delta": {"content": 5}}]})
+    with pytest.raises(CommandError, match=TOLD):
+        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))

@@ -1,0 +1,230 @@
+"""The supervisor over small shell scripts: start, restart, giving up, the order and the bounds of the end."""
+
+import asyncio
+import errno
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.console import CommandError
+from cli.stack.process import Child, ServiceSpec, explain_exit
+from cli.stack.stack import Stack
+from cli.stack.state import StackState, StateDir, start_time
+from tests.kits.waiting import until
+
+POLITE = "trap 'echo {name} >> {ended}; exit 0' TERM; while :; do sleep 0.02; done"
+STUBBORN = "trap '' TERM; while :; do sleep 0.02; done"
+
+
+class Notes:
+    """A report that remembers."""
+
+    def __init__(self) -> None:
+        self.readies: list[str] = []
+        self.texts: list[str] = []
+
+    def waiting(self, name: str) -> None:
+        pass
+
+    def ready(self, name: str) -> None:
+        self.readies.append(name)
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+async def yes() -> bool:
+    return True
+
+
+async def no() -> bool:
+    return False
+
+
+class Bench:
+    """Makes stacks of scripts in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ended = folder / "ended"
+        self.place = StateDir(folder / "state")
+        self.notes = Notes()
+        self.stacks: list[Stack] = []
+        assert self.place.acquire()
+
+    def spec(
+        self,
+        name: str,
+        script: str = POLITE,
+        *,
+        phase: int = 0,
+        grace_s: float = 5.0,
+        probe: Callable[[], Awaitable[bool]] = yes,
+    ) -> ServiceSpec:
+        text = script.replace("{name}", name).replace("{ended}", str(self.ended))
+        return ServiceSpec(name, ["/bin/sh", "-c", text], probe, phase, grace_s)
+
+    def stack(self, *specs: ServiceSpec) -> Stack:
+        state = StackState(
+            os.getpid(), start_time(os.getpid()) or 0, "http://x", "nats://x", "redis://x", "m"
+        )
+        stack = Stack(list(specs), self.place, state, self.notes)
+        self.stacks.append(stack)
+        return stack
+
+    def pid(self, name: str) -> int:
+        state = self.place.read()
+        assert state is not None
+        return next(one.pid for one in state.services if one.name == name)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for stack in made.stacks:
+        stack.request_stop()
+        stack.request_stop()
+        await stack.close()
+    made.place.release()
+
+
+async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
+    stack = bench.stack(
+        bench.spec("last", phase=2), bench.spec("first", phase=0), bench.spec("middle", phase=1)
+    )
+    assert await stack.start(timeout_s=5)
+    assert sorted(bench.notes.readies) == ["first", "last", "middle"]
+    await asyncio.sleep(0.1)  # the shells set their traps
+    stack.request_stop()
+    await stack.supervise()
+    await stack.close()
+    assert bench.ended.read_text().split() == ["first", "middle", "last"]
+
+
+async def test_what_does_not_end_in_time_is_killed(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=0.3))
+    assert await stack.start(timeout_s=5)
+    await asyncio.sleep(0.1)
+    pid = bench.pid("stubborn")
+    await stack.close()
+    assert start_time(pid) is None
+    assert bench.notes.texts == ["stubborn did not end by itself; killed after 0.3 s"]
+
+
+async def test_a_second_stop_does_not_wait(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=30.0))
+    assert await stack.start(timeout_s=5)
+    await asyncio.sleep(0.1)
+    stack.request_stop()
+    closing = asyncio.create_task(stack.close())
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    stack.request_stop()
+    await closing
+    assert time.monotonic() - began < 2
+    assert "killed at once" in bench.notes.texts[0]
+
+
+async def test_a_dead_service_is_started_again(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("service"))
+    assert await stack.start(timeout_s=5)
+    old = bench.pid("service")
+    os.kill(old, signal.SIGKILL)
+    await until(lambda: bench.pid("service") != old and len(bench.notes.texts) == 2)
+    assert bench.notes.texts == [
+        "service died (killed by SIGKILL); starting it again in 0.2 s",
+        "service is ready again",
+    ]
+
+
+async def test_what_a_dead_service_left_is_killed(bench: Bench, tmp_path: Path) -> None:
+    note = tmp_path / "grandchild"
+    stack = bench.stack(bench.spec("parent", f"sleep 60 & echo $! > {note}; wait"))
+    assert await stack.start(timeout_s=5)
+    await until(lambda: note.exists() and note.read_text().strip() != "")
+    grandchild = psutil.Process(int(note.read_text()))
+    os.kill(bench.pid("parent"), signal.SIGKILL)
+    await until(lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_a_service_that_keeps_dying_ends_the_stack(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("broken", "echo the disk is full; exit 3", probe=no), bench.spec("good"))
+    with pytest.raises(CommandError) as caught:
+        await stack.start(timeout_s=10)
+    assert "broken ended (exit code 3) and was started again 1 times before" in str(caught.value)
+    assert "the disk is full" in str(caught.value)
+
+
+async def test_a_refused_setting_ends_the_stack_at_once(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("service", "echo wrong setting >&2; exit 2", probe=no))
+    with pytest.raises(CommandError, match="wrong setting") as caught:
+        await stack.start(timeout_s=10)
+    assert "started again" not in str(caught.value)
+
+
+async def test_a_start_has_a_deadline(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("slow", "echo still loading; sleep 60", probe=no), bench.spec("quick"))
+    with pytest.raises(CommandError, match=r"Not ready within 0\.3 s: slow\.") as caught:
+        await stack.start(timeout_s=0.3)
+    assert "still loading" in str(caught.value)
+
+
+async def test_a_stop_during_the_start_is_no_failure(bench: Bench) -> None:
+    stack = bench.stack(bench.spec("slow", probe=no))
+    starting = asyncio.create_task(stack.start(timeout_s=30))
+    await asyncio.sleep(0.1)
+    stack.request_stop()
+    assert not await starting
+
+
+async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 10)
+    log = tmp_path / "service.log"
+    child = Child(ServiceSpec("service", ["true"], yes, 0, 1.0), log)
+    child.trim_log()  # no log yet
+    log.write_text("0123456789")
+    child.trim_log()
+    assert log.read_text() == "0123456789"
+    log.write_text("0123456789a")
+    child.trim_log()
+    assert log.read_text() == ""
+    assert (tmp_path / "service.log.1").read_text() == "0123456789a"
+
+
+async def test_a_log_is_cut_also_when_no_copy_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 100)
+    log = tmp_path / "a.log"
+    log.write_text("x" * 200)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cli.stack.process.shutil.copyfile", full)
+    Child(ServiceSpec("a", ["/bin/true"], yes, 0, 1.0), log).trim_log()
+    assert log.read_text() == ""
+    assert not log.with_suffix(".log.1").exists()
+
+
+async def test_a_full_disk_does_not_end_the_watch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = bench.stack(bench.spec("a"))
+    await stack.start(5.0)
+
+    def full(_: StackState) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bench.place, "write", full)
+    os.kill(bench.pid("a"), signal.SIGKILL)
+    await until(lambda: "a is ready again" in bench.notes.texts)
+    assert any("No space left" in text for text in bench.notes.texts)
+
+
+def test_exit_codes_in_words() -> None:
+    assert explain_exit(3) == "exit code 3"
+    assert explain_exit(-9) == "killed by SIGKILL"
+    assert explain_exit(-250) == "killed by signal 250"

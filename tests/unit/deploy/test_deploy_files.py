@@ -1,0 +1,134 @@
+"""What `compose.yaml` promises, read from the file: networks, passwords, images."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.worker.settings import Settings
+from shared.bus.accounts import ACCOUNTS as BUS
+from shared.redis_accounts import ACCOUNTS as REDIS
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+STORES = [name for name in SERVICES if name.startswith("redis")]
+WORKERS = [name for name in SERVICES if name.startswith("worker")]
+
+
+def members(network: str) -> set[str]:
+    return {name for name, service in SERVICES.items() if network in service.get("networks", ["default"])}
+
+
+def test_only_its_clients_share_a_network_with_a_store() -> None:
+    assert members("store") == {"redis", "kvstate"}
+    assert members("kv") == {"redis-kv", "kvstate", *WORKERS}
+    assert members("bus") == {"nats", "router", "kvstate", "gateway", *WORKERS}
+    assert members("edge") == {"gateway"}
+    assert members("default") == set(), "a service without `networks` joins a network with all the others"
+    assert all(COMPOSE["networks"][name]["internal"] is True for name in ("store", "kv", "bus"))
+
+
+def test_an_address_of_the_network_wants_keys() -> None:
+    """The gateway in a container listens on all its addresses; the published one decides."""
+    env = SERVICES["gateway"]["environment"]
+    assert env["RYZ_HTTP_PUBLISHED"] == "${RYZ_HTTP_BIND:-127.0.0.1}"
+    assert env["RYZ_OPEN_TO_NETWORK"] == "${RYZ_OPEN_TO_NETWORK:-false}"
+
+
+def test_a_tenants_part_of_the_running_places_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a form of interpolation that every Compose knows: older ones take a nested one as it stands."""
+    for name in WORKERS:
+        share = SERVICES[name]["environment"]["RYZ_MAX_RUNNING_PER_TENANT"]
+        assert share == "${RYZ_MAX_RUNNING_PER_TENANT:-1}"
+    assert not re.search(r"\$\{[^}]*\$\{", (ROOT / "compose.yaml").read_text())
+    monkeypatch.setenv("RYZ_ENGINE", "null")
+    for given, meant in (("", 1.0), ("0.5", 0.5)):
+        monkeypatch.setenv("RYZ_MAX_RUNNING_PER_TENANT", given)
+        assert Settings().max_running_per_tenant == meant
+
+
+def test_only_sessions_are_persistent_and_only_where_asked() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
+    options = [SERVICES[name]["command"] for name in STORES]
+    assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
+    assert set(more["services"]) == {"redis", "redis-data"}
+    persistent = more["services"]["redis"]["command"]
+    assert persistent[persistent.index("--appendonly") + 1] == "yes"
+    kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}
+    named = {word for word in persistent if word.startswith("--")}
+    assert named - kept == {word for word in options[0] if word.startswith("--")}
+    assert more["services"]["redis-data"]["network_mode"] == "none"
+
+
+def test_nothing_is_published_but_the_gateway_on_loopback() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway"]
+    assert SERVICES["gateway"]["ports"] == ["${RYZ_HTTP_BIND:-127.0.0.1}:${RYZ_HTTP_PORT:-8000}:8000"]
+
+
+@pytest.mark.parametrize("account", [*BUS.values(), *REDIS.values()], ids=lambda one: one.password_variable)
+def test_a_password_has_no_default_and_is_demanded_with_the_remedy(account: Any) -> None:
+    name = account.password_variable
+    assert re.search(rf"\$\{{{name}:\?[^}}]*make secrets[^}}]*\}}", TEXT)
+    assert not re.search(rf"\$\{{{name}:?[-+]", TEXT)
+
+
+def test_no_variable_for_a_secret_has_a_default() -> None:
+    assert re.findall(r"\$\{(\w*(?:PASSWORD|SECRET|TOKEN)):?-[^}]+\}", TEXT) == []
+
+
+def test_a_service_gets_no_password_but_its_own() -> None:
+    for name, service in SERVICES.items():
+        if name == "nats" or name in STORES:
+            continue
+        own = name.partition("-")[0].upper()
+        found = set(re.findall(r"\$\{(RYZ_\w+_PASSWORD)", str(service)))
+        assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}, name
+    assert not any("_NATS_" in str(SERVICES[name]) for name in STORES)
+    assert "WORKER" not in str(SERVICES["redis"]), "workers have no user where sessions are"
+
+
+def test_images_can_be_pinned() -> None:
+    assert re.fullmatch(r"\$\{RYZ_NATS_IMAGE:-nats:[\w.-]+\}", SERVICES["nats"]["image"])
+    assert all(
+        re.fullmatch(r"\$\{RYZ_REDIS_IMAGE:-redis:[\w.-]+\}", SERVICES[one]["image"]) for one in STORES
+    )
+    built = [service["build"] for service in SERVICES.values() if "build" in service]
+    base = next(line for line in built[0]["args"] if line.startswith("PYTHON_IMAGE="))
+    default = re.fullmatch(r"PYTHON_IMAGE=\$\{RYZ_PYTHON_IMAGE:-(python:[\w.-]+)\}", base)
+    assert default
+    recipe = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert f"ARG PYTHON_IMAGE={default[1]}\n" in recipe
+    assert set(re.findall(r"^FROM (\S+)", recipe, re.M)) & {"${PYTHON_IMAGE}"}
+
+
+def test_the_broker_shows_its_monitoring_to_its_own_container_only() -> None:
+    config = (ROOT / "deploy" / "nats-container.conf").read_text()
+    assert 'http: "127.0.0.1:8222"' in config
+    assert "include ./nats.conf" in config
+    assert SERVICES["nats"]["command"] == ["--config", "/etc/nats/nats-container.conf"]
+    mounted = [volume.split(":")[1:] for volume in SERVICES["nats"]["volumes"]]
+    assert mounted == [["/etc/nats/nats-container.conf", "ro"], ["/etc/nats/nats.conf", "ro"]]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_hardened(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["user"] == "10001:10001"
+    assert service["pids_limit"]
+    assert service["mem_limit"]
+    assert "privileged" not in service
+    assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
+
+
+def test_the_env_file_is_never_committed_nor_sent_to_a_build() -> None:
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert not any(line.startswith("!.env") for line in ignored)

@@ -1,0 +1,125 @@
+"""What a model needs is told from headers and config alone; what does not fit is refused with a remedy."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from services.worker import host
+from services.worker.engine.checkpoint import memory_check as memory
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.memory_check import (
+    MemoryShort,
+    cache_bytes,
+    require_room,
+    weight_bytes,
+)
+from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.weight_files import stored_tensors
+from services.worker.engine.cold_zone import ColdZone
+from services.worker.rank_protocol.rank_messages import RankConfig
+from tests.kits.engine import make_llama
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
+
+
+def config_of(model: Path, **changes: Any) -> RankConfig:
+    given: dict[str, Any] = {"kv_cache_tokens": 4096, "world": 2} | changes
+    return RankConfig(
+        model=str(model), rank=0, threads=1, collectives="shm", start_timeout_s=1, step_timeout_s=1, **given
+    )
+
+
+def have(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(memory, "total_bytes", lambda: total)
+
+
+def test_weights_are_counted_as_they_will_be_kept(model: Path) -> None:
+    tensors = stored_tensors(model)
+    file_bytes = (model / "model.safetensors").stat().st_size
+    plain = weight_bytes(tensors, "none", native=False, tied=False)
+    assert 1.95 * file_bytes < plain < 2.01 * file_bytes  # bf16 becomes fp32
+    native = weight_bytes(tensors, "none", native=True, tied=False)
+    assert file_bytes < native * 1.02 < 1.04 * file_bytes
+    embedding = 203 * 64
+    assert weight_bytes(tensors, "none", native=True, tied=True) == native + 2 * embedding
+    int8 = weight_bytes(tensors, "int8", native=True, tied=False)
+    matrices = (plain - native) // 2  # a matrix loses two bytes of four
+    assert abs(native - int8 - (matrices - embedding)) < 16
+
+
+def test_the_cache_is_counted_with_replicated_heads(model: Path) -> None:
+    shape = read_config(model)
+    # 3 layers, 4 KV heads of 16 dimensions, keys and values of 4 bytes
+    assert cache_bytes(shape, 2, 32) == 2 * 4 * 3 * 4 * 16 * 32
+    assert cache_bytes(shape, 8, 32) == 2 * 4 * 3 * 8 * 16 * 32
+    assert cache_bytes(shape, 8, 32, "fp16") * 2 == cache_bytes(shape, 8, 32)
+    assert cache_bytes(shape, 1, 1) == cache_bytes(shape, 1, 16)
+
+
+def test_a_cold_zone_saves_all_but_the_last_blocks(model: Path) -> None:
+    shape = read_config(model)
+    half, zone = cache_bytes(shape, 1, 65536, "fp16"), ColdZone(1, (True,) * 3)
+    place = cache_bytes(shape, 1, 16, "fp16")
+    scales = 4096 * 2 * 4 * 3 * 4
+    found = cache_bytes(shape, 1, 65536, "fp16", cold=zone, max_running=10)
+    assert found == half // 2 + scales + (2 * 10 + 64) * place
+    # a cache in which everything may be a last block
+    assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * place + 2 * 2 * 4 * 3 * 4
+    one_layer = ColdZone(1, (False, True, False))
+    assert found < cache_bytes(shape, 1, 65536, "fp16", cold=one_layer, max_running=10) < half
+
+
+@pytest.mark.parametrize(
+    ("total", "kind", "said"),
+    [
+        (1 << 40, MemoryShort, r"kv_cache_tokens=4096 needs 6\.0 MiB, but 2\.0 MiB .* are free"),
+        (2 << 20, ModelError, r"in all; set a smaller kv_cache_tokens, set quantize=int8, give"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch, total: int, kind: type[ModelError], said: str
+) -> None:
+    have(monkeypatch, 2 << 20, total)
+    with pytest.raises(ModelError, match=said) as refusal:
+        require_room(config_of(model), read_config(model), stored_tensors(model), native=True)
+    assert type(refusal.value) is kind
+    assert str(model) in str(refusal.value)
+
+
+def test_weights_alone_are_too_large(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, 1000, 1000)
+    config = config_of(model, kv_cache_tokens=0, quantize="int8")
+    with pytest.raises(ModelError, match=r"need 0\.\d MiB, but there are 0\.0 MiB .*; give the worker"):
+        require_room(config, read_config(model), stored_tensors(model), native=True)
+
+
+def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, 64 << 20, 64 << 20)
+    require_room(config_of(model), read_config(model), stored_tensors(model), native=False)
+
+
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+    machine = host.available_bytes()
+    assert machine > 2**20
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("2500000\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
+    assert host.available_bytes() == 600000
+    assert host.total_bytes() == 3000000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host.available_bytes() > 2**20
+
+
+def test_where_nobody_says_what_is_free_all_memory_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_MEMINFO", tmp_path / "none")
+    assert host.available_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

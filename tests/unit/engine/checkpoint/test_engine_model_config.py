@@ -1,0 +1,228 @@
+"""Configs as published, in old and new spellings, mean what transformers takes them for, or are refused."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.plain.reference import amplitude, frequency
+from services.worker.engine.plain.rope import RotaryEmbedding
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "torch_dtype": "float16",
+}
+MISTRAL = LLAMA | {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+QWEN2 = LLAMA | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "max_window_layers": 2,
+    "use_sliding_window": False,
+}
+QWEN3 = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "head_dim": 128,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+}
+LLAMA3_SCALING = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+YARN_SCALING = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+# as published (context length in tokens beside it)
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "llama 2": (LLAMA | {"max_position_embeddings": 4096, "rope_scaling": None, "pretraining_tp": 1}, 4096),
+    "llama, nothing said": (LLAMA, 2048),
+    "llama, linear": (
+        LLAMA | {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        16384,
+    ),
+    "llama, dynamic": (
+        LLAMA | {"max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        4096,
+    ),
+    "llama 3.1": (
+        LLAMA
+        | {
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "rope_theta": 500000.0,
+            "rope_scaling": LLAMA3_SCALING,
+        },
+        131072,
+    ),
+    "mistral 0.1": (MISTRAL | {"rope_theta": 10000.0}, 32768),
+    "mistral 0.3": (MISTRAL | {"rope_theta": 1000000.0, "sliding_window": None, "head_dim": 128}, 32768),
+    "mistral, nothing said": (
+        LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
+        131072,
+    ),
+    "qwen2": (QWEN2, 32768),
+    "qwen2, windows": (QWEN2 | {"use_sliding_window": True}, 32768),
+    "qwen2, windows everywhere": (
+        QWEN2 | {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0},
+        32768,
+    ),
+    "qwen2.5, yarn": (QWEN2 | {"rope_scaling": YARN_SCALING}, 131072),
+    "qwen3": (QWEN3 | {"rope_scaling": None, "max_window_layers": 4}, 32768),
+    "qwen3, yarn, new spelling": (
+        QWEN3 | {"rope_parameters": YARN_SCALING | {"rope_type": "yarn", "rope_theta": 5e5}},
+        131072,
+    ),
+    "qwen3, layer types": (
+        QWEN3
+        | {
+            "use_sliding_window": True,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        },
+        32768,
+    ),
+}
+
+
+def _write(directory: Path, raw: dict[str, Any]) -> Path:
+    (directory / "config.json").write_text(json.dumps(raw))
+    return directory
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs(tmp_path: Path, name: str) -> None:
+    raw, context_length = PUBLISHED[name]
+    config = read_config(_write(tmp_path, raw))
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert config.context_length == context_length
+    assert config.num_kv_heads == theirs.num_key_value_heads
+    assert config.head_dim == (getattr(theirs, "head_dim", None) or 4096 // 32)
+    assert config.tied_embeddings == theirs.tie_word_embeddings
+    assert config.norm_eps == theirs.rms_norm_eps
+    window = getattr(theirs, "sliding_window", None) or 0
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * config.num_layers
+    assert config.windows == tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    _compare_rotary(config, theirs)
+
+
+def _compare_rotary(config: ModelConfig, theirs: Any) -> None:
+    family = theirs.model_type
+    module = import_module(f"transformers.models.{family}.modeling_{family}")
+    rotary = getattr(module, f"{family.capitalize()}RotaryEmbedding")(theirs)
+    ours = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
+    half, far = config.head_dim // 2, config.context_length - 1
+    # ascending, as transformers' dynamic scaling remembers; its base is rounded where ours is not
+    positions = [0, 1, 1000, far // 2, far]
+    tolerance = 1e-3 if config.rope.kind == "dynamic" else 1e-4
+    for position, cos, sin in zip(positions, *ours.at(torch.tensor(positions)), strict=True):
+        wanted_cos, wanted_sin = rotary(torch.empty(1), torch.tensor([[position]]))
+        torch.testing.assert_close(cos[0], wanted_cos[0, 0], atol=tolerance, rtol=0)
+        torch.testing.assert_close(sin[0, half:], wanted_sin[0, 0, half:], atol=tolerance, rtol=0)
+        torch.testing.assert_close(sin[0, :half], -wanted_sin[0, 0, half:], atol=tolerance, rtol=0)
+    for position, cos, sin in zip(range(1001), *ours.table(1001), strict=True):
+        if position % 100 == 0:
+            angles = torch.tensor(
+                [position * frequency(config.rope, pair, half, position) for pair in range(half)]
+            )
+            torch.testing.assert_close(cos, angles.cos() * amplitude(config.rope), atol=5e-4, rtol=0)
+            torch.testing.assert_close(sin, angles.sin() * amplitude(config.rope), atol=5e-4, rtol=0)
+
+
+def test_positions_end_with_the_context(tmp_path: Path) -> None:
+    config = read_config(_write(tmp_path, LLAMA))
+    rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
+    with pytest.raises(ValueError, match="2049 positions of a context of 2048"):
+        rotary.table(2049)
+
+
+def test_yarn_by_its_two_lengths(tmp_path: Path) -> None:
+    lengths = {"type": "yarn", "factor": None, "original_max_position_embeddings": 8192}
+    config = read_config(_write(tmp_path, QWEN2 | {"rope_scaling": lengths}))
+    assert (config.rope.factor, config.context_length) == (4.0, 32768)
+
+
+def test_heads_of_ranks(tmp_path: Path) -> None:
+    config = read_config(_write(tmp_path, QWEN2))  # 32 heads, 4 KV heads
+    for world, wanted in {1: [4], 2: [2, 2], 4: [1] * 4, 8: [1] * 8, 16: [1] * 16}.items():
+        if config.intermediate_size % world == 0:
+            config.check_split(world)
+        ranks = [config.kv_heads_of(rank, world) for rank in range(world)]
+        assert [len(heads) for heads in ranks] == wanted
+        for rank, heads in enumerate(ranks):
+            # each query head finds its KV head (8 queries share one)
+            assert {query // 8 for query in config.heads_of(rank, world)} == set(heads)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "named"),
+    [
+        (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5}}, "partial"),
+        (LLAMA, {"hidden_act": "gelu_new"}, "hidden_act"),
+        (LLAMA, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        (LLAMA, {"attention_sinks": True}, "attention_sinks"),
+        (LLAMA, {"num_local_experts": 8}, "num_local_experts"),
+        (LLAMA, {"sliding_window": 128}, "sliding_window"),
+        (LLAMA, {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
+        (LLAMA, {"hidden_size": 4100}, "hidden_size"),
+        (
+            LLAMA,
+            {"rope_scaling": {"type": "linear", "factor": 0.5}},
+            r"rope_scaling\.factor` must be 1 or more",
+        ),
+        (LLAMA, {"rope_scaling": {"type": ["linear"]}}, "not supported; known: default, linear"),
+        (LLAMA, {"rope_scaling": {"full_attention": {"rope_type": "default"}}}, "rope_scaling"),
+        (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 2}, "head_dim"),
+        (LLAMA, {"rope_scaling": LLAMA3_SCALING | {"high_freq_factor": 0.5}}, "high_freq_factor"),
+        (LLAMA, {"rope_scaling": YARN_SCALING | {"beta_fast": 0.5}}, "beta_fast"),
+        (LLAMA, {"rope_scaling": {"type": "yarn"}}, r"rope_scaling\.factor"),
+        (LLAMA, {"rope_theta": float("nan")}, "rope_theta"),
+        (MISTRAL, {"sliding_window": 0}, "sliding_window"),
+        (MISTRAL, {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2}, "layer_types"),
+        (QWEN2, {"layer_types": ["full_attention"] * 3}, "layer_types"),
+        (QWEN2, {"layer_types": ["full_attention"] * 3 + ["chunked"]}, "layer_types"),
+        (QWEN2, {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
+        (QWEN2, {"max_window_layers": -1}, "max_window_layers"),
+        (QWEN3, {"architectures": [["Qwen3ForCausalLM"]]}, "is not supported"),
+    ],
+)
+def test_what_is_not_done_is_refused(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], named: str
+) -> None:
+    read_config(_write(tmp_path, base))
+    with pytest.raises(ModelError, match=named) as refusal:
+        read_config(_write(tmp_path, base | changes))
+    assert str(tmp_path / "config.json") in str(refusal.value)
+
+
+def test_splits_of_few_kv_heads(tmp_path: Path) -> None:
+    few = {"num_attention_heads": 24, "num_key_value_heads": 6, "intermediate_size": 48, "head_dim": 64}
+    config = read_config(_write(tmp_path, LLAMA | few))
+    with pytest.raises(ModelError, match=r"tensor_parallel=4 neither divides .*: 1, 2, 3, 6, 12, 24$"):
+        config.check_split(4)

@@ -1,0 +1,160 @@
+"""Padded decode steps with static inputs, replayed op by op: what a CUDA graph does, without a GPU."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.weight_files import Checkpoint
+from services.worker.engine.collectives.base import Collectives
+from services.worker.engine.plain import cuda_graphs
+from services.worker.engine.plain.cuda_graphs import Work
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank.compute import Compute
+from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine import Blocks, make_model, new_sequence, plan_logits
+
+PROMPTS = (5, 40, 17, 70, 33)  # tokens
+STEPS = 24  # decodes; across a block boundary for each prompt, and beyond the window
+
+
+class EagerCapture:
+    """Runs the work again where a graph would be replayed, into the same result."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.replayed = 0
+
+    def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
+        self.recorded += 1
+        for _ in range(2):
+            result = work()
+
+        def replay() -> None:
+            self.replayed += 1
+            again = work()
+            if result is not None and again is not None:
+                result.copy_(again)
+
+        return replay, result
+
+
+def graphed(
+    capture: EagerCapture | None,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    collectives: Collectives,
+    num_blocks: int,
+) -> Compute:
+    model = Decoder(checkpoint, config, collectives)
+    return PlainCompute(
+        model, KVCache(config, num_blocks, collectives.world), EagerCapture() if capture is None else capture
+    )
+
+
+def decode_plans(unsampled: int = -1) -> list[StepPlan]:
+    """A prefill of all prompts, then decodes whose number shrinks; one sequence may not be sampled."""
+    blocks, draw = Blocks(64), torch.Generator().manual_seed(3)
+    texts: list[list[int]] = [
+        torch.randint(0, 203, (size + STEPS,), generator=draw).tolist() for size in PROMPTS
+    ]
+    prompts = [text[:size] for text, size in zip(texts, PROMPTS, strict=True)]
+    admit = [new_sequence(i, prompt) for i, prompt in enumerate(prompts)]
+    slices = [blocks.slice(i, 0, prompt) for i, prompt in enumerate(prompts)]
+    plans = [StepPlan(step_id=0, admit=admit, slices=slices)]
+    for step in range(STEPS):
+        running = range(len(PROMPTS) if step < STEPS // 2 else 2)
+        slices = [
+            blocks.slice(i, PROMPTS[i] + step, [texts[i][PROMPTS[i] + step]], sample=i != unsampled)
+            for i in reversed(running)
+        ]
+        plans.append(StepPlan(step_id=step + 1, slices=slices))
+    return plans
+
+
+@pytest.fixture(scope="module", params=["llama", "mistral", "qwen3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # 300 tokens are no power of two of blocks
+    changes = {"mistral": {"sliding_window": 20}, "llama": {"max_position_embeddings": 300}}
+    return make_model(tmp_path_factory.mktemp("model"), request.param, **changes.get(request.param, {}))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("unsampled", [-1, 1])
+def test_padded_decodes_equal_those_op_by_op(
+    model: Path, world: int, unsampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        cuda_graphs, "MIN_BLOCKS", 4
+    )  # so that tables grow, and windows are shorter than they
+    plans = decode_plans(unsampled)
+    expected = plan_logits(model, world, plans)
+    found = plan_logits(model, world, plans, compute=partial(graphed, None))
+    for plan, rows, wanted in zip(plans, found, expected, strict=True):
+        assert len(rows) == sum(part.sample for part in plan.slices)
+        torch.testing.assert_close(rows, wanted, atol=1e-4, rtol=0)
+
+
+def test_a_recording_is_made_once_for_each_size(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "MIN_BLOCKS", 4)
+    capture, plans = EagerCapture(), decode_plans()
+    plan_logits(model, 1, plans, compute=partial(graphed, capture))
+    # 5 sequences are padded to 8 and 2 to 2; the longest of 5 has 5 or 6 blocks, that of 2 has 4 at first and
+    # no more, as its 40 tokens grow to 64
+    assert capture.recorded == 2
+    assert capture.replayed == STEPS
+
+
+def test_what_is_not_worth_a_recording_is_computed_op_by_op(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = decode_plans()
+    for name, limit in {"MAX_SEQUENCES": 1, "MAX_KEYS": 2 * 16 * 16 - 1}.items():
+        capture = EagerCapture()
+        with monkeypatch.context() as patch:
+            patch.setattr(cuda_graphs, name, limit)
+            plan_logits(model, 1, plans, compute=partial(graphed, capture))
+        assert capture.recorded == 0
+
+
+def test_steps_that_sample_nothing_are_computed_op_by_op(model: Path) -> None:
+    capture, text = EagerCapture(), [7, 8, 9]
+    blocks = Blocks(64)
+    plans = [
+        StepPlan(
+            step_id=1, admit=[new_sequence(1, text)], slices=[blocks.slice(1, 0, text[:1], sample=False)]
+        ),
+        StepPlan(step_id=2, slices=[blocks.slice(1, 1, text[1:])]),
+    ]
+    found = plan_logits(model, 1, plans, compute=partial(graphed, capture))
+    assert capture.recorded == 0
+    torch.testing.assert_close(found[1], plan_logits(model, 1, plans)[1], atol=1e-4, rtol=0)
+
+
+def test_padding_rows_leave_all_blocks_as_they_were(model: Path) -> None:
+    caches = []
+
+    def kept(
+        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+    ) -> Compute:
+        cache = KVCache(config, num_blocks, collectives.world)
+        caches.append(cache)
+        capture = EagerCapture() if len(caches) == 2 else None
+        return PlainCompute(Decoder(checkpoint, config, collectives), cache, capture)
+
+    plans = decode_plans()
+    for _ in range(2):
+        plan_logits(model, 1, plans, compute=kept)
+    eager, padded = (
+        torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers]) for cache in caches
+    )
+    own = caches[0].num_blocks * 16
+    torch.testing.assert_close(padded[:, :, :own], eager[:, :, :own], atol=1e-4, rtol=0)
+    assert not eager[:, :, own:].any()
+    assert padded[:, :, own:].any()  # what padded was written there

@@ -1,0 +1,361 @@
+"""Where a rank computes: bf16 against fp32, refusals, and loading as on a GPU on a CPU that poses as one."""
+
+import os
+import socket
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, distributed
+from transformers import AutoModelForCausalLM
+
+from services.worker.engine.checkpoint.memory_check import MemoryShort
+from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
+from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.plain.cuda_graphs import Capture
+from services.worker.engine.plain.device import require_gpu_room, take_device
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.placement import CPU, Placement
+from services.worker.engine.plain.plain_cache import KVCache, block_bytes
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.rank import backend
+from services.worker.engine.rank import rank_process as rank
+from services.worker.engine.rank.backend import refuse_for_gpu
+from services.worker.engine.rank.compute import Compute
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.resource_allocator import group_config
+from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.rank_messages import (
+    FrameReader,
+    Kind,
+    RankConfig,
+    RankFailed,
+    RankReady,
+    pack_frame,
+)
+from services.worker.settings import Settings
+from tests.kits.engine import (
+    Blocks,
+    make_llama,
+    make_model,
+    new_sequence,
+    plan_logits,
+    run_threads,
+    transformers_logits,
+)
+from tests.unit.engine.test_engine_cuda_graphs import EagerCapture, decode_plans
+
+BF16 = Placement(dtype=torch.bfloat16)
+GIB = 2**30
+
+
+def config(model: Path | str = "model", **changes: Any) -> RankConfig:
+    fields: dict[str, Any] = {
+        "rank": 0,
+        "world": 1,
+        "threads": 1,
+        "collectives": "nccl",
+        "start_timeout_s": 20,
+        "step_timeout_s": 20,
+        "device": "cuda",
+    }
+    return RankConfig(model=str(model), **(fields | changes))
+
+
+def half(
+    capture: Capture | None,
+    checkpoint: Checkpoint,
+    shape: ModelConfig,
+    collectives: Collectives,
+    num_blocks: int,
+) -> Compute:
+    model = Decoder(checkpoint, shape, collectives, BF16)
+    return PlainCompute(model, KVCache(shape, num_blocks, collectives.world, BF16), capture)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """A machine with two GPUs, as far as torch is asked; and which of them were made current."""
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    return taken
+
+
+# --- bf16 ---
+
+
+def relative_error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Root mean square of the differences by that of the logits."""
+    assert [rows.shape for rows in found] == [rows.shape for rows in expected]
+    difference, size = torch.cat(found) - torch.cat(expected), torch.cat(expected)
+    return float(difference.square().mean().sqrt() / size.square().mean().sqrt())
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"attention_bias": True, "mlp_bias": True},
+    "mistral": {"sliding_window": 20},
+    "qwen3": {"tie_word_embeddings": True},
+}
+BF16_ERROR = 0.03  # of these random models; the next test has transformers' own, up to 0.024
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_is_as_near_to_fp32_as_transformers_in_bf16(tmp_path: Path, family: str) -> None:
+    model = make_model(tmp_path, family, **FAMILIES[family])
+    text = torch.randint(0, 203, (80,), generator=torch.Generator().manual_seed(1)).tolist()
+    blocks = Blocks(64)
+    plans = [StepPlan(step_id=0, admit=[new_sequence(1, text[:30])], slices=[blocks.slice(1, 0, text[:30])])]
+    plans += [StepPlan(step_id=at, slices=[blocks.slice(1, at, text[at : at + 1])]) for at in range(30, 80)]
+    found = plan_logits(model, 1, plans, compute=partial(half, None))
+    exact = transformers_logits(model, text)[29:]
+    with torch.no_grad():
+        rounded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+        theirs = relative_error([rounded(torch.tensor([text])).logits[0, 29:].float()], [exact])
+    assert 1e-4 < relative_error([torch.cat(found)], [exact]) < 1.2 * theirs
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_batches_in_bf16_are_near_to_those_in_fp32(tmp_path: Path, family: str, world: int) -> None:
+    model, plans = make_model(tmp_path, family, **FAMILIES[family]), decode_plans()
+    expected = plan_logits(model, world, plans)
+    found = plan_logits(model, world, plans, compute=partial(half, None))
+    assert all(rows.dtype == torch.float32 for rows in found)
+    assert 1e-4 < relative_error(found, expected) < BF16_ERROR
+    recorded = plan_logits(model, world, plans, compute=lambda *rest: half(EagerCapture(), *rest))
+    assert relative_error(recorded, expected) < BF16_ERROR
+
+
+def test_the_cache_has_the_type_of_the_weights(model: Path) -> None:
+    shape = read_config(model)
+    cache = KVCache(shape, 3, 1, BF16)
+    assert cache.layers[0].keys.dtype == torch.bfloat16
+    assert not cache.layers[0].keys.any()
+    assert block_bytes(shape, 1, BF16) * 2 == block_bytes(shape, 1)
+
+
+def test_the_oracle_keeps_its_tensors() -> None:
+    tensor = torch.ones(2)
+    assert CPU.put(tensor) is tensor
+    assert CPU.put_maybe(None) is None
+    assert (CPU.format, BF16.format, CPU.on_gpu) == ("fp32", "bf16", False)
+
+
+# --- which GPU ---
+
+
+def test_rank_r_takes_gpu_r(gpus: list[torch.device]) -> None:
+    placements = [take_device(config(rank=r, world=2)) for r in range(2)]
+    assert placements == [Placement(torch.device("cuda", r), torch.bfloat16) for r in range(2)]
+    assert gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert take_device(config(dtype="fp32")).dtype == torch.float32
+
+
+def test_a_rank_of_another_host_takes_the_first_gpu_there(gpus: list[torch.device]) -> None:
+    assert take_device(config(rank=2, world=3, remote=1)).device == torch.device("cuda", 0)
+
+
+def test_a_cpu_is_what_it_was() -> None:
+    assert take_device(config(device="cpu")) == CPU
+    with pytest.raises(ModelError, match="dtype=bf16 is for device=cuda"):
+        take_device(config(device="cpu", dtype="bf16"))
+
+
+def test_no_gpu_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.sendall(pack_frame(Kind.CONFIG, config()))
+        assert rank.serve(theirs, 0.0) == 2
+        ((kind, body),) = FrameReader().feed(ours.recv(65536))
+    assert kind is Kind.FAILED
+    failed = msgspec.msgpack.decode(body, type=RankFailed)
+    assert failed.refused
+    assert failed.message.startswith("device=cuda, but torch ")
+    assert "install a CUDA build of torch" in failed.message
+    assert "\n" not in failed.message
+
+
+def test_more_ranks_than_gpus_are_refused(gpus: list[torch.device]) -> None:
+    for own in range(3):
+        with pytest.raises(ModelError, match=r"with 3 ranks on this host.* finds 2 .*tensor_parallel=2"):
+            take_device(config(rank=own, world=3))
+    assert gpus == []
+
+
+def test_a_build_without_nccl_is_refused(gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "is_nccl_available", lambda: False)
+    with pytest.raises(ModelError, match=r"needs NCCL.*tensor_parallel=1"):
+        rank.connect(config(world=2))
+
+
+def test_nccl_is_told_which_gpu_and_how_long(
+    gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(distributed, "TCPStore", lambda *place, **options: told.update(options, place=place))
+    monkeypatch.setattr(distributed, "init_process_group", lambda name, **how: told.update(how, name=name))
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
+    made = rank.connect(config(rank=1, world=2, store_host="h", store_port=7, interface="eth9"))
+    assert (made.rank, made.world) == (1, 2)
+    assert (told["name"], told["place"]) == ("nccl", ("h", 7, 2))
+    assert (told["rank"], told["world_size"], told["is_master"]) == (1, 2, False)
+    assert told["device_id"] == torch.device("cuda", 1)
+    assert told["timeout"].total_seconds() == 20
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "eth9"
+
+
+# --- what a GPU does not have ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"quantize": "int8"}, "quantize=int8 is for CPUs"),
+        ({"kernels": "native"}, "kernels=native is for CPUs"),
+        ({"kv_dtype": "fp16"}, "kv_dtype=fp16 with device=cuda"),
+        ({"kv_dtype": "fp32"}, "the type of the weights, bf16"),
+    ],
+)
+def test_what_was_chosen_by_name_is_never_replaced(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        refuse_for_gpu(config(**changes), BF16)
+
+
+@pytest.mark.parametrize("changes", [{}, {"kernels": "plain"}])
+def test_what_a_gpu_has_is_not_refused(changes: dict[str, Any]) -> None:
+    refuse_for_gpu(config(**changes), BF16)
+    refuse_for_gpu(config(kv_dtype="fp32"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"collectives": "nccl"}, "RYZ_DEVICE=cpu"),
+        ({"collectives": "shm", "device": "cuda"}, "RYZ_DEVICE=cuda"),
+        ({"collectives": "gloo", "device": "cuda"}, "RYZ_DEVICE=cuda"),
+    ],
+)
+def test_collectives_of_another_device_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Settings(model="m", **changes)
+    assert Settings(model="m", device="cuda", collectives="nccl").collectives == "nccl"
+
+
+def test_gpus_meet_over_nccl(model: Path) -> None:
+    with ExitStack() as stack:
+        options = RankEngineOptions(model=model, tensor_parallel=2, device="cuda", dtype="fp32")
+        made, descriptors = group_config(options, 1, "", stack)
+        assert (made.collectives, made.device, made.dtype) == ("nccl", "cuda", "fp32")
+        assert descriptors == [made.store_fd]
+
+
+# --- memory ---
+
+
+def test_what_does_not_fit_is_refused(model: Path) -> None:
+    shape, settings = read_config(model), config(model, kv_cache_tokens=2**20)
+    cache = 2**16 * block_bytes(shape, 1, BF16)
+    with open_checkpoint(model) as checkpoint:
+        weights = sum(
+            stored.shape[0] * (stored.shape[1:] or (1,))[0] for stored in checkpoint.tensors.values()
+        )
+        needed = 2 * weights + cache
+
+        def check(free: int, total: int, settings: RankConfig = settings) -> None:
+            require_gpu_room(settings, shape, checkpoint.tensors, BF16, (free, total))
+
+        check(needed, needed)
+        with pytest.raises(
+            MemoryShort, match=r"kv_cache_tokens=1048576 needs .* are free; set a smaller kv_cache"
+        ):
+            check(needed - 1, needed)
+        with pytest.raises(ModelError, match=r"has .* in all; set a smaller kv_cache_tokens") as refusal:
+            check(needed - 1, needed - 1)
+        assert not isinstance(refusal.value, MemoryShort)
+        with pytest.raises(ModelError, match="set a larger tensor_parallel or serve a smaller") as refusal:
+            check(1000, 1000, config(model))
+        assert "kv_cache_tokens" not in str(refusal.value)
+
+
+# --- all of it, on a CPU that poses as a GPU ---
+
+
+@pytest.fixture
+def poses(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Free memory of each rank's GPU, by rank; the CPU is taken for it."""
+    free = {0: GIB, 1: GIB}
+    ranks: dict[int, int] = {}
+
+    def taken(settings: RankConfig) -> Placement:
+        placement = Placement(dtype=torch.bfloat16)
+        ranks[id(placement)] = settings.rank
+        kept.append(placement)
+        return placement
+
+    def memory(placement: Placement) -> tuple[int, int]:
+        return free[ranks[id(placement)]], GIB
+
+    kept: list[Placement] = []
+    monkeypatch.setattr(Placement, "on_gpu", property(lambda self: self.dtype == torch.bfloat16))
+    monkeypatch.setattr(backend, "take_device", taken)
+    monkeypatch.setattr(backend, "gpu_memory", memory)
+    monkeypatch.setattr(rank, "gpu_memory", memory)
+    monkeypatch.setattr(backend, "CudaCapture", lambda device: EagerCapture())
+    return free
+
+
+def loaded(model: Path, world: int, **changes: Any) -> list[tuple[Any, RankReady]]:
+    def one(collectives: Collectives) -> tuple[Any, RankReady]:
+        return rank.load(config(model, rank=collectives.rank, world=world, **changes), collectives, 0.0)
+
+    return [one(SingleRank())] if world == 1 else run_threads(world, one)
+
+
+def test_ranks_load_and_decode_as_on_a_gpu(model: Path, poses: dict[int, int]) -> None:
+    plans = decode_plans()
+    ((runner, ready),) = loaded(model, 1, kv_cache_tokens=64 * 16)
+    assert (ready.info.kernels, ready.kv_format, ready.num_blocks) == ("plain cuda bf16", "bf16", 64)
+    found = [runner.forward(plan)[1] for plan in plans]
+    assert relative_error(found, plan_logits(model, 1, plans)) < BF16_ERROR
+
+
+def test_the_fullest_gpu_decides_for_all(model: Path, poses: dict[int, int]) -> None:
+    each = block_bytes(read_config(model), 2, BF16)
+    poses[1] = 2**20
+    ready = [said for _, said in loaded(model, 2, kv_memory_share=0.5)]
+    assert [said.num_blocks for said in ready] == [2**19 // each] * 2
+    assert ready[0].kv_cache_bytes == 2**19 // each * each
+
+
+def test_memory_that_went_meanwhile_is_refused(
+    model: Path, poses: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "require_gpu_room", lambda *_: None)
+    poses[0] = 1000
+    with pytest.raises(MemoryShort, match="kv_cache_tokens=4096 needs"):
+        loaded(model, 1, kv_cache_tokens=4096)
+
+
+def test_int8_is_refused_before_anything_is_read(model: Path, poses: dict[int, int]) -> None:
+    with pytest.raises(ModelError, match="quantize=int8 is for CPUs"):
+        loaded(model, 1, quantize="int8")
+
+
+def test_step_plans_without_slices_are_nothing(model: Path, poses: dict[int, int]) -> None:
+    ((runner, _),) = loaded(model, 1, kv_cache_tokens=1024)
+    assert runner.step(StepPlan(step_id=1)).sampled == []

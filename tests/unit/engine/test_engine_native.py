@@ -1,0 +1,305 @@
+"""The compiled kernels against transformers, against torch, and against themselves in other batches."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
+from services.worker.engine.checkpoint.weight_loader import open_source
+from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
+from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
+from services.worker.engine.native.build import targets
+from services.worker.engine.native.library import kernels
+from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_weights import NativeWeights
+from services.worker.engine.native.program import MAX_ROWS
+from services.worker.engine.rank.compute import Compute
+from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.rank_messages import shared_bytes
+from tests.kits.engine import Blocks, ComputeFactory, make_llama, make_model, new_sequence, plan_logits
+
+TARGETS = targets()
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("llama", {}),
+    "biased": ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
+    "one KV head": ("llama", {"num_key_value_heads": 1}),  # more queries than one task takes
+    "mistral": ("mistral", {"sliding_window": 20}),
+    "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not whole registers
+}
+pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
+
+
+def native(
+    target: str | None = None,
+    threads: int = 1,
+    int8: bool = False,
+    kv_dtype: torch.dtype = torch.float32,
+) -> ComputeFactory:
+    """A factory of native computing."""
+
+    def make(
+        checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
+    ) -> Compute:
+        source = open_source(checkpoint, config, collectives)
+        weights = NativeWeights.load(source, config, kernels(target), int8)
+        return NativeCompute(
+            kernels(target),
+            config,
+            weights,
+            collectives,
+            num_blocks=num_blocks,
+            threads=threads,
+            kv_dtype=kv_dtype,
+            spin=False,
+        )
+
+    return make
+
+
+def some_tokens(count: int, seed: int) -> list[int]:
+    drawn: list[int] = torch.randint(0, 203, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return drawn
+
+
+def mixed_plans() -> list[StepPlan]:
+    """Whole and chunked prefills beside decodes of three sequences."""
+    a, b, c = (some_tokens(100, seed) for seed in (1, 2, 3))
+    cut = Blocks(64).slice
+    return [
+        StepPlan(
+            step_id=1,
+            admit=[new_sequence(1, a[:40]), new_sequence(2, b)],
+            slices=[cut(1, 0, a[:40]), cut(2, 0, b[:33])],
+        ),
+        StepPlan(
+            step_id=2,
+            admit=[new_sequence(3, c)],
+            slices=[cut(2, 33, b[33:90]), cut(1, 40, a[40:41]), cut(3, 0, c[:1])],
+        ),
+        StepPlan(step_id=3, slices=[cut(3, 1, c[1:60]), cut(1, 41, a[41:42]), cut(2, 90, b[90:91])]),
+        StepPlan(step_id=4, slices=[cut(1, 42, a[42:43]), cut(2, 91, b[91:92]), cut(3, 60, c[60:61])]),
+    ]
+
+
+def last_logits(
+    model: Path, slices_of: Callable[[Blocks], list[StepPlan]], compute: ComputeFactory
+) -> Tensor:
+    """The last row of the last plan."""
+    return plan_logits(model, 1, slices_of(Blocks(128)), num_blocks=128, compute=compute)[-1][-1]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        name: make_model(tmp_path_factory.mktemp("model"), family, **changes)
+        for name, (family, changes) in VARIANTS.items()
+    }
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_all_instruction_sets_agree(models: dict[str, Path], name: str) -> None:
+    wanted = plan_logits(models[name], 1, mixed_plans())
+    for target in TARGETS:
+        for found, plain in zip(
+            plan_logits(models[name], 1, mixed_plans(), compute=native(target)), wanted, strict=True
+        ):
+            torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["one KV head", "mistral", "qwen3"])
+def test_same_bits_in_any_batch(
+    models: dict[str, Path], name: str, kv_dtype: torch.dtype, int8: bool
+) -> None:
+    text, others = some_tokens(97, 5), [some_tokens(90, seed) for seed in (6, 7, 8)]
+
+    def whole(blocks: Blocks) -> list[StepPlan]:
+        return [StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[blocks.slice(1, 0, text)])]
+
+    def in_pieces(blocks: Blocks) -> list[StepPlan]:
+        cuts = [0, 5, 38, 39, 71, 96, 97]
+        plans = [StepPlan(step_id=1, admit=[new_sequence(1, text)])]
+        for begin, end in pairwise(cuts):
+            plans.append(StepPlan(step_id=2, slices=[blocks.slice(1, begin, text[begin:end])]))
+        return plans
+
+    def beside_others(blocks: Blocks) -> list[StepPlan]:
+        first = [blocks.slice(1, 0, text[:96])]
+        admit = [new_sequence(i, other) for i, other in enumerate(others, 2)]
+        slices = [blocks.slice(i, 0, other) for i, other in enumerate(others, 2)]
+        last = [blocks.slice(1, 96, text[96:])]
+        return [
+            StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=first),
+            StepPlan(step_id=2, admit=admit, slices=slices),
+            StepPlan(
+                step_id=3,
+                slices=[blocks.slice(i, 90, [9]) for i in range(2, 5)] + last,
+            ),
+        ]
+
+    for target in TARGETS:
+        reference = last_logits(models[name], whole, native(target, 1, int8, kv_dtype))
+        assert torch.isfinite(reference).all()
+        for plans in (in_pieces, beside_others):
+            for threads in (1, 2, 3):
+                found = last_logits(models[name], plans, native(target, threads, int8, kv_dtype))
+                assert torch.equal(found, reference)
+
+
+def test_a_batch_beyond_one_pass_gives_the_same_bits(tmp_path: Path) -> None:
+    model = make_llama(tmp_path, max_position_embeddings=2048, num_hidden_layers=2)
+    texts = [some_tokens(MAX_ROWS - 3, 1), some_tokens(MAX_ROWS + 200, 2), some_tokens(7, 3)]
+    blocks, apart = Blocks(128), Blocks(128)
+    together = StepPlan(
+        step_id=1,
+        admit=[new_sequence(i, text) for i, text in enumerate(texts)],
+        slices=[blocks.slice(i, 0, text) for i, text in enumerate(texts)],
+    )
+    one_by_one = [
+        StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[apart.slice(i, 0, text)])
+        for i, text in enumerate(texts)
+    ]
+    found = plan_logits(model, 1, [together], num_blocks=128, compute=native())[0]
+    wanted = torch.cat(plan_logits(model, 1, one_by_one, num_blocks=128, compute=native()))
+    assert found.shape == (3, 203)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_are_computed_exactly(tmp_path: Path, dtype: torch.dtype) -> None:
+    half = make_llama(tmp_path / "half", dtype=dtype, attention_bias=True)
+    plans = mixed_plans()
+    wanted = plan_logits(half, 1, plans)
+    for target in TARGETS:
+        for found, plain in zip(plan_logits(half, 1, plans, compute=native(target)), wanted, strict=True):
+            torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["plain", "biased", "qwen3"])
+def test_int8_is_near(models: dict[str, Path], name: str) -> None:
+    plans = mixed_plans()
+    wanted = plan_logits(models[name], 1, plans)
+    results = [
+        plan_logits(models[name], world, plans, compute=native(target, int8=True, kv_dtype=torch.float16))
+        for target in TARGETS
+        for world in (1, 2)
+    ]
+    for result in results:
+        for found, plain in zip(result, wanted, strict=True):
+            error = (found - plain).square().mean().sqrt() / plain.square().mean().sqrt()
+            assert len(plain) == 0 or error < 0.1
+
+
+def test_variants_of_the_instruction_set_agree_on_int8(models: dict[str, Path]) -> None:
+    plans = mixed_plans()
+    results = [plan_logits(models["plain"], 1, plans, compute=native(t, int8=True)) for t in TARGETS]
+    for result in results[1:]:
+        for found, wanted in zip(result, results[0], strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_damage_shows_in_its_own_row_only(tmp_path: Path, int8: bool) -> None:
+    model = make_llama(tmp_path)
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415
+
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][7] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    blocks = Blocks(64)
+    plan = StepPlan(
+        step_id=1,
+        admit=[new_sequence(1, [1, 2, 3]), new_sequence(2, [4, 7, 5])],
+        slices=[blocks.slice(1, 0, [1, 2, 3]), blocks.slice(2, 0, [4, 7, 5])],
+    )
+    logits = plan_logits(model, 1, [plan], compute=native(int8=int8))[0]
+    assert torch.isfinite(logits[0]).all()
+    assert torch.isnan(logits[1]).all()
+
+
+@pytest.fixture
+def shared() -> Iterator[int]:
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, shared_bytes(2))
+    yield fd
+    os.close(fd)
+
+
+def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> None:
+    """Two ranks as threads of this process, the kernels exchanging over the same file as in processes."""
+    model, plans = models["plain"], mixed_plans()
+    wanted = plan_logits(model, 2, plans, compute=native())
+
+    def one(rank: int) -> list[Tensor]:
+        collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
+        with open_checkpoint(model) as checkpoint:
+            compute = native(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
+        runner, rows = Runner(compute), []
+        for plan in plans:
+            logits = runner.forward(plan)[1]
+            rows.append(torch.empty(0) if logits is None else logits.clone())
+            collectives.barrier()  # as when tokens are shared: nobody begins the next step before
+        assert collectives.seconds > 0
+        collectives.close()
+        return rows
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(one, range(2))
+    assert all(len(row) == 0 for row in second)
+    for found, expected in zip(first, wanted, strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
+    model = models["plain"]
+    loaded = threading.Barrier(2)
+
+    def one(rank: int) -> None:
+        collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
+        with open_checkpoint(model) as checkpoint:
+            compute = native()(checkpoint, read_config(model), collectives, 64)
+        loaded.wait(20)
+        if rank == 0:
+            collectives.timeout_s = 0.2
+            plan = StepPlan(step_id=1, admit=[new_sequence(1, [1])], slices=[Blocks(64).slice(1, 0, [1])])
+            with pytest.raises(CollectiveError, match=r"rank 1 did not answer the others within 0\.2 s"):
+                Runner(compute).forward(plan)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, range(2)))
+
+
+def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
+    def helpers() -> int:
+        names = [Path(f"/proc/self/task/{thread}/comm") for thread in os.listdir("/proc/self/task")]
+        return sum(name.exists() and name.read_text() == "ryz-kernels\n" for name in names)
+
+    def wait_for(count: int) -> None:
+        # threads name themselves, and are listed a moment longer than they run
+        deadline = time.monotonic() + 5
+        while helpers() != count:
+            assert time.monotonic() < deadline, f"{helpers()} threads, not {count}"
+
+    gc.collect()
+    before = helpers()
+    model = models["plain"]
+    with open_checkpoint(model) as checkpoint:
+        compute = native(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
+    assert isinstance(compute, NativeCompute)
+    wait_for(before + 2)
+    compute.close()
+    compute.close()
+    wait_for(before)

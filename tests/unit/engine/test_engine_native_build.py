@@ -1,0 +1,264 @@
+"""The compiler of the kernels: what it makes, where, once for all; and each reason why there are none."""
+
+import ctypes
+import os
+import platform
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.worker.engine.native import build, library
+from services.worker.engine.native.build import NoKernels, ensure, find, main, targets
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = 'extern "C" int answer() { return %d; }\n'
+CAN_COMPILE = bool(targets()) and any(
+    os.access(Path(folder) / name, os.X_OK)
+    for folder in os.environ["PATH"].split(os.pathsep)
+    for name in ("c++", "g++", "clang++")
+)
+compiles = pytest.mark.skipif(not CAN_COMPILE, reason="needs x86-64 with AVX2 and a C++ compiler")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small program instead of the kernels, and a cache of its own."""
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "native" / "src")
+    monkeypatch.setattr(build, "_MAIN", build.SOURCES / "program.cpp")
+    monkeypatch.setattr(build, "targets", lambda: ["avx2"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    write_program(1)
+    return tmp_path
+
+
+def write_program(answer: int) -> None:
+    build.SOURCES.mkdir(parents=True, exist_ok=True)
+    (build.SOURCES / "program.cpp").write_text(PROGRAM % answer)
+
+
+def script(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def answer_of(library: Path) -> int:
+    answer: int = ctypes.CDLL(str(library)).answer()
+    return answer
+
+
+@compiles
+def test_it_is_made_beside_the_sources_once(place: Path) -> None:
+    assert find("avx2") is None
+    made = ensure()
+    assert made.parent == place / "native" / "build"
+    assert answer_of(made) == 1
+    before = made.stat().st_mtime_ns
+    assert ensure() == find("avx2") == made
+    assert made.stat().st_mtime_ns == before
+    assert not (place / "cache").exists()
+
+
+@compiles
+def test_other_sources_are_another_library_and_the_stale_one_goes(place: Path) -> None:
+    old = ensure()
+    other_variant = old.with_name(old.name.replace("avx2", "avx512"))
+    other_variant.touch()
+    write_program(2)
+    assert find("avx2") is None  # never the stale one
+    new = ensure()
+    assert answer_of(new) == 2
+    assert not old.exists()
+    assert other_variant.exists()
+
+
+@compiles
+def test_a_folder_that_cannot_be_written_leaves_the_cache(place: Path) -> None:
+    (place / "native" / "build").write_text("a file in its place")
+    made = ensure()
+    assert made.parent == place / "cache" / "ryzanstein"
+    assert answer_of(made) == 1
+
+
+def test_nowhere_to_put_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "native" / "build").touch()
+    (place / "cache").touch()
+    monkeypatch.setenv("CXX", script(place / "cxx", "exit 0"))
+    with pytest.raises(NoKernels) as refused:
+        ensure()
+    assert str(refused.value) == (
+        f"neither {place}/native/build nor {place}/cache/ryzanstein can be written; "
+        "set XDG_CACHE_HOME to a directory that can"
+    )
+
+
+def test_a_user_without_a_home_has_one_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for an id without an account
+    (place / "native" / "build").touch()
+    monkeypatch.setenv("CXX", script(place / "cxx", "exit 0"))
+    with pytest.raises(NoKernels, match=r"native/build can be written; set XDG_CACHE_HOME"):
+        ensure()
+
+
+def test_no_compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(place))
+    with pytest.raises(NoKernels) as refused:
+        ensure()
+    assert str(refused.value) == "no C++ compiler was found; install g++ or clang++, or name one in CXX"
+
+
+def test_a_compiler_by_name_that_is_not_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler -O1")
+    with pytest.raises(NoKernels, match="CXX=no-such-compiler -O1 was not found"):
+        ensure()
+    monkeypatch.setenv("CXX", "g++ 'open")
+    with pytest.raises(NoKernels, match=r"CXX=g\+\+ 'open is no command: No closing quotation; set it to"):
+        ensure()
+
+
+@compiles
+@pytest.mark.parametrize(("source", "library", "folder"), [(0o644, 0o644, 0o755), (0o600, 0o600, 0o700)])
+def test_it_is_for_those_who_may_read_the_sources(
+    place: Path, source: int, library: int, folder: int
+) -> None:
+    (build.SOURCES / "program.cpp").chmod(source)
+    before = os.umask(0o077)  # that of `ryz up`
+    try:
+        made = ensure()
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == library
+    assert made.parent.stat().st_mode & 0o777 == folder
+
+
+@compiles
+def test_the_compiler_may_have_arguments(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = script(place / "wrapper", f'echo "$1" > {place}/called', "shift", 'exec "$@"')
+    monkeypatch.setenv("CXX", f"{wrapper} 'an argument' g++")
+    assert answer_of(ensure()) == 1
+    assert (place / "called").read_text() == "an argument\n"
+
+
+@compiles
+def test_broken_sources_are_quoted_and_leave_nothing(place: Path) -> None:
+    (build.SOURCES / "program.cpp").write_text("int answer() { return nothing; }\n")
+    with pytest.raises(NoKernels, match=r"could not compile the kernels: .*error: .*nothing"):
+        ensure()
+    assert find("avx2") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["exit 3"], "no reason was given"),
+        (["echo 'internal error: out of memory' >&2", "exit 1"], "internal error: out of memory"),
+        (["sleep 5"], "timed out"),
+        (["exit 0"], "could not be stored"),  # it says that all is well, and there is nothing
+    ],
+)
+def test_a_broken_compiler(
+    place: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], reason: str
+) -> None:
+    monkeypatch.setenv("CXX", script(place / "cxx", *lines))
+    monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.3)
+    with pytest.raises(NoKernels, match=reason):
+        ensure()
+    assert find("avx2") is None
+
+
+def test_a_compiler_that_cannot_be_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = place / "cxx"
+    broken.write_bytes(b"\x7fELF, but no program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(NoKernels, match=f"{broken} could not compile the kernels: "):
+        ensure()
+
+
+@compiles
+def test_processes_that_want_it_at_once_share_one_compilation(place: Path) -> None:
+    wrapper = script(place / "cxx", f"echo run >> {place}/runs", "sleep 0.3", 'exec g++ "$@"')
+    program = (
+        "from pathlib import Path\n"
+        "from services.worker.engine.native import build\n"
+        f"build.SOURCES = Path({str(build.SOURCES)!r})\n"
+        "build._MAIN = build.SOURCES / 'program.cpp'\n"
+        "print(build.ensure('avx2'))\n"
+    )
+    env = os.environ | {"CXX": wrapper}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    outputs = {process.communicate(timeout=30)[0].strip() for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert outputs == {str(find("avx2"))}
+    assert (place / "runs").read_text() == "run\n"
+
+
+@compiles
+def test_a_library_that_does_not_load_is_no_kernels(place: Path) -> None:
+    made = ensure()
+    made.write_bytes(b"no library")
+    with pytest.raises(NoKernels, match=f"{made} cannot be loaded: .*; remove it"):
+        library.kernels.__wrapped__("avx2")
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
+def test_other_machines_have_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str, machine: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert targets() == []
+    with pytest.raises(NoKernels, match="the kernels are for Linux on x86-64"):
+        ensure()
+    for arguments in ([], ["--all"]):
+        monkeypatch.setattr(sys, "argv", ["build", *arguments])
+        assert main() == 0  # an image for that machine has none, and serves
+        assert "it serves with the plain path" in capsys.readouterr().out
+
+
+def test_a_processor_has_the_variants_whose_instructions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for names, wanted in ({"avx2"}, ["avx2"]), ({"avx2", "avx512"}, ["avx512", "avx2"]), (set[str](), []):
+        flags = set[str]().union(*(build.TARGETS[name][0] for name in names))
+        text = f"processor : 0\nflags\t\t: fpu {' '.join(flags)}\n"
+        monkeypatch.setattr(Path, "read_text", lambda *_, text=text, **__: text)
+        assert targets() == wanted
+
+
+@compiles
+def test_the_command_says_where_they_are(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["build"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
+    monkeypatch.setattr(sys, "argv", ["build", "--all"])
+    assert main() == 0
+    made = {path.name.split("-")[1] for path in (place / "native" / "build").glob("*.so")}
+    assert made == set(build.TARGETS)
+
+
+@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--all"], 1)])
+def test_an_installation_goes_on_without_and_an_image_does_not(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(build, "_supported", lambda: True)
+    monkeypatch.setenv("PATH", str(place))
+    monkeypatch.setattr(sys, "argv", ["build", *arguments])
+    assert main() == status
+    assert "No kernels for avx2: no C++ compiler was found; install g++" in capsys.readouterr().out

@@ -1,0 +1,122 @@
+"""Real ranks under the real scheduler: the oracle's tokens, whatever is shared, followed or preempted."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.plain.model import Decoder
+from services.worker.engine.plain.plain_cache import KVCache
+from services.worker.engine.plain.plain_compute import PlainCompute
+from services.worker.engine.plain.reference import ReferenceDecoder
+from services.worker.engine.rank.runner import Runner
+from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.plan import NewSequence, Sampled, StepPlan, StepResult
+from shared.messages import Sampling
+from tests.kits.engine import GREEDY, ThreadCollectives, make_llama
+from tests.kits.scheduler import Output, Run
+
+T = TypeVar("T")
+NUM_BLOCKS = 12
+SEEDED = Sampling(seed=3, temperature=0.8, top_p=0.9, repetition_penalty=1.2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("model"))
+
+
+class ThreadRanks:
+    """Ranks that are threads; every plan is run by all of them."""
+
+    def __init__(self, directory: Path, world: int, pool: ThreadPoolExecutor) -> None:
+        barrier, board = threading.Barrier(world), [None] * world
+        self._pool = pool
+        config = read_config(directory)
+
+        def load(rank: int) -> Runner:
+            collectives = ThreadCollectives(rank, world, barrier, board)
+            with open_checkpoint(directory) as checkpoint:
+                decoder = Decoder(checkpoint, config, collectives)
+            return Runner(PlainCompute(decoder, KVCache(config, NUM_BLOCKS, world)))
+
+        self.runners = list(pool.map(load, range(world)))
+
+    def on_all(self, work: Callable[[Runner], T]) -> list[T]:
+        return list(self._pool.map(work, self.runners, timeout=10))
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        return self.on_all(lambda runner: runner.step(plan))[0]
+
+
+@pytest.fixture(params=[1, 2])
+def ranks(model: Path, request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
+    with ThreadPoolExecutor(request.param) as pool:
+        yield ThreadRanks(model, request.param, pool)
+
+
+def sequence(number: int, prompt: list[int], count: int, sampling: Sampling, **fields: Any) -> Sequence:
+    made = Sequence(str(number), 0, prompt.copy(), len(prompt), count, sampling, **fields)
+    made.enqueued_as(number)
+    return made
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1])
+def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahead: int) -> None:
+    chance = random.Random(run_ahead)
+    common = [chance.randrange(203) for _ in range(70)]
+    blocks = BlockManager(NUM_BLOCKS)
+    run = Run(Scheduler(blocks, Limits(40, 8, 32), BlockNames("f")), ranks.compute, run_ahead)
+    prompts = []
+    for number in range(8):
+        prompts.append(common[: chance.randrange(71)] + [chance.randrange(203) for _ in range(1 + number)])
+        run.scheduler.add(sequence(number, prompts[number], 20 + number, GREEDY))
+        run.step()
+    run.finish()
+    with open_checkpoint(model) as checkpoint:
+        oracle = ReferenceDecoder(checkpoint, read_config(model))
+        for number, prompt in enumerate(prompts):
+            assert run.outputs[str(number)] == (oracle.generate(prompt, 20 + number), "length")
+    assert run.scheduler.num_preemptions > 0
+    assert run.scheduler.admission.take_counts()[1] > 0
+    assert any(piece.follow for plan in run.plans for piece in plan.slices) == bool(run_ahead)
+    assert [len(runner.sequences) for runner in ranks.runners] == [0] * len(ranks.runners)
+    assert blocks.num_free == NUM_BLOCKS
+
+
+def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -> None:
+    outputs: list[dict[str, Output]] = []
+    for names, run_ahead in ((BlockNames("f"), 1), (BlockNames("", sharing="off"), 0)):
+        run = Run(Scheduler(BlockManager(NUM_BLOCKS), Limits(64, 8, 32), names), ranks.compute, run_ahead)
+        run.scheduler.queues._last_seq_id = 100 * len(outputs)
+        for number in range(3):
+            run.scheduler.add(sequence(number, [*range(40), 5], 20, SEEDED))
+        run.finish()
+        outputs.append(run.outputs)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]["0"][0]) == 20
+
+
+@pytest.mark.parametrize("count", [3, 256, 700])
+def test_all_ranks_learn_what_was_sampled(ranks: ThreadRanks, count: int) -> None:
+    """Also where that takes more than one broadcast; a sequence that failed gets a token that exists."""
+
+    def share(runner: Runner) -> list[list[int]]:
+        new = NewSequence(seq_id=1, token_ids=[9], prompt_len=1, sampling=GREEDY)
+        states = [SequenceState(new) for _ in range(count)]
+        mine = [Sampled(seq_id=1, token_id=i, error="bad" if i == 2 else "") for i in range(count)]
+        runner._share(mine if runner is ranks.runners[0] else [], states, [1] * count)
+        return [state.tokens.view.tolist() for state in states]
+
+    expected = [[9, 0 if i == 2 else i] for i in range(count)]
+    assert ranks.on_all(share) == [expected] * len(ranks.runners)

@@ -1,0 +1,141 @@
+"""Event ids: what they look like, and that what follows any of them is exactly the rest."""
+
+from collections.abc import Callable
+
+import pytest
+
+from services.gateway.completions.chunks import ChunkWriter, Resumed
+from services.gateway.streams.event_ids import (
+    NOTHING_YET,
+    UNNUMBERED,
+    EventId,
+    numbered,
+    parse_event_id,
+    what_follows,
+)
+from services.gateway.streams.resume_token import (
+    VERSION,
+    Kind,
+    Note,
+    answer_id,
+    read_note,
+    request_id_of,
+    writer_of,
+)
+from shared.errors import InvalidRequest
+from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage
+
+LOGPROB = TokenLogprob(token_id=1, token="é\n\n", logprob=-0.5)
+
+
+def request(kind: Kind, n: int, logprobs: int = -1) -> GenerateRequest:
+    return GenerateRequest(
+        request_id="mine-r-1",
+        model="demo",
+        prompt="Hello",
+        sampling=Sampling(n=n, logprobs=logprobs),
+        session=SessionRef(session_id="s-1") if kind == "chat" else None,
+    )
+
+
+def deltas(n: int) -> list[list[Delta]]:
+    """Frames with one event, with several, with none, and with ends."""
+    words = [[Delta(choice=c, text=f'"{c}"\n\n', logprobs=[LOGPROB]) for c in range(n)]]
+    words += [[Delta(choice=0, text="only the first")], [Delta(choice=0, text="")]]
+    words += [[Delta(choice=c, text=f"end {c}", finish_reason="stop") for c in range(n)]]
+    return words
+
+
+def stream(writer: ChunkWriter, n: int, first_seq: int = 0) -> bytes:
+    """All of it, as a gateway would send it that gets frames from that number on."""
+    data = b"" if first_seq else writer.opening()
+    for seq, frame in enumerate(deltas(n), start=1):
+        if seq >= first_seq:
+            data += writer.deltas(frame, 0, seq)
+    return data + writer.closing([Usage(prompt_tokens=3, completion_tokens=5)], len(deltas(n)) + 1)
+
+
+def events(data: bytes) -> list[tuple[str, bytes]]:
+    found = []
+    for event in data.split(b"\n\n")[:-1]:
+        name, value = event.split(b"\n", 1)
+        assert name.startswith(b"id: ")
+        assert value.startswith(b"data: ")
+        found.append((name[4:].decode(), value))
+    return found
+
+
+@pytest.mark.parametrize("usage", [False, True])
+@pytest.mark.parametrize(("kind", "n", "logprobs"), [("chat", 1, -1), ("chat", 3, 2), ("completion", 2, 1)])
+def test_what_follows_any_event_is_the_rest(kind: Kind, n: int, logprobs: int, usage: bool) -> None:
+    note, asked = Note(VERSION, kind, 1_700_000_000, usage), request(kind, n, logprobs)
+    whole = events(stream(writer_of(note, asked), n))
+    assert len({name for name, _ in whole}) == len(whole)
+    assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
+    for place, (name, _) in enumerate(whole):
+        last = parse_event_id(name)
+        assert events(stream(Resumed(writer_of(note, asked), last), n)) == whole[place + 1 :]
+        if last.seq and not (kind == "completion" and logprobs >= 0):
+            later = last.seq + 1 if not last.left else last.seq
+            assert not last.needs_from(later)
+            resumed = stream(Resumed(writer_of(note, asked), last), n, first_seq=later)
+            assert events(resumed) == whole[place + 1 :]
+    assert events(stream(Resumed(writer_of(note, asked), NOTHING_YET), n)) == whole
+
+
+def test_ids_count_down_within_a_frame() -> None:
+    parts = [b"data: a\n\n", b"data: b\n\n", b"data: c\n\n"]
+    data = numbered(parts, 7)
+    assert data == b"id: 7.2\ndata: a\n\nid: 7.1\ndata: b\n\nid: 7.0\ndata: c\n\n"
+    assert numbered(parts[:1], 7) == b"id: 7.0\ndata: a\n\n"
+    assert numbered(parts, UNNUMBERED) == b"".join(parts)
+    assert numbered([], 7) == b""
+    assert what_follows(data, 7, EventId(7, 1)) == b"id: 7.0\ndata: c\n\n"
+    assert what_follows(data, 7, EventId(7, 99)) == data
+    assert what_follows(data, 7, EventId(8)) == b""
+    assert what_follows(data, 7, EventId(6, 5)) == data
+
+
+def test_an_id_says_whether_earlier_frames_are_needed() -> None:
+    assert not NOTHING_YET.needs_from(0)
+    assert NOTHING_YET.needs_from(1)
+    assert not EventId(4, 0).needs_from(5)
+    assert EventId(4, 1).needs_from(5)
+    assert EventId(3, 0).needs_from(5)
+    assert not EventId(5, 1).needs_from(5)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1.", ".1", "1.2.3", "-1", "1e3", "9" * 10, "1.9999999", "\u0661", " 1"]
+)
+def test_an_id_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_event_id(text)
+    assert caught.value.data["param"] == "Last-Event-ID"
+
+
+def test_ids_are_read() -> None:
+    assert parse_event_id("") == NOTHING_YET
+    assert parse_event_id("17") == EventId(17)
+    assert parse_event_id("17.3") == EventId(17, 3)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", b"\x90", Note(VERSION + 1, "chat", 1, False).encode(), b"\x91\x01"]
+)
+def test_a_note_that_is_not_ours_is_none(data: bytes) -> None:
+    assert read_note(data) is None
+
+
+def test_a_note_is_small_and_may_grow() -> None:
+    note = Note(VERSION, "completion", 1_700_000_000, True, 15.0, "mine")
+    assert read_note(note.encode()) == note
+    assert len(note.encode()) < 40
+    longer = b"\x97" + note.encode()[1:] + b"\xc0"  # from a gateway that knows one field more
+    assert read_note(longer) == note
+
+
+@pytest.mark.parametrize("read", [lambda text: text, lambda text: answer_id("chat", text)])
+def test_a_stream_may_be_named_by_its_answer(read: Callable[[str], str]) -> None:
+    assert request_id_of(read("r-1")) == "r-1"
+    assert request_id_of("cmpl-r-1") == "r-1"

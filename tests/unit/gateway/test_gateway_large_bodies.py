@@ -1,0 +1,65 @@
+"""Which bodies count as large, and who reads one when."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from services.gateway.bodies.large_bodies import REST, LargeBodies, is_large
+
+
+class Clock:
+    """Tells what the test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_large_is_a_matter_of_values_and_not_of_bytes() -> None:
+    assert not is_large(b'"%b"' % (b"x" * 2**20))
+    assert not is_large(b"[%b]" % b",".join([b"1"] * 4096))
+    assert is_large(b"[%b]" % b",".join([b"1"] * 4097))
+
+
+async def test_after_a_large_body_comes_a_rest_and_then_another_tenant() -> None:
+    clock, loop = Clock(), asyncio.get_running_loop()
+    large, began = LargeBodies(clock), list[tuple[str, float]]()
+
+    async def read(tenant: str) -> None:
+        async with large.turn(tenant):
+            began.append((tenant, loop.time()))
+            clock.now_s += 0.02
+
+    await asyncio.gather(read("many"), read("many"), read("many"), read("few"))
+    assert [tenant for tenant, _ in began] == ["many", "many", "few", "many"]
+    gaps_s = [after - before for (_, before), (_, after) in itertools.pairwise(began)]
+    assert min(gaps_s) >= 0.9 * REST * 0.02
+
+
+async def test_one_that_is_refused_rests_too_and_gives_its_turn_on() -> None:
+    clock, loop = Clock(), asyncio.get_running_loop()
+    large, began_s = LargeBodies(clock), loop.time()
+
+    async def refuse() -> None:
+        async with large.turn("a"):
+            clock.now_s += 0.02
+            raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        await refuse()
+    async with large.turn("b"):
+        assert loop.time() - began_s >= 0.9 * REST * 0.02
+
+
+async def test_who_goes_while_it_waits_holds_up_nobody() -> None:
+    large = LargeBodies(Clock())
+    async with large.turn("a"):
+        waiting = asyncio.create_task(large.turn("b").__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with asyncio.timeout(5), large.turn("c"):
+        pass

@@ -1,0 +1,245 @@
+"""Rates, places, body sizes, keys and errors: what the gateway decides without a connection."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.bodies.body_reader import Bodies
+from services.gateway.http.auth import Keyring, parse_keys
+from services.gateway.http.errors import HttpRefusal, answer_for
+from services.gateway.http.limits import (
+    ClientDisconnected,
+    RateLimiter,
+    Receive,
+    content_length,
+)
+from services.gateway.http.quota import Quota
+from services.gateway.settings import GatewaySettings
+from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
+
+
+def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": part, "more_body": True} for part in parts
+    ]
+    if then_gone:
+        messages.append({"type": "http.disconnect"})
+    else:
+        messages[-1]["more_body"] = False
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    return receive
+
+
+def test_a_bucket_refuses_above_its_burst_and_says_when_to_come_back() -> None:
+    limiter = RateLimiter(rate=2.0, burst=2)
+    limiter.take("a", 0.0)
+    limiter.take("a", 0.0)
+    with pytest.raises(RateLimited) as caught:
+        limiter.take("a", 0.1)
+    assert caught.value.retry_after_s == pytest.approx(0.4)
+    limiter.take("b", 0.1)
+    limiter.take("a", 0.5)
+    with pytest.raises(InvalidRequest):
+        limiter.take("a", 100.0, cost=3)
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    limiter = RateLimiter(rate=0.0, burst=1)
+    for _ in range(100):
+        limiter.take("a", 0.0)
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=200), st.floats(0.5, 50), st.integers(1, 10))
+def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
+    gaps: list[float], rate: float, burst: int
+) -> None:
+    limiter, now, granted = RateLimiter(rate=rate, burst=burst), 0.0, 0
+    waits_s: list[float] = []
+    for gap in gaps:
+        now += gap
+        try:
+            limiter.take("a", now)
+            granted += 1
+        except RateLimited as error:
+            waits_s.append(error.retry_after_s or 0.0)
+    assert all(wait_s > 0 for wait_s in waits_s)
+    assert granted <= burst + rate * now + 1e-6
+
+
+def test_places_are_all_or_nothing() -> None:
+    places = Quota(3)
+    places.take("a", 2)
+    with pytest.raises(Overloaded) as caught:
+        places.take("a", 2)
+    assert caught.value.retry_after_s == 1.0
+    places.take("a")
+    places.free("a", 3)
+    assert (places.taken, places.held_by("a")) == (0, 0)
+
+
+def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:
+    alone, shared = Quota(5), Quota(5, share=0.5)
+    alone.take("a", 5)
+    shared.take("a", 3)
+    with pytest.raises(RateLimited) as caught:
+        shared.take("a")
+    assert caught.value.data["reason"] == "tenant_gateway_concurrency"
+    assert caught.value.retry_after_s == 1.0
+    shared.take("b", 2)
+    with pytest.raises(Overloaded):
+        shared.take("b")
+
+
+@given(
+    st.integers(1, 50), st.floats(0.01, 1.0), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)))
+)
+def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_is(
+    limit: int, share: float, wishes: list[tuple[str, int]]
+) -> None:
+    quota, held = Quota(limit, share=share), {"a": 0, "b": 0, "c": 0}
+    for tenant, count in wishes:
+        try:
+            quota.take(tenant, count)
+            held[tenant] += count
+        except (RateLimited, Overloaded):
+            full = quota.taken + count > limit
+            assert full or held[tenant] + count > quota.tenant_limit
+    assert quota.taken == sum(held.values()) <= limit
+    assert all(count == quota.held_by(tenant) <= quota.tenant_limit for tenant, count in held.items())
+    for tenant, count in held.items():
+        quota.free(tenant, count)
+    assert quota.taken == 0
+
+
+def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> Bodies:
+    chosen = GatewaySettings.model_validate({"max_body_bytes": limit} | settings)
+    return Bodies(chosen, held or Quota(2**20), 0.5)
+
+
+async def test_a_body_is_put_together_from_its_parts() -> None:
+    held, parts = Quota(4096), [b"a" * 500, b"", b"b" * 500]
+    assert await bodies(1024, held).read(feed(parts), {}, "t", "t") == b"".join(parts)
+    assert held.held_by("t") == 1000
+    assert await bodies().read(feed([b"abcd"]), {b"content-length": b"4"}, "t", "t") == b"abcd"
+
+
+@pytest.mark.parametrize("parts", [[b"a" * 1025], [b"a" * 512, b"a" * 513], [b"a" * 512] * 3])
+async def test_a_body_over_the_limit_is_refused(parts: list[bytes]) -> None:
+    held = Quota(2**20)
+    with pytest.raises(RequestTooLarge):
+        await bodies(1024, held).read(feed(parts), {}, "t", "t")
+    assert held.taken == 0
+
+
+async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the body was read")
+
+    with pytest.raises(RequestTooLarge):
+        await bodies(1024).read(receive, {b"content-length": b"1025"}, "t", "t")
+
+
+async def test_a_caller_that_leaves_while_it_sends() -> None:
+    reader, held = bodies(), Quota(2**20)
+    with pytest.raises(ClientDisconnected):
+        await reader.read(feed([b"ab"], then_gone=True), {}, "t", "t")
+    assert (reader.under_way, held.taken) == (0, 0)
+
+
+async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refused() -> None:
+    held = Quota(1000, share=0.5)
+    with pytest.raises(RateLimited):
+        await bodies(1024, held).read(feed([b"a" * 400, b"a" * 400]), {}, "t", "t")
+    assert held.taken == 0
+
+
+async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.bodies.body_reader.PATIENCE_S", 0.05)
+    drops = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal drops
+        drops += 1
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    reader = bodies(2**20, body_min_rate=1000)
+    with pytest.raises(InvalidRequest) as caught:
+        await reader.read(receive, {}, "t", "t")
+    assert caught.value.data["reason"] == "body_timeout"
+    assert drops < 20
+    assert reader.under_way == 0
+
+
+def test_a_length_that_is_no_number_counts_as_unknown() -> None:
+    assert content_length({b"content-length": b"x"}) is None
+    assert content_length({}) is None
+
+
+def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
+    ring = Keyring(parse_keys("secret-1:acme, other:key1:umbrella"))
+    assert ring.tenant(b"Bearer secret-1") == "acme"
+    assert ring.tenant(b"bearer other:key1") == "umbrella"
+    for header, code in (
+        (b"", "missing_api_key"),
+        (b"Basic x", "missing_api_key"),
+        (b"Bearer nope", "invalid_api_key"),
+    ):
+        with pytest.raises(HttpRefusal) as caught:
+            ring.tenant(header)
+        assert (caught.value.status, caught.value.code) == (401, code)
+    assert Keyring({}).tenant(b"Bearer whatever") == "default"
+
+
+@pytest.mark.parametrize(
+    "text", ["short:a", "long-enough", "long-enough:", "long-enough:a b", "12345678:a,12345678:b"]
+)
+def test_wrong_key_settings_are_refused_without_showing_the_key(text: str) -> None:
+    with pytest.raises(ValueError, match="entry") as caught:
+        parse_keys(text)
+    assert "long-enough" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", sorted(FAMILY))
+def test_every_error_of_the_family_has_openais_shape(code: str) -> None:
+    answer = answer_for(
+        from_code(code, "what happened", {"retry_after_s": 1.2, "param": "p", "reason": "a\r\nb"})
+    )
+    error = json.loads(answer.body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code
+    headers = dict(answer.headers)
+    assert b"\r" not in headers[b"x-ryz-reason"]
+    assert (b"retry-after" in headers) == (answer.status in {429, 503})
+    assert headers.get(b"retry-after", b"2") == b"2"
+
+
+@pytest.mark.parametrize("code", sorted(FAMILY))
+def test_a_busy_or_missing_part_says_when_to_come_back_also_when_it_does_not_know(code: str) -> None:
+    answer = answer_for(from_code(code, "what happened"))
+    headers = dict(answer.headers)
+    assert headers.get(b"retry-after") == (b"1" if answer.status in {429, 503} else None)
+    again = answer.status not in {409, 422, 504}  # which clients might send again unasked
+    assert headers.get(b"x-should-retry") == (None if again else b"false")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("cancelled", "request_cancelled"), ("deadline_exceeded", "server_error")]
+)
+def test_an_end_that_is_not_the_requests_fault_is_not_called_so(code: str, kind: str) -> None:
+    assert json.loads(answer_for(from_code(code, "what happened")).body)["error"]["type"] == kind
+
+
+def test_an_unexpected_error_shows_nothing_of_itself() -> None:
+    for error in (RuntimeError("secret"), from_code("no-such-code", "secret")):
+        answer = answer_for(error)
+        assert answer.status == 500
+        assert b"secret" not in answer.body

@@ -1,0 +1,28 @@
+"""What the headers of a completion say of its way."""
+
+import pytest
+
+from services.gateway.http.exchange import Outcome
+from shared.messages import Accepted, Usage
+
+
+def accepted(reason: str = "home", **more: str) -> Accepted:
+    return Accepted(request_id="r1", group="g0", reason=reason, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome("g0"), {}),
+        (Outcome("g0", accepted(kv="warm")), {b"x-ryz-route": b"home", b"x-ryz-kv": b"warm"}),
+        (Outcome("g0", accepted("")), {}),
+        (
+            Outcome("g0", accepted(), [Usage(fetched_tokens=16)]),
+            {b"x-ryz-route": b"home", b"x-ryz-kv": b"fetch"},
+        ),
+        (Outcome("g0", accepted(), [Usage(cached_tokens=16)]), {b"x-ryz-route": b"home"}),
+        (Outcome("g0", accepted("a b\r\nx: y")), {b"x-ryz-route": b"a_b__x:_y"}),
+    ],
+)
+def test_only_what_is_known_is_said(outcome: Outcome, expected: dict[bytes, bytes]) -> None:
+    assert dict(outcome.headers()) == {b"x-ryz-group": b"g0"} | expected

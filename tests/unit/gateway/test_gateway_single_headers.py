@@ -1,0 +1,25 @@
+"""Which headers a request may have once: all that the gateway reads."""
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from services.gateway.completions import idempotency
+from services.gateway.http.edge import gateway_gate
+from services.gateway.settings import GatewaySettings
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULES = [*(ROOT / "services" / "gateway").rglob("*.py"), ROOT / "shared" / "web" / "admin.py"]
+READ = re.compile(
+    r'headers\.get\(\s*b?"([a-z-]+)"|"([a-z-]+)" (?:not )?in (?:\w+\.)*headers|headers\[b?"([a-z-]+)"\]'
+)
+
+
+def test_every_header_that_is_read_may_come_once() -> None:
+    """Of two, a proxy may go by the first and the gateway by the last."""
+    read = {next(filter(None, found)) for path in MODULES for found in READ.findall(path.read_text())}
+    assert {"x-session-must-exist", "if-none-match", "authorization"} <= read
+    single = gateway_gate(GatewaySettings(max_connections=8), CollectorRegistry()).single_headers
+    assert {name.encode() for name in read} - single == set()
+    assert idempotency.HEADER in single

@@ -1,0 +1,163 @@
+"""Which calls wait for which: those that turns wait for go at once, others by turns of tenants."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.kvstate.handlers import MAX_WAITING, PER_TENANT, PLACES, Handlers
+from services.kvstate.metrics import Metrics
+from shared import subjects
+from shared.bus.memory import MemoryBus
+from shared.client import SessionsClient
+from shared.client.calls.session_admin import SessionAdmin
+from shared.codec import decode, encode
+from shared.errors import RateLimited
+from shared.messages import (
+    SessionCommit,
+    SessionCommitted,
+    SessionDelete,
+    SessionDeleted,
+    SessionFound,
+    SessionGet,
+    SessionList,
+    SessionPage,
+    SessionRecord,
+)
+
+
+class Store:
+    """Answers calls; those of tenants that are held back when it is told to."""
+
+    def __init__(self) -> None:
+        self.held_back = {"many"}
+        self.deleted = list[tuple[str, str]]()
+        self.go, self.running, self.most = asyncio.Event(), Counter[str](), Counter[str]()
+
+    async def answer(self, data: bytes, tenant: str) -> None:
+        self.running[tenant] += 1
+        self.most[tenant] = max(self.most[tenant], self.running[tenant])
+        if tenant in self.held_back:
+            await self.go.wait()
+        self.running[tenant] -= 1
+
+    async def list(self, data: bytes) -> bytes:
+        await self.answer(data, decode(data, SessionList).tenant)
+        return encode(SessionPage(sessions=[]))
+
+    async def get(self, data: bytes) -> bytes:
+        query = decode(data, SessionGet)
+        await self.answer(data, query.tenant)
+        return encode(SessionFound(record=record(query.tenant)))
+
+    async def delete(self, data: bytes) -> bytes:
+        query = decode(data, SessionDelete)
+        self.deleted.append((query.tenant, query.session_id))
+        return encode(SessionDeleted(session_id=query.session_id))
+
+    async def commit(self, data: bytes) -> bytes:
+        await self.answer(data, decode(data, SessionCommit).records[0].tenant)
+        return encode(SessionCommitted())
+
+
+def record(tenant: str) -> SessionRecord:
+    return SessionRecord(session_id="s", tenant=tenant, model="m", version=1)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def handlers(memory_bus: MemoryBus, store: Store) -> AsyncIterator[Handlers]:
+    handlers = Handlers(memory_bus, Metrics(CollectorRegistry()))
+    await handlers.start(
+        [
+            ("list", subjects.SESSION_LIST, store.list),
+            ("get", subjects.SESSION_GET, store.get),
+            ("delete", subjects.SESSION_DELETE, store.delete),
+            ("commit", subjects.SESSION_COMMIT, store.commit),
+        ]
+    )
+    yield handlers
+    store.go.set()
+    await handlers.stop()
+
+
+@pytest.mark.usefixtures("handlers")
+async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
+    memory_bus: MemoryBus, store: Store
+) -> None:
+    leader, admin = SessionsClient(memory_bus), SessionAdmin(memory_bus)
+    calls: list[asyncio.Future[Any]] = []
+    for _ in range(MAX_WAITING // 2):
+        calls += [asyncio.ensure_future(admin.page("many")), asyncio.ensure_future(admin.record("many", "s"))]
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(2):
+        assert (await admin.page("few")).sessions == []
+        assert await admin.record("few", "s") == record("few")
+        # turns of that very tenant, too
+        store.held_back.discard("many")
+        try:
+            assert await leader.get("many", "s") == record("many")
+            assert await leader.commit([record("many")]) == SessionCommitted()
+        finally:
+            store.held_back.add("many")
+    assert store.running["many"] == PER_TENANT < PLACES
+    store.go.set()
+    await asyncio.gather(*calls)
+    assert store.most["many"] == PER_TENANT + 1  # a turn's call beside them
+
+
+@pytest.mark.usefixtures("handlers")
+async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
+    memory_bus: MemoryBus, store: Store
+) -> None:
+    admin = SessionAdmin(memory_bus)
+    calls = [asyncio.create_task(admin.page("many")) for _ in range(PER_TENANT + MAX_WAITING)]
+    await asyncio.sleep(0.01)
+    with pytest.raises(RateLimited, match=f"has {MAX_WAITING} calls about sessions waiting") as caught:
+        await admin.record("many", "s")
+    assert (caught.value.data["reason"], caught.value.retry_after_s) == ("session_calls", 1.0)
+    assert (await admin.page("few")).sessions == []
+    with pytest.raises(RateLimited):
+        await SessionsClient(memory_bus).delete("many", "s")
+    await SessionsClient(memory_bus).delete("many", "s", undo=True)
+    assert store.deleted == [("many", "s")]
+    store.held_back.discard("many")
+    try:
+        assert await SessionsClient(memory_bus).get("many", "s") == record("many")
+    finally:
+        store.held_back.add("many")
+    store.go.set()
+    await asyncio.gather(*calls)
+
+
+async def test_calls_that_were_taken_are_answered_before_the_end(
+    memory_bus: MemoryBus, store: Store, handlers: Handlers
+) -> None:
+    admin = SessionAdmin(memory_bus)
+    calls = [asyncio.create_task(admin.page("many")) for _ in range(10)]
+    await asyncio.sleep(0.01)
+    stopping = asyncio.create_task(handlers.stop())
+    await asyncio.sleep(0.01)
+    assert not stopping.done()
+    store.go.set()
+    await asyncio.gather(stopping, *calls)
+
+
+async def test_a_caller_that_names_no_tenant_waits_in_one_line_with_its_like(
+    memory_bus: MemoryBus, store: Store, handlers: Handlers
+) -> None:
+    query = encode(SessionList(tenant="many"))
+    calls = [
+        asyncio.create_task(memory_bus.request(subjects.SESSION_LIST, query, timeout_s=5)) for _ in range(10)
+    ]
+    await asyncio.sleep(0.01)
+    assert store.running["many"] == PER_TENANT
+    store.go.set()
+    await asyncio.gather(*calls)

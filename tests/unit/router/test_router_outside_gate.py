@@ -1,0 +1,152 @@
+"""What a router does with requests of users outside that come too often, are too large or no requests."""
+
+import asyncio
+from typing import Any
+
+import msgpack
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from services.router.dispatch import Dispatcher
+from services.router.domain.fleet import Fleet
+from services.router.domain.policies import make_policy
+from services.router.domain.policies.costs import Costs
+from services.router.domain.token_buckets import BURST_S, UserRates
+from services.router.losses import Losses
+from services.router.metrics import Metrics
+from services.router.outside.outside_gate import ANSWERS_S
+from services.router.router_context import Parts
+from services.router.router_state import Memory
+from services.router.settings import Settings
+from services.router.subscriptions import Handlers
+from shared.bus import Message
+from shared.bus.memory import MemoryBus
+from shared.codec import decode
+from shared.messages import FrameBatch
+
+SUBJECT = "ryz.v1.tenant.t.u.generate.demo"
+
+
+class World:
+    """A router without a fleet, whose clock stands still, and what it answers."""
+
+    def __init__(self, bus: MemoryBus, **settings: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.answers: list[Message] = []
+        made = Settings.model_validate(settings)
+        self.parts = Parts(
+            bus,
+            Fleet(made.fleet_limits()),
+            make_policy("least_loaded"),
+            Costs(),
+            Memory(made),
+            Metrics(self.registry, "least_loaded"),
+            made,
+            lambda: 100.0,
+        )
+        self.bus = bus
+        self.outside = MemoryBus(bus.broker)
+        self.handlers = Handlers(self.parts, Dispatcher(self.parts), Losses(self.parts), self.outside)
+
+    async def start(self) -> "World":
+        await self.bus.subscribe("_INBOX.u.>", self._hear)
+        return self
+
+    async def _hear(self, message: Message) -> None:
+        self.answers.append(message)
+
+    async def ask(self, number: int, data: bytes, subject: str = SUBJECT) -> None:
+        for _ in range(number):
+            await self.handlers.on_outside(Message(subject, data, reply="_INBOX.u.r"))
+        for _ in range(200):  # answers have arrived
+            await asyncio.sleep(0)
+
+    def reasons(self) -> list[str]:
+        frames = [decode(answer.data, FrameBatch).frames[0] for answer in self.answers]
+        return [str(frame.data.get("reason", frame.code)) for frame in frames]  # type: ignore[union-attr]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"ryz_router_{name}_total", labels) or 0.0
+
+
+def packed(**fields: Any) -> bytes:
+    data: bytes = msgpack.packb({"request_id": "r", "model": "demo", "prompt": "x", **fields})
+    return data
+
+
+async def test_of_refusals_that_come_too_often_a_part_is_answered(memory_bus: MemoryBus) -> None:
+    """Each of them read, answered and logged held up gateways' requests for seconds."""
+    world = await World(memory_bus).start()
+    await world.ask(20_000, b"\x80")
+    answered = ANSWERS_S * BURST_S
+    assert len(world.answers) == answered
+    assert world.metric("unanswered_refusals", reason="invalid") == 500 * BURST_S - answered
+    assert world.metric("unanswered_refusals", reason="user_rate") == 20_000 - 500 * BURST_S
+    # another user is told
+    await world.ask(1, b"\x80", SUBJECT.replace(".u.", ".v."))
+    assert world.metric("unanswered_refusals", reason="invalid") == 500 * BURST_S - answered
+
+
+async def test_refused_requests_are_not_read(memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await World(memory_bus, router_outside_rps=1.0).start()
+    reads = []
+    real = "services.router.outside.outside_gate"
+    for name in ("read", "sender"):
+        module = __import__(real, fromlist=[name])
+        done = getattr(module, name)
+
+        def counted(*args: Any, _done: Any = done, _name: str = name, **more: Any) -> Any:
+            reads.append(_name)
+            return _done(*args, **more)
+
+        monkeypatch.setattr(f"{real}.{name}", counted)
+    await world.ask(5_000, packed(reply_to="_INBOX.u.f"))
+    assert reads.count("read") == BURST_S
+    assert reads.count("sender") == ANSWERS_S * BURST_S
+
+
+async def test_a_large_message_counts_as_several(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus, router_outside_rps=100.0).start()
+    await world.ask(10, packed(prompt="x" * 1_000_000))
+    assert world.reasons().count("user_rate") == 10 - 3, "62 of 200 each"
+
+
+async def test_choices_count(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus, router_outside_rps=100.0).start()
+    await world.ask(40, packed(sampling={"n": 16}))
+    assert world.reasons().count("user_rate") == 40 - 13, "16 of 200 each"
+
+
+async def test_answers_that_cannot_be_sent_are_one_line(memory_bus: MemoryBus) -> None:
+    """18,000 lines in six seconds, when the broker had cut the router."""
+    world = await World(memory_bus).start()
+    memory_bus.broker.stop()
+    with capture_logs() as lines:
+        await world.ask(50, b"\x80")
+    assert [line["event"] for line in lines].count("answer not sent") == 1
+    assert world.metric("events", event="answer_not_sent") == 50
+
+
+def test_what_costs_more_than_a_burst_passes_and_is_owed() -> None:
+    rates = UserRates()
+    assert rates.wait_s("a", 1.0, 0.0, cost=64) == 0.0
+    assert rates.wait_s("a", 1.0, 0.0) == pytest.approx(1.0)
+    rates.charge("b", 5.0, 0.0, 15)
+    assert rates.wait_s("b", 5.0, 0.0) == pytest.approx(6 / 5)
+    rates.charge("c", 1.0, 0.0, 1e9)
+    assert 50 < rates.wait_s("c", 1.0, 0.0) < 60
+    rates.charge("free", 0.0, 0.0, 1e9)
+    assert rates.wait_s("free", 0.0, 0.0) == 0.0
+
+
+async def test_outsiders_are_read_on_their_own_connection(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    await world.handlers.take()
+    sender = MemoryBus(memory_bus.broker)
+    await sender.publish(SUBJECT, b"\x80", reply="_INBOX.u.r")
+    await sender.publish("ryz.v1.generate.demo", b"\x80", reply="_INBOX.g.r")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (world.outside.stats.received, world.outside.stats.published) == (1, 0)
+    await sender.close()

@@ -1,0 +1,162 @@
+"""Breakers fed by how generations end; urgent and resumed requests; refusals with a time to come back."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.router.domain.breaker import Breaker, BreakerLimits
+from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
+from services.router.domain.fleet import Fleet, FleetLimits
+from services.router.domain.policies import PolicyName, make_policy
+from services.router.domain.policies.choice import choose
+from shared.messages import Heartbeat, Load, ModelCard
+
+POLICIES: Sequence[PolicyName] = (
+    "round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid",
+)  # fmt: skip
+FREE = GroupView("free", running=1, max_running=8, capacity=16)
+BUSY = GroupView("busy", running=8, waiting=2, max_running=8, capacity=16, wait_s=0.5)
+FULL = GroupView("full", running=8, waiting=8, max_running=8, capacity=16, wait_s=2.0)
+FULLER = GroupView("fuller", running=8, waiting=8, max_running=8, capacity=16, wait_s=3.0)
+
+
+def new_breaker() -> Breaker:
+    return Breaker(BreakerLimits(failures=3, window_s=10.0, open_s=1.0))
+
+
+def test_three_broken_ends_and_none_that_is_good_trip() -> None:
+    breaker = new_breaker()
+    assert not breaker.ended(0, 2, 0.0)
+    assert breaker.ended(0, 1, 5.0)
+    assert not breaker.allows(5.5)
+
+
+def test_a_few_broken_ends_among_many_good_ones_are_no_reason() -> None:
+    breaker = new_breaker()
+    for step in range(1000):
+        assert not breaker.ended(1, 0, step / 100)
+    assert not breaker.ended(2, 5, 10.0)
+    assert breaker.state(10.0) == "closed"
+    assert not breaker.ended(0, 2, 40.0)  # the good ones are long ago, and so are the broken ones
+    assert breaker.ended(0, 1, 41.0)
+
+
+def test_to_accept_requests_does_not_hide_that_they_break() -> None:
+    breaker = new_breaker()
+    for second in range(2):
+        breaker.accepted()
+        assert not breaker.ended(0, 1, second)
+    breaker.accepted()
+    assert breaker.ended(0, 1, 2.0)
+    breaker.accepted()
+    assert breaker.state(2.5) == "open"
+    breaker.sent(3.1)
+    breaker.accepted()
+    assert breaker.state(3.2) == "half_open"
+    assert not breaker.ended(1, 0, 3.3)
+    assert breaker.state(3.3) == "closed"
+
+
+def test_the_end_of_a_probe_decides_and_older_ends_do_not() -> None:
+    breaker = new_breaker()
+    assert breaker.ended(0, 3, 0.0)
+    assert not breaker.ended(5, 0, 0.5)
+    assert not breaker.ended(5, 0, 1.5)  # nothing was sent since it tripped
+    assert breaker.state(1.5) == "half_open"
+    breaker.sent(1.6)
+    assert breaker.ended(0, 1, 1.7)
+    assert not breaker.allows(3.6)  # two seconds, this time
+    assert breaker.allows(3.8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(0.0, 2.0)), max_size=200))
+def test_ends_are_counted_in_bounded_memory_and_never_trip_while_most_are_good(
+    ends: list[tuple[int, int, float]],
+) -> None:
+    breaker, now = new_breaker(), 0.0
+    for good, broken, pause in ends:
+        now += pause
+        assert not breaker.ended(good + broken, broken, now)
+        assert len(breaker._ends) <= 18
+    assert breaker.state(now) == "closed"
+
+
+def beat(seq: int, accepted: int, ended: int, broken: int) -> Heartbeat:
+    return Heartbeat(
+        group="g0",
+        instance_id="i",
+        seq=seq,
+        interval_ms=25,
+        state="ready",
+        model=ModelCard(name="m", context_length=64),
+        load=Load(max_running=8, max_waiting=8),
+        accepted_total=accepted,
+        ended_total=ended,
+        broken_total=broken,
+    )
+
+
+def test_a_group_that_breaks_all_that_it_accepts_is_tripped_by_its_heartbeats() -> None:
+    fleet = Fleet(FleetLimits())
+    fleet.observe(beat(1, 100, 90, 50), 0.0)  # what was before this router came is no news
+    changes = [fleet.observe(beat(1 + n, 100 + n, 90, 50 + n), 0.1 * n) for n in range(1, 5)]
+    assert changes == ["same", "same", "tripped", "same"]
+    assert fleet.view("m", 0.4).away == {"g0": "tripped"}
+    assert fleet.view("m", 0.9).ready  # half open: one may try
+    fleet.sent("g0", 1, 0.9)
+    assert not fleet.view("m", 0.9).ready
+    fleet.observe(beat(6, 105, 91, 54), 1.0)
+    assert fleet.groups()[0].breaker.state(1.0) == "closed"
+
+
+def facts(priority: int = 0, resumed: bool = False) -> RequestFacts:
+    return RequestFacts("m", "key", 10, "busy", 100, priority, resumed)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_urgent_request_goes_to_the_least_loaded_full_group(name: PolicyName) -> None:
+    view, policy = FleetView("m", (FULL, FULLER)), make_policy(name)
+    assert isinstance(choose(facts(), view, 0.0, policy=policy), Refusal)
+    assert isinstance(choose(facts(priority=-1), view, 0.0, policy=policy), Refusal)
+    assert choose(facts(priority=1), view, 0.0, policy=policy) == Assignment("full", "urgent_full")
+    assert choose(facts(resumed=True), view, 0.0, policy=policy) == Assignment("full", "resumed")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_resumed_request_goes_where_it_starts_soonest(name: PolicyName) -> None:
+    view, policy = FleetView("m", (BUSY, FREE, FULL)), make_policy(name)
+    assert choose(facts(resumed=True), view, 0.0, policy=policy) == Assignment("free", "resumed")
+    urgent = choose(facts(priority=5), view, 0.0, policy=policy)
+    assert isinstance(urgent, Assignment)
+    assert urgent.reason != "urgent_full"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_without_a_ready_group_all_are_refused(name: PolicyName) -> None:
+    view, policy = FleetView("m", (), {"g0": "lost"}), make_policy(name)
+    for request in (facts(), facts(priority=9), facts(resumed=True)):
+        refused = choose(request, view, 0.0, policy=policy)
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.reason, refused.retry_after_s) == ("unavailable", "no_group", 1.0)
+
+
+def test_a_pin_counts_for_urgent_and_resumed_requests_too() -> None:
+    view, policy = FleetView("m", (FREE, FULL)), make_policy("hybrid")
+    refused = choose(facts(), view, 0.0, policy=policy, pinned="full")
+    assert isinstance(refused, Refusal)
+    assert choose(facts(1), view, 0.0, policy=policy, pinned="full") == Assignment("full", "urgent_full")
+    resumed = facts(resumed=True)
+    assert choose(resumed, view, 0.0, policy=policy, pinned="full") == Assignment("full", "urgent_full")
+    away = choose(resumed, view, 0.0, policy=policy, pinned="gone")
+    assert away == Assignment("free", "pin_away")
+
+
+def test_callers_are_not_told_to_come_back_at_one_time() -> None:
+    refused = choose(facts(), FleetView("m", (FULL,)), 0.0, policy=make_policy("hybrid"))
+    assert isinstance(refused, Refusal)
+    for jitter, wait_s in ((0.8, 1.6), (1.2, 2.4)):
+        error = refused.error(jitter)
+        assert error.data["retry_after_s"] == wait_s
+        assert error.message.endswith(f"are full; retry in {wait_s:g} s")

@@ -1,0 +1,77 @@
+"""Limits of users outside: how often, how urgent, and where they are read from."""
+
+from pathlib import Path
+
+import pytest
+
+from services.router.domain.token_buckets import BURST_S, UserRates
+from services.router.outside.user_limits import Limits, UserLimits
+from shared.bus.users import BusUser, BusUsers, as_text, read_users
+from shared.errors import InvalidRequest
+
+HASH = "$2a$05$" + "a" * 53
+DEFAULT = Limits(100.0, 0)
+
+
+def test_a_burst_and_then_the_rate() -> None:
+    rates = UserRates()
+    passed = [rates.wait_s("a", 10.0, 0.0) == 0.0 for _ in range(100)]
+    assert sum(passed) == 10 * BURST_S
+    assert passed == sorted(passed, reverse=True)
+    wait_s = rates.wait_s("a", 10.0, 0.0)
+    assert wait_s == pytest.approx(0.1)
+    assert rates.wait_s("a", 10.0, wait_s + 1e-9) == 0.0
+    assert sum(rates.wait_s("a", 10.0, 1.0 + wait_s) == 0.0 for _ in range(100)) == 10
+
+
+def test_users_are_counted_apart_and_forgotten() -> None:
+    rates = UserRates()
+    assert rates.wait_s("slow", 0.01, 0.0) == 0.0, "one may always come"
+    assert rates.wait_s("slow", 0.01, 0.0) > 0
+    assert rates.wait_s("other", 0.01, 0.0) == 0.0
+    assert all(rates.wait_s("free", 0.0, 0.0) == 0.0 for _ in range(10_000))
+
+
+def write(path: Path, *users: BusUser) -> None:
+    path.write_text(as_text(BusUsers(list(users))))
+
+
+def test_own_limits_come_from_the_file_and_change_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "users.json"
+    limits = UserLimits(str(file), DEFAULT)
+    assert limits.of("a", 0.0) == DEFAULT, "there is no file yet"
+    write(file, BusUser("a", "t", HASH, 5.0, 3), BusUser("b", "t", HASH, max_priority=-1))
+    assert limits.of("a", 0.5) == DEFAULT, "it is looked at once a second"
+    assert limits.of("a", 1.0) == (5.0, 3)
+    assert limits.of("b", 1.0) == (100.0, -1)
+    assert limits.of("outside", 1.0) == DEFAULT
+    file.write_text("{")
+    assert limits.of("a", 2.0) == (5.0, 3), "a damaged file changes nothing"
+    file.unlink()
+    assert limits.of("a", 3.0) == DEFAULT
+    assert UserLimits("", DEFAULT).of("a", 0.0) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", '{"users": [{}]}', '{"user": []}',
+        as_text(BusUsers([BusUser("a", "t", HASH), BusUser("a", "u", HASH)])),
+        as_text(BusUsers([BusUser("gateway", "t", HASH)])),
+        as_text(BusUsers([BusUser("a", "t", HASH)])).replace('"t"', '"t.*"'),
+        as_text(BusUsers([BusUser("a", "t", HASH)])).replace("$2a$05$", '\\" } evil'),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    """What is in it goes into the broker's configuration: nothing but names and hashes may."""
+    file = tmp_path / "users.json"
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match="no file of"):
+        read_users(file)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    users = BusUsers([BusUser("a", "t", HASH, 5.0, 3), BusUser("b", "b", HASH)])
+    (tmp_path / "f").write_text(as_text(users))
+    assert read_users(tmp_path / "f") == users
+    assert read_users(tmp_path / "none") == BusUsers()

@@ -1,0 +1,136 @@
+"""Bodies that have felled other servers of this API: each is refused by name, or asks for nothing here."""
+
+import hmac
+import json
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from services.gateway.bodies.body_parser import parse
+from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
+from services.gateway.completions.translate import Origin, chat_request, refuse_unsupported
+from services.gateway.http.auth import Keyring
+from services.gateway.http.errors import HttpRefusal
+from shared.errors import InvalidRequest
+from shared.messages.generate import MAX_CHOICES
+
+HELLO = [{"role": "user", "content": "Hello"}]
+BOMB = "{% for a in range(10**9) %}{% for b in range(10**9) %}x{% endfor %}{% endfor %}"
+
+
+def chat(raw: str = "", /, **fields: Any) -> ChatCompletionRequest:
+    """As the gateway reads a body. raw: more fields as JSON, for what `json` would not write."""
+    body = json.dumps({"model": "demo", "messages": HELLO} | fields)
+    return parse((body[:-1] + (f", {raw}" if raw else "") + "}").encode(), ChatCompletionRequest)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "temperature",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "timeout",
+    ],
+)
+def test_numbers_that_are_none_are_refused(field: str, value: str) -> None:
+    """CVE-2026-54235: comparisons let NaN and infinity through to the kernels."""
+    with pytest.raises(InvalidRequest) as caught:
+        chat(f'"{field}": {value}')
+    assert caught.value.data.get("param") in {field, None}  # a number out of range may be no JSON at all
+
+
+@pytest.mark.parametrize("value", [MAX_CHOICES + 1, 10**6, 2**31, 2**63, 10**30, 0, -1])
+def test_the_number_of_choices_is_bounded(value: int) -> None:
+    """CVE-2026-34756: an unbounded `n` took all memory."""
+    with pytest.raises(InvalidRequest) as caught:
+        chat(n=value)
+    assert caught.value.data["param"] == "n"
+
+
+@pytest.mark.parametrize(
+    "field", ["max_tokens", "max_completion_tokens", "top_logprobs", "top_k", "seed", "n"]
+)
+@pytest.mark.parametrize("value", [-(2**63) - 1, -(10**30), 2**63, 10**30])
+def test_integers_beyond_the_wire_are_refused(field: str, value: int) -> None:
+    """CVE-2026-21869: a negative count from a body reached pointer arithmetic."""
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**{field: value})
+    assert caught.value.data["param"] == field
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["guided_json", "guided_regex", "guided_grammar", "guided_choice", "structured_outputs",
+     "response_format", "tools", "functions", "chat_template"],
+)  # fmt: skip
+def test_no_grammar_pattern_tool_or_template_comes_from_a_request(field: str) -> None:
+    """CVE-2025-48942, -48943, -48944, CVE-2025-61620, CVE-2026-55574: they were compiled as they came."""
+    for value in ({"type": "object", "pattern": "(a+)+$"}, BOMB, [{"type": "function"}]):
+        with pytest.raises(InvalidRequest) as caught:
+            refuse_unsupported(chat(**{field: value}))
+        assert caught.value.data["param"] == field
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["chat_template_kwargs", "prompt_embeds", "mm_processor_kwargs", "custom_logit_processor", "n_discard",
+     "lora_path", "return_hidden_states", "kv_transfer_params"],
+)  # fmt: skip
+def test_fields_of_other_servers_reach_nothing(field: str) -> None:
+    """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: unknown here, so they are counted and go no further."""
+    body = chat(**{field: {"chat_template": BOMB, "tokenize": True}})
+    assert refuse_unsupported(body) == 1
+    plain, more = (chat_request(one, Origin("r1", "acme", 7, None)) for one in (chat(), body))
+    assert more == plain
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file", "image_embeds"])
+def test_no_media_is_taken_and_no_address_followed(kind: str) -> None:
+    """CVE-2025-6242, CVE-2026-24779, CVE-2026-22778 and others: media by URL, and its decoders."""
+    part = {"type": kind, kind: {"url": "http://169.254.169.254/latest/meta-data/"}}
+    with pytest.raises(InvalidRequest, match="only parts of type 'text'"):
+        chat(messages=[{"role": "user", "content": [part]}])
+
+
+def test_serialized_tensors_are_no_prompts() -> None:
+    """CVE-2025-62164: `prompt_embeds` went to `torch.load`."""
+    body = json.dumps({"model": "demo", "prompt_embeds": "gASVBQ=="}).encode()
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body, CompletionRequest)
+    assert caught.value.data["param"] == "prompt"
+
+
+@pytest.mark.parametrize("opening", ['{"a":', "["])
+def test_depth_ends_soon(opening: str) -> None:
+    """Stacks of other servers' parsers ended before the body did."""
+    raw = (opening * 100_000).encode()
+    began = time.process_time()
+    with pytest.raises(InvalidRequest):
+        parse(raw, ChatCompletionRequest)
+    assert time.process_time() - began < 5.0
+
+
+@pytest.mark.parametrize("key", ["a" * 20, "b" * 20, "z", "a" * 19 + "b", "é"])
+def test_a_key_is_compared_with_every_known_one_in_full(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2025-59425: the time of a comparison told how much of a key was right."""
+    compared: list[tuple[bytes, bytes]] = []
+    real = hmac.compare_digest
+
+    def compare(known: bytes, given: bytes) -> bool:
+        compared.append((known, given))
+        return real(known, given)
+
+    keyring = Keyring({"a" * 20: "acme", "b" * 20: "globex", "c" * 20: "initech"})
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    with suppress(HttpRefusal):
+        keyring.tenant(f"Bearer {key}".encode())
+    assert len(compared) == 3
+    assert {len(part) for pair in compared for part in pair} == {32}  # digests, not keys
+    assert key.encode() not in {part for pair in compared for part in pair}

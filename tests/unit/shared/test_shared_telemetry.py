@@ -1,0 +1,161 @@
+"""Logs carry names and ids; trace context passes through headers; spans are recorded when asked for."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+
+from shared.bus.delivery import BusStats
+from shared.client.generation.commands import AssemblyStats
+from shared.errors import Unavailable
+from shared.lifecycle import Service
+from shared.redact import redact
+from shared.settings import CommonSettings
+from shared.telemetry.logs import bind_request, configure_logging
+from shared.telemetry.metrics import BusCollector, ClientCollector
+from shared.telemetry.traces import carry, extract, inject, trace_id, tracer, tracer_provider
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(autouse=True)
+def restore_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(instance_id="i1"), "demo")
+    with bind_request("r-1", "0af7"):
+        structlog.get_logger("a").info("hello", n=1)
+        logging.getLogger("library").warning("from %s", "outside")
+    structlog.get_logger("a").debug("too fine")
+    ours, theirs = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (ours["event"], ours["n"], ours["level"]) == ("hello", 1, "info")
+    assert theirs["event"] == "from outside"
+    for line in (ours, theirs):
+        assert (line["service"], line["instance"]) == ("demo", "i1")
+        assert (line["request_id"], line["trace_id"]) == ("r-1", "0af7")
+
+
+def test_warnings_are_lines_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        configure_logging(CommonSettings(instance_id="i1"), "demo")
+        warnings.warn("old habits", UserWarning, stacklevel=1)
+    (line,) = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (line["level"], line["instance"]) == ("warning", "i1")
+    assert "old habits" in line["event"]
+
+
+def test_an_exception_is_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(), "demo")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["exception"][0]["exc_value"] == "broken"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_trace_does_not_show_what_variables_held(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    configure_logging(CommonSettings.model_validate({"log_format": form}), "demo")
+    prompt = "".join(["sec", "ret words"])
+    try:
+        raise ValueError(f"broken after {len(prompt)} characters")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+        logging.getLogger("library").exception("failed too")
+    text = capsys.readouterr().err
+    assert text.count("broken after 12 characters") >= 2
+    assert "secret words" not in text
+
+
+def test_passwords_are_not_shown() -> None:
+    urls = "redis://:pa/ss@w@host:1,nats://user:word@host"
+    assert redact(urls) == "redis://***@host:1,nats://***@host"
+    assert redact("nats://host:4222") == "nats://host:4222"
+
+
+def test_console_lines_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(CommonSettings(log_format="console", log_level="debug"), "demo")
+    structlog.get_logger().debug("hello", n=1)
+    assert "hello" in capsys.readouterr().err
+
+
+def test_without_a_trace_no_header_is_made() -> None:
+    assert inject({"a": "b"}) == {"a": "b"}
+    assert carry({"a": "b"}) == {}
+    assert trace_id({}) == ""
+    assert trace_id({"traceparent": "nonsense"}) == ""
+
+
+def test_context_passes_through_headers_without_any_provider() -> None:
+    headers = {"traceparent": PARENT, "tracestate": "x=1", "other": "y"}
+    assert carry(headers) == {"traceparent": PARENT, "tracestate": "x=1"}
+    assert inject(headers) == headers
+    assert trace_id(headers) == "0af7651916cd43dd8448eb211c80319c"
+    with tracer(None, "demo").start_as_current_span("work", context=extract(headers)):
+        assert trace_id(inject()) == trace_id(headers)
+
+
+def test_spans_are_off_by_default() -> None:
+    assert tracer_provider(CommonSettings(), "demo") is None
+    assert tracer_provider(CommonSettings(trace_ratio=1.0), "demo") is None
+
+
+def test_recorded_spans_continue_the_callers_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
+    assert isinstance(provider, TracerProvider)
+    with tracer(provider, "t").start_as_current_span(
+        "work", context=extract({"traceparent": PARENT})
+    ) as span:
+        sent = inject()
+        assert trace_id(sent) == "0af7651916cd43dd8448eb211c80319c"
+        assert sent["traceparent"] != PARENT
+        assert span.get_span_context().is_valid
+    provider.shutdown()
+    written = json.loads(capsys.readouterr().err)
+    assert written["name"] == "work"
+    assert written["resource"]["attributes"]["service.name"] == "demo"
+
+
+def test_a_callers_decision_not_to_record_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    provider = tracer_provider(CommonSettings(trace_ratio=1.0, trace_export="console"), "demo")
+    parent = extract({"traceparent": PARENT[:-2] + "00"})
+    with tracer(provider, "t").start_as_current_span("work", context=parent):
+        assert trace.get_current_span().get_span_context().is_valid
+    assert capsys.readouterr().err == ""
+
+
+def test_a_missing_exporter_is_told_at_the_start() -> None:
+    with pytest.raises(Unavailable, match="opentelemetry-exporter-otlp-proto-http"):
+        tracer_provider(CommonSettings(trace_ratio=0.1, trace_export="otlp"), "demo")
+
+
+async def test_bus_counters_are_exported() -> None:
+    service = Service(CommonSettings(), "demo")
+    stats = BusStats(dropped=3)
+    BusCollector(stats, "main").register(service.registry)
+    assert service.registry.get_sample_value("ryz_bus_dropped_total", {"connection": "main"}) == 3
+
+
+def test_what_a_client_counted_can_be_scraped() -> None:
+    stats, registry = AssemblyStats(lost=3, resumed=2), CollectorRegistry()
+    ClientCollector(stats).register(registry)
+    stats.observe_pause(0.03)
+    assert registry.get_sample_value("ryz_client_lost_total") == 3
+    assert registry.get_sample_value("ryz_client_resumed_total") == 2
+    assert registry.get_sample_value("ryz_client_stream_pause_seconds_bucket", {"le": "0.025"}) == 0
+    assert registry.get_sample_value("ryz_client_stream_pause_seconds_bucket", {"le": "0.05"}) == 1

@@ -1,0 +1,190 @@
+"""Who gives a waiting place up: the rule, and a leader whose queue is full."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.domain.generation.shedding import Waiter, displaced_by
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.sequence import Phase
+from shared.bus.memory import MemoryBus
+from shared.codec import pack_tokens
+from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
+from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+
+TENANTS = st.sampled_from(["a", "b", "c", "d"])
+WAITERS = st.builds(
+    Waiter,
+    request_id=st.uuids().map(str),
+    tenant=TENANTS,
+    priority=st.integers(-2, 2),
+    places=st.integers(1, 4),
+    arrived=st.floats(0, 100),
+    firm=st.booleans(),
+)
+QUEUES = st.lists(WAITERS, max_size=30)
+
+
+def held(waiting: list[Waiter], gone: set[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for waiter in waiting:
+        if waiter.request_id not in gone:
+            counts[waiter.tenant] += waiter.places
+    return counts
+
+
+@given(newcomer=WAITERS, waiting=QUEUES, missing=st.integers(1, 4))
+def test_what_always_holds(newcomer: Waiter, waiting: list[Waiter], missing: int) -> None:
+    gone = displaced_by(newcomer, waiting, missing)
+    by_key = {waiter.request_id: waiter for waiter in waiting}
+    victims = [by_key[request_id] for request_id in gone]  # in the order in which they go
+    assert len(set(gone)) == len(gone) == len(victims)
+    assert not any(victim.firm or victim.priority > newcomer.priority for victim in victims)
+    if gone:
+        by_id = {waiter.request_id: waiter.places for waiter in waiting}
+        freed = [by_id[request_id] for request_id in gone]
+        assert sum(freed) >= missing > sum(freed[:-1])  # enough, and nobody in vain
+    lower = {w.request_id for w in waiting if not w.firm and w.priority < newcomer.priority}
+    equals = [victim for victim in victims if victim.priority == newcomer.priority]
+    if equals:
+        assert lower <= set(gone)  # those of lower priority go first
+        before = held(waiting, lower)
+        tenants = {tenant for tenant, places in before.items() if places} | {newcomer.tenant}
+        share = (before.total() + newcomer.places) / len(tenants)
+        assert before[newcomer.tenant] + newcomer.places <= share
+        assert before[equals[0].tenant] > share
+        assert newcomer.tenant not in {victim.tenant for victim in equals}
+
+
+@given(newcomer=WAITERS, waiting=QUEUES)
+def test_nobody_is_displaced_in_turn_by_whom_he_displaced(newcomer: Waiter, waiting: list[Waiter]) -> None:
+    gone = displaced_by(newcomer, waiting, newcomer.places)
+    left = [waiter for waiter in waiting if waiter.request_id not in gone] + [newcomer]
+    for request_id in gone:
+        again = next(waiter for waiter in waiting if waiter.request_id == request_id)
+        assert newcomer.request_id not in displaced_by(again, left, again.places)
+
+
+def test_a_request_of_several_places_displaces_none_that_could_come_back_for_its_own() -> None:
+    large, small = Waiter("large", "b", 0, 4, 0.0), Waiter("small", "b", 0, 1, 1.0)
+    newcomer = Waiter("n", "c", 0, 3, 9.0)
+    assert displaced_by(small, [newcomer], 1) == ["n"]
+    assert displaced_by(newcomer, [large, small], 3) == []
+    assert displaced_by(newcomer, [large], 3) == ["large"]
+
+
+def test_the_lowest_then_the_greediest_then_the_newest_goes() -> None:
+    waiting = [
+        Waiter("high", "a", 2, 1, 1.0),
+        Waiter("low, of few", "a", -1, 1, 9.0),
+        Waiter("low, old", "b", -1, 1, 2.0),
+        Waiter("low, new", "b", -1, 1, 3.0),
+        Waiter("low, runs", "b", -2, 1, 4.0, firm=True),
+    ]
+    assert displaced_by(Waiter("n", "c", 0, 1), waiting, 1) == ["low, new"]
+    assert displaced_by(Waiter("n", "c", 0, 3), waiting, 3) == ["low, new", "low, of few", "low, old"]
+    assert displaced_by(Waiter("n", "c", -3, 1), waiting, 1) == []
+
+
+def test_a_tenant_gets_its_share_and_no_more() -> None:
+    waiting = [Waiter(f"a{number}", "a", 0, 1, number) for number in range(8)]
+    for number in range(4):
+        newcomer = Waiter(f"b{number}", "b", 0, 1, 10.0)
+        assert displaced_by(newcomer, waiting, 1) == [f"a{7 - number}"]
+        waiting = [waiter for waiter in waiting if waiter.request_id != f"a{7 - number}"] + [newcomer]
+    assert displaced_by(Waiter("b4", "b", 0, 1, 10.0), waiting, 1) == []
+    assert displaced_by(Waiter("a8", "a", 0, 1, 10.0), waiting, 1) == []
+
+
+@pytest.fixture
+async def full(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
+    """One request runs, four wait, and there is no other place."""
+    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=Limits(64, 1, 4)) as kit:
+        await kit.ask(chat("runs", sampling={"max_tokens": 1500, "ignore_eos": True}))
+        await kit.until(lambda: bool(text_of(kit.frames["runs"])))
+        for number in range(4):
+            await kit.ask(chat(f"w{number}", tenant="a", sampling={"max_tokens": 4}))
+        await kit.until(lambda: all(kit.frames[f"w{number}"] for number in range(4)))
+        yield kit
+        kit.leader._generations.cancel("runs", "the test is over")
+        await kit.all_free(5.0)
+
+
+def refused(kit: Kit, request_id: str) -> Failed | None:
+    last = kit.frames[request_id][-1:]
+    return last[0] if last and isinstance(last[0], Failed) else None
+
+
+async def test_an_equal_of_the_same_tenant_is_refused(full: Kit) -> None:
+    failed = await full.failure(chat("new", tenant="a"))
+    assert (failed.code, failed.data.get("reason")) == ("overloaded", None)
+    assert not any(refused(full, f"w{number}") for number in range(4))
+
+
+async def test_a_higher_priority_displaces_the_newest(full: Kit) -> None:
+    await full.ask(chat("new", tenant="a", priority=5))
+    shed = (await full.end_of("w3"))[-1]
+    assert isinstance(shed, Failed)
+    assert (shed.code, shed.data["reason"], shed.data["retry_after_s"]) == ("overloaded", "shed", 1.0)
+    assert full.metric("shed_requests_total") == 1
+    await full.until(lambda: bool(full.frames["new"]))
+    assert isinstance(full.frames["new"][0], Accepted)
+    assert full.leader.load().waiting <= 4
+    assert full.leader._heartbeat().broken_total == 0
+
+
+async def test_another_tenant_gets_its_share(full: Kit) -> None:
+    for name in ("b0", "b1"):
+        await full.ask(chat(name, tenant="b"))
+    assert isinstance((await full.end_of("w3"))[-1], Failed)
+    assert isinstance((await full.end_of("w2"))[-1], Failed)
+    failed = await full.failure(chat("b2", tenant="b"))
+    assert failed.data.get("reason") is None
+    assert not refused(full, "w0")
+    assert not refused(full, "b0")
+
+
+def resumed(name: str, number: int = 3) -> GenerateRequest:
+    tokens = pack_tokens(b"The"[:number])
+    return chat(
+        name,
+        tenant="a",
+        attempt=1,
+        resume=ResumePoint(token_ids=[tokens], next_seq=2),
+        sampling={"max_tokens": 9},
+    )
+
+
+async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) -> None:
+    await full.ask(resumed("again"))
+    await full.until(lambda: bool(full.frames["again"]))
+    assert not any(refused(full, f"w{number}") for number in range(4))
+    waiting = [s for s in full.leader._generations.scheduler.waiting if s.phase is Phase.WAITING]  # type: ignore[union-attr]
+    assert waiting[0].request_id == "a/again"
+    failed = await full.failure(resumed("too-many"))  # one more may run, and it is there
+    assert failed.code == "overloaded"
+    await full.ask(chat("new", tenant="a", priority=5))
+    shed = (await full.end_of("w3"))[-1]  # one goes for one, and it is not the one with a stream behind it
+    assert isinstance(shed, Failed)
+    assert not refused(full, "again")
+    assert not refused(full, "w2")
+    full.leader._generations.cancel("runs", "make room")
+    frames = await full.end_of("again")
+    assert isinstance(frames[-1], Done)
+    assert (frames[0].seq, len(tokens_of(frames))) == (2, 6)
+
+
+async def test_the_deadline_passes_while_a_request_is_prepared(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        kit.store.delay_s = 60.0
+        request = chat("r", session={"session_id": "s"})
+        await kit.ask(request, {"Ryz-Timeout-Ms": "50"})
+        last = (await kit.end_of("r"))[-1]
+        assert isinstance(last, Failed)
+        assert last.code == "deadline_exceeded"
+        await asyncio.sleep(0)
+        await kit.all_free()

@@ -1,0 +1,141 @@
+"""Attempts in the leader: who goes on with a request, who is told to stop, and what is not done twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shared import codec, subjects
+from shared.bus.memory import MemoryBus
+from shared.codec import pack_tokens
+from shared.messages import Accepted, Cancel, Done, Failed, GroupDown
+from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+
+
+async def tell(kit: Kit, subject: str, message: Any) -> None:
+    await kit.bus.publish(subject, codec.encode(message))
+    await kit.bus.flush()
+
+
+async def test_a_cancel_ends_its_own_attempt_and_no_later_one(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01)) as kit:
+        await kit.ask(chat("r", attempt=2, sampling={"max_tokens": 12}))
+        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=1))
+        assert isinstance((await kit.end_of("r"))[-1], Done)
+        await kit.ask(chat("s", attempt=1, sampling={"max_tokens": 1000}))
+        await tell(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=1))
+        assert (await kit.end_of("s"))[-1].code == "cancelled"  # type: ignore[union-attr]
+        await kit.all_free()
+
+
+async def test_a_cancel_that_comes_first_waits_for_its_own_attempt(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
+        assert isinstance((await kit.run(chat("r", attempt=1)))[-1], Done)
+        await tell(kit, subjects.cancel("g0"), Cancel(request_id="s", attempt=3))
+        assert (await kit.failure(chat("s", attempt=2))).code == "cancelled"
+
+
+async def test_an_attempt_that_ended_here_may_be_followed_by_another(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        await kit.run(chat("r"))
+        await tell(kit, subjects.cancel("g0"), Cancel(request_id="r", attempt=0))
+        kit.frames.clear()
+        assert isinstance((await kit.run(chat("r", attempt=1)))[-1], Done)
+
+
+async def test_a_leader_that_was_given_up_lets_everything_go(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01)) as kit:
+        await kit.ask(chat("r", sampling={"max_tokens": 1000}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        for other in (("g1", "i"), ("g0", "another")):
+            down = GroupDown(group=other[0], instance_id=other[1], reason="silent")
+            await tell(kit, subjects.GROUP_DOWN, down)
+        await memory_bus.publish(subjects.GROUP_DOWN, b"nonsense")
+        count = len(kit.frames["r"])
+        await kit.until(lambda: len(kit.frames["r"]) > count)
+        await tell(kit, subjects.GROUP_DOWN, GroupDown(group="g0", instance_id="i", reason="silent"))
+        frames = await kit.end_of("r")
+        last = frames[-1]
+        assert isinstance(last, Failed)
+        assert (last.code, last.resumable, last.data["reason"]) == ("group_lost", True, "silent")
+        await kit.all_free()
+        resume = {"token_ids": [pack_tokens(tokens_of(frames))], "next_seq": last.seq}
+        await kit.run(chat("r", attempt=1, resume=resume, sampling={"max_tokens": 1000}))
+        await kit.all_free()
+
+
+async def test_who_leaves_refuses_for_itself_and_who_is_full_for_all(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        assert not (await kit.failure(chat("bad", attempt=1, prompt=""))).resumable
+        await kit.leader.drain(1.0)
+        refused = await kit.failure(chat("r", attempt=3, resume={"token_ids": [b""], "next_seq": 7}))
+        assert (refused.code, refused.resumable, refused.seq) == ("unavailable", True, 7)
+
+
+async def test_accepted_names_the_instance(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        first = (await kit.run(chat("r")))[0]
+        assert isinstance(first, Accepted)
+        assert first.instance_id == "i"
+
+
+@pytest.mark.parametrize("sent", [0, 3, 16])
+@pytest.mark.parametrize("mode", ["auto", "append", "replace"])
+async def test_a_turn_whose_answer_got_lost_is_said_again_and_stored_once(
+    memory_bus: MemoryBus, mode: str, sent: int
+) -> None:
+    def turn(name: str, text: str, **more: Any) -> Any:
+        return chat(name, text, session={"session_id": "s", "mode": mode}, **more)
+
+    async with Kit(memory_bus) as kit:
+        await kit.run(turn("a", "one"))
+        whole = await kit.run(turn("b", "two"))
+        record = kit.store.records["default", "s"]
+        assert record.last_request == "b"
+        # the group dies before its last frames are out, and the store has the turn already
+        tokens = tokens_of(whole)
+        resume = {"token_ids": [pack_tokens(tokens[:sent])], "next_seq": 2 + sent}
+        kit.frames.clear()
+        rest = await kit.run(turn("b", "two", attempt=1, resume=resume))
+        assert tokens_of(rest) == tokens[sent:]
+        assert isinstance(rest[0], Accepted)
+        assert rest[0].session_turns == 1
+        assert isinstance(rest[-1], Done)
+        assert rest[-1].usage.prompt_tokens == whole[-1].usage.prompt_tokens  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+        assert kit.store.records["default", "s"] == record
+        third = await kit.run(turn("c", "three"))
+        assert third[0].session_turns == 2  # type: ignore[union-attr]
+        assert text_of(third)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "words"),
+    [
+        ([b""] * 2, "one entry per choice"),
+        ([b"abc"], "four bytes"),
+        ([pack_tokens([1] * 17)], "which may have 16"),
+        ([pack_tokens([1, 5000])], "token 5000"),
+    ],
+)
+async def test_a_resume_point_that_cannot_be_is_refused(
+    memory_bus: MemoryBus, token_ids: list[bytes], words: str
+) -> None:
+    async with Kit(memory_bus) as kit:
+        resume = {"token_ids": token_ids, "next_seq": 5}
+        failed = await kit.failure(chat("r", attempt=1, resume=resume))
+        assert failed.code == "invalid_request"
+        assert words in failed.message
+        await kit.all_free()
+
+
+async def test_other_weights_do_not_go_on_with_an_answer(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus) as kit:
+        first = (await kit.run(chat("r")))[0]
+        assert isinstance(first, Accepted)
+        resume = {"token_ids": [pack_tokens([104])], "next_seq": 2}
+        failed = await kit.failure(chat("s", attempt=1, resume={**resume, "fingerprint": "others"}))
+        assert (failed.code, failed.data["reason"]) == ("unavailable", "other_weights")
+        own = await kit.run(chat("t", attempt=1, resume={**resume, "fingerprint": first.fingerprint}))
+        assert isinstance(own[-1], Done)

@@ -1,0 +1,284 @@
+"""A leader on the in-memory bus with the null engine: what callers get, and what is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+
+from services.worker.null.null_engine import TEXT, NullEngine
+from shared import codec, subjects
+from shared.bus.memory import MemoryBus
+from shared.codec import pack_tokens
+from shared.errors import InvalidRequest
+from shared.messages import (
+    Accepted,
+    Done,
+    ErrorReply,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Resend,
+    ResendReply,
+    Route,
+    Tokens,
+    Work,
+)
+from tests.kits.worker import Kit, chat, finish_of, null_engine, text_of, tokens_of
+
+PROMPT = "user: hello\nassistant: "
+
+
+@pytest.fixture
+async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
+    async with Kit(memory_bus) as kit:
+        yield kit
+        await kit.all_free()
+
+
+def answer(length: int, prompt: str = PROMPT) -> str:
+    start = len(prompt)
+    return "".join(TEXT[(start + i) % len(TEXT)] for i in range(length))
+
+
+@pytest.mark.parametrize("delivery", ["stream", "whole"])
+async def test_a_chat_is_answered(kit: Kit, delivery: str) -> None:
+    frames = await kit.run(chat("r", delivery=delivery))
+    first, last = frames[0], frames[-1]
+    assert isinstance(first, Accepted)
+    assert isinstance(last, Done)
+    assert first.group == "g0"
+    assert text_of(frames) == answer(16)
+    assert finish_of(frames) == "length"
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (len(PROMPT), 16)
+    assert len(frames) == (18 if delivery == "stream" else 3)
+    if delivery == "whole":
+        assert len(kit.batches) == 1
+
+
+async def test_prompts_of_all_kinds(kit: Kit) -> None:
+    by_text = await kit.run(chat("a", prompt="abc"))
+    by_ids = await kit.run(chat("b", prompt_token_ids=pack_tokens(list(b"abc"))))
+    assert text_of(by_text) == text_of(by_ids) == answer(16, "abc")
+    long = await kit.run(chat("c", prompt="x" * 2000))
+    assert text_of(long) == answer(16, "x" * 2000)
+
+
+async def test_max_tokens_0_fills_the_context(kit: Kit) -> None:
+    frames = await kit.run(chat("a", prompt="x" * 2000, sampling={"max_tokens": 0}))
+    assert len(tokens_of(frames)) == 48
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"prompt": "x" * 2040}, "context_length_exceeded", "prompt"),
+        ({"prompt": "x" * 9000}, "context_length_exceeded", "prompt"),
+        ({"prompt": ""}, "invalid_request", "prompt"),
+        ({"prompt": "a", "prompt_token_ids": b"1234"}, "invalid_request", "prompt_token_ids"),
+        ({"messages": None}, "invalid_request", "messages"),
+        ({"prompt_token_ids": pack_tokens([300])}, "invalid_request", "prompt_token_ids"),
+        ({"prompt_token_ids": b"123"}, "invalid_request", "token_ids"),
+        ({"prompt": "a", "sampling": {"logit_bias": {999: 1.0}}}, "invalid_request", "logit_bias"),
+        ({"prompt": "a", "resume": {"token_ids": [], "next_seq": 0}}, "invalid_request", "resume"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused(
+    kit: Kit, fields: dict[str, Any], code: str, param: str
+) -> None:
+    failed = await kit.failure(chat("r", **fields))
+    assert (failed.code, failed.data["param"]) == (code, param)
+    assert failed.message
+
+
+async def test_the_numbers_of_a_prompt_that_is_too_long_are_told(kit: Kit) -> None:
+    failed = await kit.failure(chat("r", prompt="x" * 2040))
+    assert {k: failed.data[k] for k in ("context_length", "prompt_tokens", "max_tokens")} == {
+        "context_length": 2048, "prompt_tokens": 2040, "max_tokens": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "message"),
+    [
+        (2040, 16, "the prompt has 2040 and max_tokens is 16: lower max_tokens, or shorten the prompt"),
+        (5004, 0, "the prompt has 5004: shorten the prompt"),
+        (5004, 16, "the prompt has 5004: shorten the prompt"),
+        (2048, 0, "the prompt has 2048: shorten the prompt"),
+    ],
+)
+async def test_only_remedies_that_help_are_named(
+    kit: Kit, length: int, max_tokens: int, message: str
+) -> None:
+    failed = await kit.failure(chat("r", prompt="x" * length, sampling={"max_tokens": max_tokens}))
+    assert failed.message == f"the context of model demo holds 2048 tokens, {message}"
+
+
+async def test_stop_strings_end_a_choice_without_being_shown(kit: Kit) -> None:
+    frames = await kit.run(chat("r", prompt="x" * 45, sampling={"stop": ["brown"], "max_tokens": 99}))
+    assert text_of(frames) == "The quick "
+    assert finish_of(frames) == "stop"
+
+
+async def test_characters_are_whole_in_every_delta(memory_bus: MemoryBus) -> None:
+    text = "é😀✓ "
+    engine = NullEngine(tokens=list(text.encode()), num_blocks=64, vocab_size=257, context_length=2048)
+    async with Kit(memory_bus, engine) as kit:
+        size = len(text.encode())
+        frames = await kit.run(chat("r", prompt="x" * size, sampling={"max_tokens": 3 * size}))
+        deltas = [delta.text for frame in frames if isinstance(frame, Tokens) for delta in frame.deltas]
+        assert "".join(deltas) == text * 3
+        assert set(deltas) == {"", *text}
+        cut = await kit.run(chat("cut", prompt="x" * size, sampling={"max_tokens": 4}))
+        assert text_of(cut) == "é\ufffd"
+
+
+async def test_several_choices_are_numbered_and_end_together(kit: Kit) -> None:
+    frames = await kit.run(chat("r", sampling={"n": 3, "max_tokens": 5}))
+    assert {text_of(frames, choice) for choice in range(3)} == {answer(5)}
+    assert [finish_of(frames, choice) for choice in range(3)] == ["length"] * 3
+    last = frames[-1]
+    assert isinstance(last, Done)
+    assert last.usage.completion_tokens == 15
+    assert last.usage.prompt_tokens == len(PROMPT)
+
+
+async def test_logprobs_carry_the_text_of_tokens(kit: Kit) -> None:
+    frames = await kit.run(chat("r", prompt="x" * 45, sampling={"logprobs": 1, "max_tokens": 2}))
+    logprobs = [lp for f in frames if isinstance(f, Tokens) for d in f.deltas for lp in d.logprobs]
+    assert [(lp.token, lp.logprob, lp.top[0].token) for lp in logprobs] == [("T", 0.0, "T"), ("h", 0.0, "h")]
+
+
+async def test_a_known_request_is_not_started_twice(kit: Kit) -> None:
+    frames = list(await kit.run(chat("r")))
+    kit.frames.clear()
+    await kit.ask(chat("r"))
+    assert await kit.end_of("r") == frames
+    assert kit.metric("duplicate_requests_total") == 1
+    assert kit.metric("generation_tokens_total") == 16
+
+
+async def test_missed_frames_come_again(kit: Kit) -> None:
+    frames = await kit.run(chat("r"))
+    for asked, expected in (
+        (Resend(request_id="r", from_seq=15), frames[15:]),
+        (Resend(request_id="x", from_seq=0), None),
+    ):
+        message = await kit.bus.request(subjects.resend("g0"), codec.encode(asked), timeout_s=1)
+        reply = codec.decode_reply(message.data, ResendReply)
+        assert reply.known == (expected is not None)
+        assert reply.frames == (expected or [])
+
+
+async def test_a_newer_attempt_takes_over(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01)) as kit:
+        await kit.ask(chat("r", sampling={"max_tokens": 1000}))
+        await asyncio.sleep(0.03)
+        first = [f for f in kit.frames["r"] if f.attempt == 0]
+        done = tokens_of(first)
+        resume = {"token_ids": [pack_tokens(done)], "next_seq": first[-1].seq + 1}
+        kit.frames.clear()
+        await kit.ask(chat("r", attempt=1, resume=resume, sampling={"max_tokens": 8}))
+        frames = await kit.end_of("r")
+        assert {frame.attempt for frame in frames} == {1}
+        assert frames[0].seq == first[-1].seq + 1
+        assert tokens_of(first) + tokens_of(frames) == list(answer(8).encode())
+        await kit.ask(chat("r"))  # the older one again: ignored
+        await kit.all_free()
+        assert kit.metric("requests_total", outcome="superseded") == 1
+
+
+async def test_an_attempt_that_gave_way_to_a_refused_one_is_forgotten(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01), retention_s=0.1) as kit:
+        await kit.ask(chat("r", note=b"n", sampling={"max_tokens": 1000}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        await kit.ask(chat("r", attempt=1, note=b"n"), {subjects.HEADER_TIMEOUT: "-1"})
+        assert (await kit.end_of("r"))[-1].attempt == 1
+        await kit.all_free()
+        await kit.until(lambda: kit.leader.detail()["retained_bytes"] == 0)
+
+
+@pytest.mark.parametrize("cut", range(20))
+@pytest.mark.parametrize("stop", ["brown fox", "no such text"])
+async def test_a_resumed_run_equals_one_that_was_not_cut(kit: Kit, cut: int, stop: str) -> None:
+    def ask(name: str, **more: Any) -> GenerateRequest:
+        return chat(name, prompt="x" * 45, sampling={"max_tokens": 25, "stop": [stop], "n": 2}, **more)
+
+    whole = await kit.run(ask("whole"))
+    sent = [frame for frame in whole if isinstance(frame, Tokens) and frame.seq <= cut]
+    resume = {"token_ids": [pack_tokens(tokens_of(sent, c)) for c in (0, 1)], "next_seq": cut + 1}
+    rest = await kit.run(ask("rest", attempt=1, resume=resume))
+    assert rest[0].seq == cut + 1
+    for choice in (0, 1):
+        assert text_of(sent, choice) + text_of(rest, choice) == text_of(whole, choice)
+        assert tokens_of(sent, choice) + tokens_of(rest, choice) == tokens_of(whole, choice)
+        assert finish_of(sent, choice) or finish_of(rest, choice) == finish_of(whole, choice)
+    assert isinstance(whole[-1], Done)
+    assert isinstance(rest[-1], Done)
+    assert msgspec.structs.replace(rest[-1].usage, cached_tokens=0) == whole[-1].usage
+
+
+@pytest.mark.parametrize("kind", ["work", "cancel", "resend"])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xff" * 100, b"\x93\x01\x02\x03", b"\x81\xa1a\x01"])
+async def test_nonsense_is_answered_and_survived(kit: Kit, kind: str, data: bytes) -> None:
+    subject = getattr(subjects, kind)("g0")
+    message = await kit.bus.request(subject, data, timeout_s=1)
+    with pytest.raises(InvalidRequest):
+        codec.decode_reply(message.data, Done)
+    assert codec.decode(message.data, ErrorReply).error == "invalid_request"
+    await kit.bus.publish(subject, data)
+    assert text_of(await kit.run(chat("r"))) == answer(16)
+    assert kit.metric("bad_messages_total", subject=kind) == 2
+
+
+@pytest.mark.parametrize("reply_to", ["", "a b", "a.*", ">", "a..b"])
+async def test_work_whose_answer_can_go_nowhere_is_not_begun(kit: Kit, reply_to: str) -> None:
+    work = Work(request=codec.encode(chat("lost")), route=Route(group="g0", reason=""), reply_to=reply_to)
+    told = await kit.bus.request(subjects.work("g0"), codec.encode(work), timeout_s=1)
+    assert codec.decode(told.data, ErrorReply).error == "invalid_request"
+    assert text_of(await kit.run(chat("r"))) == answer(16)
+    assert kit.metric("bad_messages_total", subject="work") == 1
+    assert kit.metric("unsent_frames_total") == 0
+
+
+async def test_gathered_frames_fit_into_messages(
+    memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.leader.engine_loop.WHOLE_FLUSH_S", 60.0)
+    async with Kit(memory_bus) as kit:
+        wanted = {"n": 16, "max_tokens": 400, "logprobs": 1}
+        frames = await kit.run(chat("r", delivery="whole", sampling=wanted))
+        assert isinstance(frames[-1], Done)
+        assert len(tokens_of(frames, 15)) == 400
+        assert max(len(codec.encode(FrameBatch(frames=[frame]))) for frame in frames) < 256 * 1024
+
+
+async def test_a_wrong_request_inside_right_work_gets_its_failed_frame(kit: Kit) -> None:
+
+    bad = msgpack.packb({"request_id": "r", "model": "demo", "sampling": {"temperature": -1}})
+    work = Work(request=bad, route=Route(group="g0", reason=""), reply_to=kit.inbox)
+    await kit.bus.publish(subjects.work("g0"), codec.encode(work))
+    last = (await kit.end_of("r"))[-1]
+    assert isinstance(last, Failed)
+    assert last.data["param"] == "sampling.temperature"
+
+
+async def test_the_status_tells_queues_blocks_and_ranks(kit: Kit) -> None:
+    await kit.run(chat("r"))
+    detail = kit.leader.detail()
+    assert detail["group"] == "g0"
+    assert detail["free_blocks"] == detail["total_blocks"] == 256
+    assert detail["ranks"][0]["state"] == "ready"  # type: ignore[index]
+
+
+async def test_metrics_count_tokens_times_and_load(kit: Kit) -> None:
+    await kit.run(chat("r"))
+    assert kit.metric("generation_tokens_total") == 16
+    assert kit.metric("prompt_tokens_total") == len(PROMPT)
+    assert kit.metric("time_to_first_token_seconds_count") == 1
+    assert kit.metric("inter_token_latency_seconds_count") == 15
+    assert kit.metric("inter_token_latency_seconds_bucket", le="+Inf") == 15
+    assert kit.metric("step_seconds_count") >= 16
+    assert kit.metric("requests_total", outcome="done") == 1
+    assert kit.metric("num_requests_running") == kit.metric("kv_cache_usage_perc") == 0

@@ -1,0 +1,259 @@
+"""The engine loop: steps submitted ahead, sequences that fail alone, what callers and metrics are told."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.null.null_engine import NullEngine
+from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
+from shared.bus.memory import MemoryBus
+from shared.messages import Done, Failed, Tokens
+from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+
+LETTERS = [*range(97, 123)]
+
+
+class Watched(NullEngine):
+    """A null engine that keeps what passed; it may have no token for some sequences, or fail at a step."""
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        super().__init__(
+            tokens=LETTERS, num_blocks=512, vocab_size=257, context_length=2048, step_delay_s=delay_s
+        )
+        self.plans: list[StepPlan] = []
+        self.outstanding: list[int] = []  # tokens of each step that is not done
+        self.behind: list[list[int]] = []  # what was outstanding when a step was submitted
+        self.spoiled: Callable[[int], bool] = lambda _: False
+        self.fail_at = 0
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        self.plans.append(plan)
+        self.behind.append(self.outstanding.copy())
+        future = super().submit(plan)
+        if not future.done():
+            self.outstanding.append(sum(piece.num_tokens for piece in plan.slices))
+            future.add_done_callback(lambda _: self.outstanding.pop(0))
+        return future
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        result = super().compute(plan)
+        if len(self.plans) == self.fail_at:
+            self._end("broken: rank 1 died")
+            raise EngineFailed("rank 1 died")
+        sampled = [self._spoil(one) if self.spoiled(one.seq_id) else one for one in result.sampled]
+        return StepResult(step_id=result.step_id, sampled=sampled)
+
+    @staticmethod
+    def _spoil(one: Sampled) -> Sampled:
+        return Sampled(seq_id=one.seq_id, token_id=0, error="the logits are not finite")
+
+    @property
+    def follows(self) -> int:
+        return sum(piece.follow for plan in self.plans for piece in plan.slices)
+
+
+def answer(prompt: str, length: int) -> str:
+    """To a prompt of that many bytes."""
+    return "".join(chr(LETTERS[(len(prompt) + i) % 26]) for i in range(length))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.004])
+async def test_a_step_is_queued_behind_the_one_that_runs_if_steps_take_time(
+    memory_bus: MemoryBus, delay_s: float
+) -> None:
+    engine = Watched(delay_s)
+    async with Kit(memory_bus, engine) as kit:
+        prompts = {f"r{number}": "x" * (3 + number) for number in range(4)}
+        for name, prompt in prompts.items():
+            await kit.ask(chat(name, prompt=prompt, sampling={"max_tokens": 20}))
+        for name, prompt in prompts.items():
+            assert text_of(await kit.end_of(name)) == answer(prompt, 20)
+        await kit.all_free()
+    assert max(map(len, engine.behind)) == (1 if delay_s else 0)
+    assert bool(engine.follows) == bool(delay_s)
+
+
+async def test_the_engine_says_how_long_a_context_is(memory_bus: MemoryBus) -> None:
+    # the kit's model says 2,048; with scaled positions it can do more
+    async with Kit(memory_bus, null_engine(blocks=256, context=4096)) as kit:
+        assert isinstance((await kit.run(chat("r", prompt="x" * 3000)))[-1], Done)
+        failed = await kit.failure(chat("s", prompt="x" * 4096))
+        assert (failed.code, failed.data["context_length"]) == ("context_length_exceeded", 4096)
+
+
+async def test_no_step_is_queued_behind_a_long_one(memory_bus: MemoryBus) -> None:
+    engine = Watched(0.004)
+    async with Kit(memory_bus, engine, steps=Limits(100, 16, 16)) as kit:
+        prompt = "x" * 500
+        assert text_of(await kit.run(chat("r", prompt=prompt, sampling={"max_tokens": 9}))) == answer(
+            prompt, 9
+        )
+    assert [behind for behind in engine.behind if behind and behind[-1] > 64] == []
+    assert max(map(len, engine.behind)) == 1
+
+
+async def test_a_prompt_that_comes_while_a_step_runs_is_planned_at_once(memory_bus: MemoryBus) -> None:
+    engine = Watched(0.3)
+    async with Kit(memory_bus, engine) as kit:
+        await kit.ask(chat("one", prompt="abc", sampling={"max_tokens": 1}))
+        await kit.until(lambda: len(engine.plans) == 1)
+        await asyncio.sleep(0.02)
+        assert len(engine.plans) == 1  # its last token is in flight, there is nothing to plan
+        await kit.ask(chat("two", prompt="def", sampling={"max_tokens": 1}))
+        await kit.until(lambda: len(engine.plans) == 2, timeout_s=0.2)
+        assert len(engine.outstanding) == 2
+        for name in ("one", "two"):
+            assert isinstance((await kit.end_of(name))[-1], Done)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.003])
+async def test_a_sequence_without_a_token_fails_alone(memory_bus: MemoryBus, delay_s: float) -> None:
+    engine = Watched(delay_s)
+    engine.spoiled = lambda seq_id: seq_id == 1 and len(engine.plans) > 3
+    async with Kit(memory_bus, engine) as kit:
+        kit.expected_errors = {"the model gave no token"}
+        await kit.ask(chat("bad", prompt="abc", sampling={"max_tokens": 30, "n": 2}))
+        await kit.ask(chat("good", prompt="abcd", sampling={"max_tokens": 30}))
+        failed = (await kit.end_of("bad"))[-1]
+        assert isinstance(failed, Failed)
+        assert (failed.code, failed.message) == (
+            "internal",
+            "the model gave no next token: the logits are not finite",
+        )
+        assert text_of(await kit.end_of("good")) == answer("abcd", 30)
+        await kit.all_free()
+        assert kit.metric("failed_sequences_total") == 1
+        assert kit.metric("engine_failures_total") == 0
+
+
+async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
+    memory_bus: MemoryBus,
+) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    engine = Watched(0.004)
+    engine.fail_at = 6
+    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
+        kit.expected_errors = {"the engine failed"}
+        failed = await kit.failure(chat("r", sampling={"max_tokens": 50}))
+        assert (failed.code, "rank 1 died" in failed.message) == ("group_lost", True)
+        await kit.until(lambda: kit.leader.state == "ready")
+        assert isinstance((await kit.run(chat("again")))[-1], Done)
+        gc.collect()
+    assert complaints == []
+
+
+class Mortal(Watched):
+    """One that dies just after a step without tokens, the last one before the leader waits for work."""
+
+    def __init__(self) -> None:
+        super().__init__(0.004)
+        self.deaths = 0
+
+    def watch(self, on_failure: Callable[[], None]) -> None:
+        self.on_failure = on_failure
+
+    def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
+        future = super().submit(plan)
+        if not plan.slices and not self.deaths:
+            future.add_done_callback(self._die)
+        return future
+
+    def _die(self, _: object) -> None:
+        self.deaths += 1
+        self._end("broken: rank 1 died")
+        self.on_failure()
+
+
+async def test_a_death_between_the_last_result_and_the_wait_for_work_is_seen(memory_bus: MemoryBus) -> None:
+    engine = Mortal()
+    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
+        kit.expected_errors = {"the engine failed"}
+        assert isinstance((await kit.run(chat("r", sampling={"max_tokens": 5})))[-1], Done)
+        await kit.until(lambda: kit.metric("engine_failures_total") == 1)  # nobody asks meanwhile
+        await kit.until(lambda: kit.leader.state == "ready")
+        assert isinstance((await kit.run(chat("again")))[-1], Done)
+        assert engine.deaths == 1
+
+
+def cached_of(frames: Any) -> int:
+    assert isinstance(frames[-1], Done)
+    return frames[-1].usage.cached_tokens
+
+
+@pytest.mark.parametrize(("sharing", "same", "other"), [("tenant", 96, 0), ("all", 96, 96), ("off", 0, 0)])
+async def test_a_beginning_that_was_computed_is_not_computed_again(
+    memory_bus: MemoryBus, sharing: str, same: int, other: int
+) -> None:
+    engine = Watched()
+    async with Kit(memory_bus, engine, prefix_sharing=sharing) as kit:
+        first, longer = "x" * 100, "x" * 100 + "and more"
+        assert cached_of(await kit.run(chat("a", prompt=first, tenant="t"))) == 0
+        assert cached_of(await kit.run(chat("b", prompt=longer, tenant="t"))) == same
+        assert cached_of(await kit.run(chat("c", prompt=longer, tenant="u"))) == other
+        assert kit.metric("prefix_cache_queries_total") == 100 + 2 * 108
+        assert kit.metric("prefix_cache_hits_total") == same + other
+        await kit.all_free()
+        assert kit.metric("kv_cache_usage_perc") == 0
+
+
+async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) -> None:
+    engine = Watched()
+    async with Kit(memory_bus, engine) as kit:
+        frames = await kit.run(chat("r", prompt="x" * 200, sampling={"n": 3, "max_tokens": 4}))
+        assert cached_of(frames) == 0  # it was computed for this request
+        assert [text_of(frames, choice) for choice in range(3)] == [answer("x" * 200, 4)] * 3
+    computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.slices)
+    assert computed == 192 + 3 * 8 + 3 * 3
+
+
+async def test_streams_may_get_their_text_less_often_all_at_the_same_time(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.002), stream_interval_s=0.03) as kit:
+        requests = [chat(name, sampling={"max_tokens": 60}) for name in "abc"]
+        answers = await asyncio.gather(*(kit.run(request) for request in requests))
+    for frames in answers:
+        assert len(tokens_of(frames)) == 60
+        sent = [frame for frame in frames if isinstance(frame, Tokens)]
+        assert len(tokens_of(sent[:1])) == 1, "the first text does not wait"
+        assert len(sent) <= 2 + 60 / (0.03 / 0.002)
+    assert max(kit.batches) >= 3
+    assert text_of(answers[0]) == text_of(answers[1]) == text_of(answers[2])
+
+
+async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.001), stream_interval_s=1e9) as kit:
+        frames = await kit.run(chat("a", sampling={"max_tokens": 20}))
+    # the clock of the first step is far from 0, but not that far: nothing is ever due
+    assert [len(tokens_of([frame])) for frame in frames if isinstance(frame, Tokens)] == [1, 19]
+
+
+async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory_bus: MemoryBus) -> None:
+    engine = null_engine(blocks=16, delay_s=0.002)
+    async with Kit(memory_bus, engine, stream_interval_s=0.03) as kit:
+        await kit.ask(chat("a", prompt="x" * 16, sampling={"max_tokens": 200}))
+        await kit.ask(chat("b", prompt="y" * 16, sampling={"max_tokens": 200}))
+        await kit.until(lambda: kit.metric("num_preemptions_total") == 1)
+        generation = kit.leader._generations.by_id["default/b"]
+        await kit.until(lambda: not generation.choices[0].unsent_tokens, 0.15)
+        assert kit.leader.load().waiting == 1, "it has not gone on yet"
+        assert len(tokens_of(await kit.end_of("b"))) == 200
+
+
+async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory_bus: MemoryBus) -> None:
+    engine = Watched(0.004)
+    async with Kit(memory_bus, engine) as kit:
+        kit.expected_errors = {"the engine failed", "the engine loop failed"}
+        await kit.ask(chat("r", sampling={"max_tokens": 500}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        scheduler: Any = kit.leader._generations.scheduler
+        scheduler.apply = None  # calling that is the bug
+        failed = (await kit.end_of("r"))[-1]
+        assert isinstance(failed, Failed)
+        assert "TypeError in the leader; the log has the trace" in failed.message
+        await kit.until(lambda: kit.leader.state == "ready")
+        assert isinstance((await kit.run(chat("again")))[-1], Done)

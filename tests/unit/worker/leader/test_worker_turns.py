@@ -1,0 +1,342 @@
+"""Turns of a session in the leader: their order, what they are told, and how records are joined."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.session_context import Turn, added_by, next_record, turn_of
+from services.worker.domain.generation.session_merge import follows, rebase, rewind
+from services.worker.leader.sessions.session_records import SessionLimits, Sessions
+from services.worker.leader.sessions.turn_lines import TurnLimits
+from services.worker.metrics import Metrics
+from shared.bus.memory import MemoryBus
+from shared.codec import pack_tokens
+from shared.errors import Conflict, Unavailable
+from shared.messages import (
+    Accepted,
+    ChatMessage,
+    Done,
+    Failed,
+    SessionCommitted,
+    SessionOutcome,
+    SessionRecord,
+    SessionRef,
+    Usage,
+)
+from shared.messages.sessions import MAX_SESSION_MESSAGES
+from tests.kits.worker import DictStore, Kit, chat, null_engine, text_of, tokens_of
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    return {"session": {"session_id": "s", **fields}}
+
+
+def said(record: SessionRecord) -> list[str]:
+    return [message.content for message in record.messages]
+
+
+def turn(
+    text: str, base: SessionRecord | None, *, system: str = "", whole: bool = False, now_ms: int = 5
+) -> SessionRecord:
+    """The record after one more turn, whose request is called as its text."""
+    messages = [ChatMessage(role="user", content=text)]
+    if system:
+        messages.insert(0, ChatMessage(role="system", content=system))
+    ref = SessionRef(session_id="s", mode="replace" if whole else "append")
+    return next_record(
+        turn_of(messages, ref, base, text), tenant="t", model="m", group="g", answer=text.upper(),
+        token_ids=b"", now_ms=now_ms, request_id=text,
+    )  # fmt: skip
+
+
+def test_turns_that_went_on_from_the_same_record_are_put_one_after_the_other() -> None:
+    base = turn("a", None)
+    mine, theirs = turn("b", base), turn("c", base)
+    assert not follows(turn("d", mine), theirs)  # later, but made without it
+    joined = rebase(turn("d", mine), theirs)
+    assert joined is not None
+    assert said(joined) == ["a", "A", "c", "C", "b", "B", "d", "D"]
+    assert (joined.version, joined.turns) == (4, 4)
+    assert [(mark.request_id, mark.version) for mark in joined.recent] == [
+        ("a", 1), ("c", 2), ("b", 3), ("d", 4),
+    ]  # fmt: skip
+    assert follows(joined, theirs)
+    assert rebase(mine, joined) is joined  # what is there already is not added again
+
+
+def test_two_first_turns_are_joined_and_system_prompts_stay_at_the_head() -> None:
+    mine = turn("a", None, system="mine", now_ms=1)
+    joined = rebase(mine, turn("b", None, now_ms=2))
+    assert joined is not None
+    assert said(joined) == ["mine", "b", "B", "a", "A"]
+    assert joined.created_ms == 2
+    joined = rebase(turn("a", None), turn("b", None, system="theirs"))
+    assert joined is not None
+    assert said(joined) == ["theirs", "b", "B", "a", "A"]
+
+
+def test_a_whole_conversation_takes_the_place_of_what_is_there() -> None:
+    base = turn("a", None)
+    joined = rebase(turn("b", base, whole=True), turn("c", base))
+    assert joined is not None
+    assert (said(joined), joined.version) == (["b", "B"], 3)
+
+
+def test_what_cannot_be_joined_is_a_conflict() -> None:
+    base = turn("a", None, now_ms=1)
+    anew = turn("x", None, now_ms=9)
+    assert rebase(turn("b", base), anew) is not None  # `a` is known, and goes along
+    imported = replace(base, recent=[], last_request="", created_ms=1)
+    assert rebase(turn("b", imported), anew) is None
+    mine = base
+    for number in range(20):
+        mine = turn(f"t{number}", mine)
+    assert rebase(mine, turn("c", base)) is None
+    empty = ChatMessage(role="user", content="")
+    full = replace(turn("c", base), messages=[empty] * (MAX_SESSION_MESSAGES - 2))
+    assert rebase(turn("b", base), full) is not None
+    assert rebase(turn("b", base), replace(full, messages=[*full.messages, empty])) is None
+
+
+def test_a_record_is_taken_back_to_an_earlier_version() -> None:
+    first = turn("a", None)
+    third = turn("c", turn("b", first))
+    back = rewind(third, 1)
+    assert back is not None
+    assert (said(back), back.version, back.turns, back.last_request) == (["a", "A"], 1, 1, "a")
+    assert follows(turn("d", back), first)
+    assert rewind(turn("b", first, whole=True), 1) is None
+    assert rewind(replace(third, recent=third.recent[2:]), 1) is None
+
+
+def test_an_answer_that_was_begun_goes_on_from_what_it_was_begun_with() -> None:
+    first = turn("a", None)
+    second = turn("b", first)
+    messages = [ChatMessage(role="user", content="c")]
+    ref = SessionRef(session_id="s")
+    resumed = turn_of(messages, ref, second, "c", 1)
+    assert [message.content for message in resumed.messages] == ["a", "A", "c"]
+    assert turn_of(messages, ref, second, "c", 0).record is None
+    assert turn_of(messages, ref, second, "c").version == 2
+    assert added_by([ChatMessage(role="system", content="x"), *messages], ref) == 1
+    again = turn_of(
+        messages, ref, turn("d", turn("c", first)), "c", 1
+    )  # it was stored, and another one since
+    assert ([message.content for message in again.messages], again.stored, again.number) == (
+        ["a", "A", "c"], 2, 1,
+    )  # fmt: skip
+    assert not again.commits
+
+
+class Lagging(DictStore):
+    """A store by the real rule, with turns of other groups. limit: of messages in a record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = 10**9
+        self.trouble = "session_store"
+
+    async def commit(self, records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("the store is away", reason=self.trouble)
+        stale, too_large = [], []
+        for place, record in enumerate(records):
+            stored = self.records.get((record.tenant, record.session_id))
+            if len(record.messages) > self.limit:
+                too_large.append(place)
+            elif stored is not None and not follows(record, stored):
+                stale.append(place)
+            else:
+                self.records[record.tenant, record.session_id] = record
+        return SessionCommitted(stale=stale, too_large=too_large)
+
+
+@pytest.mark.parametrize("newer_waits", [False, True])
+async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> None:
+    store = Lagging()
+    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    base = turn("a", None)
+    store.records["t", "s"] = turn("c", base)
+    mine = turn("b", base)
+    futures = [sessions.commit(mine)]
+    if newer_waits:
+        futures.append(sessions.commit(turn("d", mine)))
+    assert await sessions.flush(1.0)
+    assert [future.result() for future in futures] == [("stored", 1, 1)] * len(futures)
+    assert said(store.records["t", "s"])[:6] == ["a", "A", "c", "C", "b", "B"]
+    assert sessions.newest("t", "s") == store.records["t", "s"]
+
+
+async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
+    store = Lagging()
+    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    base = turn("a", None)
+    store.records["t", "s"] = turn("c", base)
+    future = sessions.commit(turn("b", base), joins=False)
+    assert await sessions.flush(1.0)
+    assert future.result().outcome == "stale"
+    assert said(store.records["t", "s"]) == ["a", "A", "c", "C"]
+
+
+@pytest.fixture
+async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
+    async with Kit(
+        memory_bus, null_engine(delay_s=0.001), turns=TurnLimits(max_waiting=3, wait_s=0.5, yield_s=0.05)
+    ) as kit:
+        kit.store = kit.leader._sessions._store = Lagging()
+        yield kit
+        await kit.all_free()
+        assert not kit.leader._turns._lines
+
+
+def outcome(frames: list[Any]) -> SessionOutcome:
+    assert isinstance(frames[-1], Done), frames[-1]
+    assert frames[-1].session is not None
+    return frames[-1].session
+
+
+async def test_turns_wait_for_each_other_in_the_order_in_which_they_came(kit: Kit) -> None:
+    for name in ("a", "b", "c"):
+        await kit.ask(chat(name, name, **given()))
+    ends = [outcome(await kit.end_of(name)) for name in ("a", "b", "c")]
+    assert ends == [
+        SessionOutcome(state="new" if turns == 1 else "continued", turns=turns, version=turns)
+        for turns in (1, 2, 3)
+    ]
+    record = kit.store.records["default", "s"]
+    assert said(record)[::2] == ["a", "b", "c"]
+
+
+async def test_a_line_is_bounded_in_number_and_in_time(kit: Kit) -> None:
+    await kit.ask(chat("slow", "x", sampling={"max_tokens": 900}, **given()))
+    for number in range(4):
+        await kit.ask(chat(f"r{number}", **given()))
+    last = (await kit.end_of("r3"))[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, last.data["reason"]) == ("overloaded", "session_turns")
+    late = (await kit.end_of("r0"))[-1]
+    assert isinstance(late, Failed)
+    assert "waited 0.5 s" in late.message
+    assert isinstance((await kit.run(chat("other", session={"session_id": "o"})))[-1], Done)
+    for generation in list(kit.leader._generations.by_id.values()):
+        kit.leader._generations.cancel(generation.request.request_id, "the test is over")
+
+
+async def test_a_turn_that_leaves_the_line_does_not_hold_it_up(kit: Kit) -> None:
+    await kit.ask(chat("a", sampling={"max_tokens": 100}, **given()))
+    for name in ("b", "c", "d"):
+        await kit.ask(chat(name, name, **given()))
+    kit.leader._generations.cancel("b", "left")
+    kit.leader._generations.cancel("a", "left")
+    assert outcome(await kit.end_of("c")).turns == 1
+    assert outcome(await kit.end_of("d")).turns == 2
+
+
+async def test_a_turn_with_the_beginning_of_its_answer_goes_before_one_without(kit: Kit) -> None:
+    whole = await kit.run(chat("probe", "1", session={"session_id": "probe"}))
+    resume = {"token_ids": [b""], "next_seq": 1}
+    await kit.ask(chat("second", "2", attempt=1, resume=resume, **given()))
+    first = chat("first", "1", **given())
+    begun = {"token_ids": [pack_tokens(tokens_of(whole)[:3])], "next_seq": 4, "session_version": 0}
+    await kit.ask(replace(first, attempt=1, resume=chat("x", resume=begun).resume))
+    assert outcome(await kit.end_of("first")).turns == 1
+    assert outcome(await kit.end_of("second")).turns == 2
+
+
+@pytest.mark.parametrize(
+    ("trouble", "stored", "reason"),
+    [
+        ("too_large", "not_stored", "too_large"),
+        ("session_store", "pending", "store_away"),
+        ("disk_full", "pending", "disk_full"),
+        ("slow", "pending", ""),
+    ],
+)
+async def test_what_is_not_stored_is_told(kit: Kit, trouble: str, stored: str, reason: str) -> None:
+    await kit.run(chat("first", **given()))
+    store = kit.store
+    assert isinstance(store, Lagging)
+    if trouble == "too_large":
+        store.limit = 2
+    elif trouble != "slow":
+        store.away, store.trouble = True, trouble
+        await kit.run(chat("other", session={"session_id": "o", "mode": "replace"}))
+    else:
+        release = asyncio.Event()
+        commit = store.commit
+
+        async def slow(records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
+            await release.wait()
+            return await commit(records, timeout_s=timeout_s)
+
+        store.commit = slow  # type: ignore[method-assign]
+        asyncio.get_running_loop().call_later(0.3, release.set)
+    told = outcome(await kit.run(chat("b", **given())))
+    assert (told.state, told.stored, told.reason) == ("continued", stored, reason)
+    store.away = False
+
+
+async def test_a_turn_over_a_record_that_is_not_known_says_that_it_is_not_stored(kit: Kit) -> None:
+    kit.store.away = True
+    told = outcome(await kit.run(chat("a", session={"session_id": "s", "mode": "replace"})))
+    assert (told.stored, told.reason) == ("not_stored", "store_away")
+    kit.store.away = False
+
+
+async def test_a_made_session_is_new_and_its_record_on_the_way(kit: Kit) -> None:
+    frames = await kit.run(chat("a", **given(given=False)))
+    assert isinstance(frames[0], Accepted)
+    assert frames[0].session_version == 0
+    assert outcome(frames).stored == "pending"
+    assert text_of(frames)
+    assert (await kit.run(chat("b", prompt="x")))[-1].session is None  # type: ignore[union-attr]
+    assert Turn(SessionRef(session_id="s"), []).version == 0
+
+
+def keyed(text: str, base: SessionRecord | None, request_id: str, digest: str = "d") -> SessionRecord:
+    messages = [ChatMessage(role="user", content=text)]
+    found = turn_of(messages, SessionRef(session_id="s"), base, request_id, call_key="k", call_digest=digest)
+    return next_record(
+        found, tenant="t", model="m", group="g", answer=text.upper(), token_ids=b"", now_ms=5,
+        request_id=request_id, call_key="k", call_digest=digest,
+    )  # fmt: skip
+
+
+def test_a_call_that_is_made_twice_at_once_is_joined_to_one_turn() -> None:
+    base = turn("a", None)
+    first, second = keyed("b", base, "r-1"), keyed("b", base, "r-2")
+    assert rebase(second, first) is first
+    messages = [ChatMessage(role="user", content="b")]
+    ref = SessionRef(session_id="s")
+    again = turn_of(messages, ref, turn("c", first), "r-3", call_key="k", call_digest="d")
+    assert (again.stored, again.number, again.commits) == (2, 1, False)
+    assert [message.content for message in again.messages] == ["a", "A", "b"]
+    with pytest.raises(Conflict, match="Idempotency-Key"):
+        turn_of(messages, ref, first, "r-3", call_key="k", call_digest="other")
+
+
+def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
+    outbox = Outbox(retention_s=10, max_bytes=10_000)
+
+    def begin(name: str) -> None:
+        request = chat(name, note=b"n", tenant="t", call_key="k", call_digest="d")
+        outbox.open(f"t/{name}", 0, 0, request)
+
+    begin("one")
+    assert outbox.of_call("t", "k") == "t/one"
+    assert outbox.of_call("other", "k") is None
+    outbox.add("t/one", Failed(request_id="one", code="group_lost", message="x"), 0.0)
+    assert outbox.of_call("t", "k") is None
+    begin("two")
+    outbox.expire(20.0)  # forgetting the first leaves the second
+    assert outbox.of_call("t", "k") == "t/two"
+    outbox.add("t/two", Done(request_id="two", usage=Usage()), 21.0)
+    assert outbox.of_call("t", "k") == "t/two"
+    outbox.expire(40.0)
+    assert outbox.of_call("t", "k") is None

@@ -1,0 +1,122 @@
+"""A rank's link: what was said before its end is heard, whichever socket ends first; one end is told."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.orchestrator.rank_link import RankLink
+from services.worker.rank_protocol.rank_messages import Kind, RankFailed, pack_frame
+
+FRAME = pack_frame(Kind.FAILED, RankFailed(message="no memory"))
+
+
+class Rank:
+    """The rank's ends, and what its link tells."""
+
+    def __init__(self) -> None:
+        ours, self.sock = socket.socketpair()
+        life, self.life = socket.socketpair()
+        ours.setblocking(False)
+        self.process = RankProcess(3, None, ours, life_sock=life)  # type: ignore[arg-type]
+        self.heard: list[str] = []
+        self.link: RankLink | None = None
+
+    def listen(self) -> RankLink:
+        self.link = RankLink(self.process, self.on_frame, self.on_end)
+        return self.link
+
+    def on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
+        assert kind is Kind.FAILED
+        self.heard.append(msgspec.msgpack.decode(body, type=RankFailed).message)
+
+    def on_end(self, process: RankProcess, reason: str) -> None:
+        self.heard.append(f"end {process.rank}{reason and ': '}{reason}")
+
+    def close(self) -> None:
+        if self.link is not None:
+            self.link.close()
+        self.process.close()
+        self.sock.close()
+        self.life.close()
+
+
+@pytest.fixture
+def rank() -> Iterator[Rank]:
+    before = len(os.listdir("/proc/self/fd"))
+    one = Rank()
+    yield one
+    one.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 3])
+async def test_what_was_said_before_the_death_is_heard(rank: Rank, frames: int) -> None:
+    rank.listen()
+    rank.life.close()  # seen first
+    rank.sock.sendall(FRAME * frames)
+    await settle()
+    assert rank.heard == ["no memory"] * frames + ["end 3"]
+
+
+async def test_both_ends_are_one(rank: Rank) -> None:
+    rank.listen()
+    rank.life.close()
+    rank.sock.sendall(FRAME + FRAME[:-1])  # it died while it spoke
+    rank.sock.close()
+    await settle()
+    assert rank.heard == ["no memory", "end 3"]
+
+
+async def test_the_ordinary_end_comes_first(rank: Rank) -> None:
+    rank.listen()
+    rank.sock.close()
+    await settle()
+    rank.life.close()
+    await settle()
+    assert rank.heard == ["end 3"]
+
+
+async def test_what_is_no_frame_is_the_reason_for_the_end(rank: Rank) -> None:
+    rank.listen()
+    rank.life.close()
+    rank.sock.sendall(b"\xff" * 100)
+    await settle()
+    assert [told.partition(" of")[0] for told in rank.heard] == ["end 3: it sent what is no frame: a frame"]
+
+
+async def test_a_link_that_is_closed_says_nothing_more(rank: Rank) -> None:
+    link = rank.listen()
+
+    def close(*_: object) -> None:
+        rank.heard.append("closed")
+        link.close()
+
+    link._on_frame = close
+    rank.life.close()
+    rank.sock.sendall(FRAME)
+    await settle()
+    assert rank.heard == ["closed"]
+
+
+async def test_the_other_sockets_of_a_rank_have_links_of_their_own(rank: Rank) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        link = RankLink(rank.process, rank.on_frame, rank.on_end, ours)
+        rank.life.close()
+        await settle()
+        assert not rank.heard
+        theirs.close()
+        await settle()
+        assert rank.heard == ["end 3"]
+        link.close()

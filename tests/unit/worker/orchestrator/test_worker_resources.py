@@ -1,0 +1,148 @@
+"""What a group takes of its machine, what it gives back, and what is refused with a reason."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.worker.host import usable_cores
+from services.worker.orchestrator import resource_allocator
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.process_group_manager import RankProcess
+from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.rank_protocol.plan import EngineRefused, RankInfo
+from services.worker.rank_protocol.rank_messages import RankReady, shared_bytes
+
+
+def allocator(**options: Any) -> ResourceAllocator:
+    return ResourceAllocator(RankEngineOptions(model=Path("m"), **options))
+
+
+class Process:
+    """This one, as a child."""
+
+    pid = os.getpid()
+    host = ""
+
+    def poll(self) -> None:
+        return None
+
+
+def this_process(host: str = "") -> RankProcess:
+    process = Process()
+    process.host = host
+    return RankProcess(1, process, socket.socket(), None, 9)  # type: ignore[arg-type]
+
+
+def files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_cores_are_shared_among_the_ranks() -> None:
+    assert allocator().threads == usable_cores()
+    assert allocator(tensor_parallel=10_000).threads == 1
+    assert allocator(threads=7, tensor_parallel=2).threads == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "inherited"),
+    [({}, 1), ({"tensor_parallel": 2}, 2), ({"tensor_parallel": 2, "collectives": "gloo"}, 2)],
+)
+def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) -> None:
+    one, before = allocator(**options), files()
+    config, descriptors = one.take()
+    assert len(descriptors) == inherited
+    assert config.progress_fd in descriptors
+    assert os.fstat(config.progress_fd).st_size == 64 * config.world
+    assert one.progress is not None
+    assert len(one.progress) == 8 * config.world
+    if config.shared_fd >= 0:
+        assert os.fstat(config.shared_fd).st_size == shared_bytes(2)
+    one.handed_over()
+    assert files() == before + 1  # the page, which the leader reads
+    one.take()  # the next start, without a word about the last one
+    one.release()
+    one.release()
+    assert files() == before
+    assert not one.progress
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_of_one_host_meet_in_a_file_without_a_name_and_open_no_port(device: str) -> None:
+    collectives = "gloo" if device == "cpu" else "nccl"
+    one = allocator(tensor_parallel=2, collectives=collectives, device=device)
+    config, descriptors = one.take()
+    try:
+        assert (config.store_host, config.store_port) == ("", 0)
+        assert config.store_fd in descriptors
+        assert os.readlink(f"/proc/self/fd/{config.store_fd}").startswith("/memfd:")
+    finally:
+        one.release()
+
+
+@pytest.mark.parametrize("options", [{"stall_timeout_s": 0.0}, {"tensor_parallel": 3, "remote_ranks": 1}])
+def test_no_page_where_nobody_would_look_or_could_tell(options: dict[str, Any]) -> None:
+    one = allocator(**options)
+    config, _ = one.take()
+    assert (config.progress_fd, one.progress) == (-1, None)
+    one.release()
+
+
+def test_each_rank_gets_its_own_copy() -> None:
+    one = allocator(tensor_parallel=2)
+    config, _ = one.take()
+    here, there = this_process(), this_process("10.0.0.2")
+    own = one.config_of(here, config)
+    assert own == msgspec.structs.replace(config, rank=1, kv_fd=9)
+    assert one.config_of(there, config).progress_fd == -1
+    for process in (here, there):
+        process.sock.close()
+    one.release()
+
+
+def test_too_few_gpus_are_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    with pytest.raises(EngineRefused, match="3 ranks on this host, but CUDA_VISIBLE_DEVICES='3, 5' leaves 2"):
+        allocator(tensor_parallel=3, device="cuda").take()
+    assert files() == before
+    two = allocator(tensor_parallel=2, device="cuda")
+    two.take()
+    two.release()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    four = allocator(tensor_parallel=4, device="cuda")
+    four.take()  # the ranks will know
+    four.release()
+    assert files() == before
+
+
+def test_ranks_share_no_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_allocator, "available_bytes", lambda: 2**20)
+    before = files()
+    with pytest.raises(OSError, match=r"what 2 ranks share needs 1\.5 MiB, and 1\.0 MiB of memory are free"):
+        allocator(tensor_parallel=2).take()
+    assert files() == before
+
+
+def test_a_rank_may_grow_by_its_weights_its_cache_and_some_more() -> None:
+    info = RankInfo(rank=1, pid=1, load_s=0.0, loaded_bytes=30, peak_rss_bytes=0)
+    ready = RankReady(info=info, num_blocks=1, vocab_size=1, context_length=1, kv_cache_bytes=400)
+    here, gone = this_process(), this_process()
+    limit = allocator(memory_growth_bytes=5000).memory_limit(here, ready)
+    assert abs(limit - here.memory_bytes() - 5430) < 64 * 2**20
+    assert allocator(memory_growth_bytes=0).memory_limit(here, ready) == 0
+    gone.process.pid = 0  # type: ignore[misc]
+    assert allocator().memory_limit(gone, ready) == 0
+    for process in (here, gone):
+        process.sock.close()
+
+
+def test_gpus_may_stand_still_for_longer() -> None:
+    limits = [
+        RankEngineOptions(model=Path("m"), device=device, stall_timeout_s=limit).stall_s  # type: ignore[arg-type]
+        for device, limit in (("cpu", 2.0), ("cuda", 2.0), ("cuda", 60.0), ("cuda", 0.0))
+    ]
+    assert limits == [2.0, 10.0, 60.0, 0.0]

@@ -1,0 +1,109 @@
+"""Running places among tenants: by turns while several wait, all of them for one that is alone."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
+from tests.unit.worker.scheduling.test_worker_scheduler import make, step
+
+
+def of(tenant: str, name: str, arrival: int, *, output: int = 3, priority: int = 0) -> Sequence:
+    sequence = make(name, 4, output, arrival=arrival, priority=priority)
+    sequence.tenant = tenant
+    return sequence
+
+
+def scheduler(running: int = 4, share: float = 1.0) -> Scheduler:
+    return Scheduler(BlockManager(256), Limits(64, running, 256, tenant_share=share))
+
+
+def running_of(one: Scheduler) -> dict[str, int]:
+    return dict(Counter(sequence.tenant for sequence in one.running))
+
+
+def test_a_tenant_that_comes_late_gets_the_first_place_that_becomes_free() -> None:
+    one = scheduler()
+    crowd = [of("a", f"a{index}", index, output=3 + index) for index in range(40)]
+    late = of("b", "b", 40)
+    for sequence in [*crowd, late]:
+        one.add(sequence)
+    while late.phase is not Phase.ENDED:
+        step(one)
+    ended = sum(sequence.phase is Phase.ENDED for sequence in crowd)
+    assert ended <= 4  # those that ran before it, not the forty that came before it
+
+
+def test_places_that_become_free_go_to_each_tenant_alike() -> None:
+    one = scheduler(running=6)
+    for index in range(60):
+        one.add(of("a", f"a{index}", index))
+    for index in range(10):
+        one.add(of("b", f"b{index}", 60 + index))
+        one.add(of("c", f"c{index}", 80 + index))
+    for _ in range(8):
+        step(one)
+    assert running_of(one) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_one_tenant_alone_has_all_places_unless_it_is_told_otherwise() -> None:
+    for share, expected in ((1.0, 4), (0.5, 2), (0.01, 1)):
+        one = scheduler(share=share)
+        for index in range(10):
+            one.add(of("a", f"a{index}", index))
+        step(one)
+        assert running_of(one) == {"a": expected}
+        for _ in range(60):
+            step(one)
+        assert not one.has_work  # all come to their end
+
+
+def test_a_higher_priority_and_what_has_begun_go_first() -> None:
+    urgent, old, late = of("a", "u", 5, priority=1), of("a", "o", 1), of("b", "l", 9)
+    waiting = {"a": [urgent, old], "b": [late]}
+    assert next_in_turn(waiting, {"a": 3}, Counter(), 8) is urgent
+    assert next_in_turn(waiting, {"a": 3}, Counter(a=1), 8) is late
+    old.num_preemptions = 1
+    assert next_in_turn(waiting, {"a": 3}, Counter(a=1), 8) is old
+    assert next_in_turn(waiting, {"a": 8}, Counter(a=1), 8) is late
+    assert next_in_turn(waiting, {"a": 8}, Counter(a=1, b=1), 8) is None
+
+
+def test_an_urgent_sequence_whose_tenant_may_have_no_more_displaces_none() -> None:
+    one = scheduler(running=2, share=0.5)
+    first, other = of("a", "a0", 0, output=50), of("b", "b0", 1, output=50)
+    for sequence in (first, other, of("a", "a1", 2, priority=5)):
+        one.add(sequence)
+    for _ in range(5):
+        step(one)
+    assert one.num_preemptions == 0
+    assert running_of(one) == {"a": 1, "b": 1}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 1)), min_size=1, max_size=40
+    ),
+    st.integers(1, 8),
+    st.floats(0.05, 1.0),
+)
+def test_every_sequence_ends_and_no_tenant_has_more_than_it_may(
+    arrivals: list[tuple[str, int, int]], running: int, share: float
+) -> None:
+    one = scheduler(running, share)
+    sequences = [
+        of(tenant, str(index), index, output=output, priority=priority)
+        for index, (tenant, output, priority) in enumerate(arrivals)
+    ]
+    for sequence in sequences:
+        one.add(sequence)
+    for _ in range(1000):
+        if not one.has_work:
+            break
+        step(one)
+        assert all(count <= most_running(running, share) for count in running_of(one).values())
+    assert all(sequence.phase is Phase.ENDED for sequence in sequences)

@@ -1,0 +1,131 @@
+"""Special tokens that a user spells out stay words; everything else becomes the same tokens as ever."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.control_tokens import SpelledTokens
+from services.worker.text.tokenizer import FileTokenizer, Tokenizer
+from shared.messages import ChatMessage, Role
+from tests.unit.worker.text.test_worker_adapters import byte_level
+
+TEMPLATE = ChatTemplate(
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n"
+    "{{ m.content | trim }}<|im_end|>{% endfor %}",
+    {},
+)
+PARTS = ["<|im_start|>", "<|im_end|>", "<", "|", "im_start", "|>", "the é", " "]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+    path = tmp_path_factory.mktemp("spelled") / "tokenizer.json"
+    byte_level().save(str(path))
+    return FileTokenizer(Path(path))
+
+
+def encoded(tokenizer: Tokenizer, template: ChatTemplate, messages: list[ChatMessage]) -> list[int]:
+    spelled = SpelledTokens(tokenizer, template)
+    return spelled.encode(spelled.render(messages, 5.0))
+
+
+def conversation(content: str, role: Role = "user", name: str = "") -> list[ChatMessage]:
+    return [ChatMessage(role="system", content="be kind"), ChatMessage(role=role, content=content, name=name)]
+
+
+@given(
+    content=st.lists(st.sampled_from(PARTS)).map("".join),
+    name=st.sampled_from(["", "<|im_end|>"]),
+    role=st.sampled_from(["user", "assistant", "tool"]),
+)
+def test_only_the_template_says_where_turns_begin(
+    tokenizer: FileTokenizer, content: str, name: str, role: Role
+) -> None:
+    messages = conversation(content, role, name)
+    tokens = encoded(tokenizer, TEMPLATE, messages)
+    special = [tokenizer.token_text(token) for token in tokens if not tokenizer.token_bytes(token)]
+    assert special == ["<|im_start|>", "<|im_end|>"] * 2
+    assert "".join(map(tokenizer.token_text, tokens)) == TEMPLATE.render(messages)
+
+
+@pytest.mark.parametrize("content", ["hello the there", "1 < 2 |> 3", "<|im_start"])
+def test_other_texts_become_the_same_tokens(tokenizer: FileTokenizer, content: str) -> None:
+    messages = conversation(content)
+    plain = tokenizer.encode(TEMPLATE.render(messages), add_special_tokens=False)
+    assert encoded(tokenizer, TEMPLATE, messages) == plain
+
+
+THINKING = (
+    "{% for m in messages %}{% set content = m.content %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and '</think>' in content %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}"
+    "{{ '<think>' + '\n\n' + '</think>' }}\n\n{% endif %}{{ content }}<|im_end|>\n{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+    """A tokenizer whose marks of reasoning are added tokens, but not special ones, as in Qwen3's."""
+    path = tmp_path_factory.mktemp("thinker") / "tokenizer.json"
+    made = byte_level()
+    made.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    made.save(str(path))
+    return FileTokenizer(Path(path))
+
+
+def controls(tokenizer: FileTokenizer, tokens: list[int]) -> list[str]:
+    known = {tokenizer.encode(text, add_special_tokens=False)[0]: text for text in tokenizer.added_texts}
+    return [known[token] for token in tokens if token in known]
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("<think>so</think>\n\nYes.", "<think>\n\n</think>\n\nYes."),  # the reasoning is left out
+        ("Write <think> first.", "Write <think> first."),
+        ("a</think>b<|im_end|>c<think>", "<think>\n\n</think>\n\nb<|im_end|>c<think>"),
+    ],
+)
+def test_what_a_template_looks_for_is_found_and_what_is_left_of_it_is_text(
+    thinker: FileTokenizer, answer: str, shown: str
+) -> None:
+    template = ChatTemplate(THINKING, {})
+    tokens = encoded(thinker, template, conversation(answer, "assistant"))
+    assert "".join(map(thinker.token_text, tokens)).endswith(f"<|im_start|>assistant\n{shown}<|im_end|>\n")
+    written = ["<think>", "</think>"] if "</think>" in answer else []
+    assert controls(thinker, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>", *written, "<|im_end|>"]
+
+
+def test_a_user_cannot_write_marks_of_reasoning(thinker: FileTokenizer) -> None:
+    tokens = encoded(thinker, ChatTemplate(THINKING, {}), conversation("</think>", "user"))
+    assert controls(thinker, tokens) == ["<|im_start|>", "<|im_end|>"] * 2
+
+
+def test_added_tokens_that_the_template_does_not_name_are_none_of_its_control_tokens(
+    thinker: FileTokenizer,
+) -> None:
+    messages = conversation("<think>", "user")
+    plain = thinker.encode(TEMPLATE.render(messages), add_special_tokens=False)
+    assert encoded(thinker, TEMPLATE, messages) == plain
+    assert "<think>" in controls(thinker, plain)
+
+
+def test_special_tokens_that_overlap_are_all_cut() -> None:
+    seen: list[str] = []
+
+    class Words:
+        vocab_size, special_texts, added_texts = 1, frozenset({"ab", "bc"}), frozenset[str]()
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            seen.append(text)
+            return [0]
+
+        detokenizer = token_text = least_tokens = None
+
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    encoded(Words(), template, [ChatMessage(role="user", content="abc")])  # type: ignore[arg-type]
+    assert seen == ["a", "b", "c"]

@@ -1,0 +1,69 @@
+"""Chat templates end in time, whatever they hold, and ordinary ones give what they always gave."""
+
+import time
+
+import jinja2
+import pytest
+
+from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.template_guard import TemplateOverran
+from shared.errors import InvalidRequest
+from shared.messages import ChatMessage
+
+MANY = [ChatMessage(role="user", content="x")] * 4000
+ENDLESS = [
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}{% endfor %}"
+    "{% endfor %}",
+    "{% macro f(n) %}{% for i in range(9) %}{{ f(n + 1) if n < 30 }}{% endfor %}{% endmacro %}{{ f(0) }}",
+]
+HUGE = [
+    "{% set ns = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% set ns = namespace(s=['a']) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{{ 'a' * 10 ** 10 }}",
+    "{{ [1] * 10 ** 10 }}",
+    "{{ 'a'.ljust(10 ** 9) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (1000000000, 1) }}",
+    "{{ 2 ** 1000000000 }}",
+    "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", ENDLESS)
+def test_a_template_that_does_not_end_is_ended(source: str) -> None:
+    template = ChatTemplate(source, {})
+    began = time.thread_time()
+    with pytest.raises(TemplateOverran):
+        template.render(MANY, limit_s=0.2)
+    assert time.thread_time() - began < 5  # without the limit it is hours
+
+
+@pytest.mark.parametrize("source", HUGE)
+def test_a_template_that_builds_something_huge_is_refused(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="template"):
+        ChatTemplate(source, {}).render(MANY[:1], limit_s=60.0)
+
+
+def test_one_that_calls_itself_without_end_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="recursion"):
+        ChatTemplate("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", {}).render(MANY[:1])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}{{ m.content }}{% endfor %}",
+        "{% for m in messages[::-1] if m.content != 'b' %}{{ loop.previtem }}{{ loop.revindex }}{% endfor %}",
+        "{% for k, v in {'a': 1}.items() %}{{ k ~ v ~ none ~ 2.5 }}{% endfor %}",
+        "{% for m in missing %}x{% else %}none{% endfor %}{{ 'a' ~ missing ~ 'b' }}",
+        "{{ '%05.1f %s' % (1.5, 'x') }}{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1] + [2] }}{{ 1 + 2 }}",
+        "{% for m in messages recursive %}{{ m.content }}{% endfor %}",
+        "{{ messages | map(attribute='content') | join('-') | upper | replace('A', 'x') }}",
+    ],
+)
+def test_what_is_guarded_renders_the_same(source: str) -> None:
+    messages = [ChatMessage(role="user", content=text) for text in "abc"]
+    plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    expected = plain.render(messages=[{"role": m.role, "content": m.content} for m in messages])
+    assert ChatTemplate(source, {}).render(messages) == expected

@@ -1,0 +1,152 @@
+"""Trains the demo model from nothing but this package and CPython's own documentation.
+
+One call draws the data, trains tokenizer and model, and exports; the seed decides all of it. Where
+to put the model and how to show progress are left to the caller.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from training.batches import FIRST_PHASE, Batch, SampleSource, draw_batches
+from training.bpe import train_tokenizer
+from training.export import export_model, load_model
+from training.muon import Muon
+from training.training_model import DemoModel, ModelConfig
+
+DEFAULT_STEPS = 4000
+BATCH_TOKENS = 4096
+PEAK_LR = 0.01
+_WARMUP_STEPS = 60
+_DECAY_SHARE = 0.25
+_GRADIENT_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """State after a step; `loss` is a mean over about the last fifty steps, in nats a token."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReport:
+    """What a training run did."""
+
+    output: Path
+    steps: int
+    seed: int
+    parameters: int
+    tokens: int
+    wall_s: float
+    loss: float
+
+
+def train_demo(
+    output: Path,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    threads: int = 2,
+    progress: Callable[[TrainProgress], None] = lambda _: None,
+    config: ModelConfig | None = None,
+    resume: bool = False,
+) -> TrainReport:
+    """Train the demo model in two phases and export it as a Hugging Face directory.
+
+    The first phase ends with an export; the second starts from that export with a fresh optimiser,
+    so that it can also be run alone.
+
+    Args:
+        output: Directory to write.
+        steps: Number of optimiser steps; `None` for `DEFAULT_STEPS`.
+        seed: Decides data, initial weights and order. Sums differ in their last bits between CPUs
+            and thread counts, so weights are equal only on like machines.
+        threads: CPU threads that torch may use.
+        progress: Called after every step.
+        config: Shape of the model; `None` for the shipped one.
+        resume: Skip the first phase; `output` holds its export.
+
+    Returns:
+        What was trained, and how long it took.
+    """
+    started = time.perf_counter()
+    total = DEFAULT_STEPS if steps is None else steps
+    middle = max(1, round(FIRST_PHASE * total))
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    state = TrainProgress(middle if resume else 0, total, 0.0, 0, 0.0)
+    for start, stop in ((0, middle), (middle, total)):
+        if start < state.step:
+            continue
+        if start == 0:
+            model = DemoModel(config or ModelConfig())
+            tokenizer = train_tokenizer(model.config.vocab_size, seed)
+        else:
+            model, tokenizer = load_model(output)
+        source = SampleSource(tokenizer, seed + start, model.config.max_positions)
+        batches = draw_batches(source, seed + start, total, BATCH_TOKENS, start=start, stop=stop)
+        update = _make_update(model)
+        for step, batch in enumerate(batches, start + 1):
+            loss = batch_loss(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            update(learning_rate(step, start, total))
+            state = _advance(state, loss.item(), batch.inputs.numel(), time.perf_counter() - started)
+            progress(state)
+        export_model(model, tokenizer, output)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return TrainReport(output, total, seed, count, state.tokens, time.perf_counter() - started, state.loss)
+
+
+def batch_loss(model: DemoModel, batch: Batch) -> Tensor:
+    """Mean cross-entropy of the weighted targets, in nats; matrix products run in bfloat16."""
+    wanted = batch.weights > 0
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model.logits(model(batch.inputs, batch.positions)[wanted])
+    losses = F.cross_entropy(logits.float(), batch.targets[wanted], reduction="none")
+    weights = batch.weights[wanted]
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-6)
+
+
+def learning_rate(step: int, start: int, steps: int) -> float:
+    """Warm up at the start of a phase, stay at the peak, and fall linearly to nothing at the end.
+
+    Args:
+        step: The step, counted from one.
+        start: Step before the first of the phase.
+        steps: Number of steps of the whole training.
+    """
+    decay_steps = max(1, round(_DECAY_SHARE * steps))
+    return PEAK_LR * min(1.0, (step - start) / _WARMUP_STEPS, (steps - step + 1) / decay_steps)
+
+
+def _advance(state: TrainProgress, loss: float, tokens: int, elapsed_s: float) -> TrainProgress:
+    mean = state.loss + (loss - state.loss) * max(0.02, 1 / (state.step + 1) if state.loss else 1.0)
+    return TrainProgress(state.step + 1, state.steps, mean, state.tokens + tokens, elapsed_s)
+
+
+def _make_update(model: DemoModel) -> Callable[[float], None]:
+    """Pair Muon for the layers' matrices with AdamW for the rest."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    muon = Muon(matrices, momentum=0.95, weight_decay=0.1)
+    adam = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def update(lr: float) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
+        muon.step(lr)
+        for group in adam.param_groups:
+            group["lr"] = 0.3 * lr
+        adam.step()
+        model.zero_grad(set_to_none=True)
+
+    return update
