@@ -17,9 +17,15 @@ import redis
 from numpy.typing import NDArray
 
 from services.worker.engine.kv_transfer.kv_mover import KVMover
-from services.worker.rank_protocol.kv_messages import Compression, FetchBlocks, Fetched, KVStoreConfig, Stored
+from services.worker.rank_protocol.kv_messages import (
+    Compression,
+    FetchBlocks,
+    FetchResult,
+    KVStoreConfig,
+    StoreResult,
+)
 from services.worker.rank_protocol.plan import StoreBlock
-from services.worker.rank_protocol.rank_messages import Kind
+from services.worker.rank_protocol.rank_messages import FrameKind
 from shared.kv_store import data_key
 
 _LIMIT_S = 60.0
@@ -57,16 +63,16 @@ class _Reports:
         self.stored = 0
         self.num_bytes = 0
         self.errors: list[str] = []
-        self.fetched: Fetched | None = None
+        self.fetched: FetchResult | None = None
         self._changed = threading.Condition()
 
-    def __call__(self, kind: Kind, message: msgspec.Struct) -> None:
+    def __call__(self, kind: FrameKind, message: msgspec.Struct) -> None:
         with self._changed:
-            if isinstance(message, Stored):
+            if isinstance(message, StoreResult):
                 self.stored += (len(message.names) + len(message.dropped)) // 16
                 self.num_bytes += message.num_bytes
                 self.errors += [message.error] if message.error else []
-            elif isinstance(message, Fetched):
+            elif isinstance(message, FetchResult):
                 self.fetched = message
                 self.errors += [message.error] if message.error else []
             self._changed.notify_all()

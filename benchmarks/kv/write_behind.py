@@ -18,7 +18,7 @@ from benchmarks.engine.driver import Driver, kv_tokens
 from cli.stack.host.private import write_private
 from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
-from services.worker.rank_protocol.kv_messages import KVStoreConfig, Stored
+from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
 from services.worker.rank_protocol.rank_messages import Quantize
 from shared import kv_hash
 
@@ -96,7 +96,7 @@ class _Written:
             await asyncio.sleep(0.3)
         self._seen = -1
 
-    def _on_stored(self, stored: Stored) -> None:
+    def _on_stored(self, stored: StoreResult) -> None:
         names, dropped = kv_hash.split(stored.names), kv_hash.split(stored.dropped)
         self.count += len(names)
         self.dropped += len(dropped)

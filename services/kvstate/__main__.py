@@ -25,7 +25,7 @@ from services.kvstate.sessions.guarded_sessions import GuardedStore
 from services.kvstate.sessions.redis_sessions import RedisStore
 from services.kvstate.sessions.session_calls import SessionCalls, SessionLimits
 from services.kvstate.sessions.session_store import SESSION_STORE
-from services.kvstate.settings import Settings
+from services.kvstate.settings import KVStateSettings
 from shared.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run
 from shared.settings import load
@@ -36,7 +36,7 @@ BLOCK_CALL_KINDS = 2
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run`."""
-    settings = cast(Settings, service.settings)
+    settings = cast(KVStateSettings, service.settings)
     store = make_session_store(settings)
     stack.push_async_callback(store.close)
     blocks = make_block_store(settings)
@@ -88,7 +88,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.ready()
 
 
-def make_session_store(settings: Settings) -> GuardedStore:
+def make_session_store(settings: KVStateSettings) -> GuardedStore:
     """The session store on Redis, behind its circuit."""
     link = RedisLink(
         settings.redis_address(settings.redis_url),
@@ -106,7 +106,7 @@ def make_session_store(settings: Settings) -> GuardedStore:
     return GuardedStore(store, make_guard(settings, "session store", SESSION_STORE))
 
 
-def make_block_store(settings: Settings) -> GuardedBlocks:
+def make_block_store(settings: KVStateSettings) -> GuardedBlocks:
     """The store of KV blocks' facts, on the same Redis or another, with a circuit of its own."""
     link = RedisLink(
         kv_address(settings),
@@ -119,7 +119,7 @@ def make_block_store(settings: Settings) -> GuardedBlocks:
     return GuardedBlocks(store, make_guard(settings, "KV store", KV_STORE))
 
 
-async def clear_leftovers(settings: Settings) -> None:
+async def clear_leftovers(settings: KVStateSettings) -> None:
     """Removes what an earlier version stored of KV blocks beside sessions; on connections of its own."""
     async with AsyncExitStack() as stack:
         links = []
@@ -134,20 +134,20 @@ async def clear_leftovers(settings: Settings) -> None:
         await remove_leftovers(*links)
 
 
-def kv_address(settings: Settings) -> str:
+def kv_address(settings: KVStateSettings) -> str:
     """Where KV blocks are."""
     if settings.kv_redis_url:
         return settings.redis_address(settings.kv_redis_url, "RYZ_KV_REDIS_URL")
     return settings.redis_address(settings.redis_url)
 
 
-def make_guard(settings: Settings, name: str, reason: str) -> Guard:
+def make_guard(settings: KVStateSettings, name: str, reason: str) -> Guard:
     """A guard with a circuit of its own."""
     circuit = Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
     return Guard(circuit, clock=time.monotonic, name=name, reason=reason)
 
 
-def tier_limits(settings: Settings) -> TierLimits:
+def tier_limits(settings: KVStateSettings) -> TierLimits:
     """What the settings say of room."""
     return TierLimits(
         max_bytes=settings.kv_max_bytes,
@@ -158,7 +158,7 @@ def tier_limits(settings: Settings) -> TierLimits:
     )
 
 
-def session_quotas(settings: Settings) -> SessionQuotas:
+def session_quotas(settings: KVStateSettings) -> SessionQuotas:
     """What the settings say of a tenant's sessions."""
     return SessionQuotas(
         sessions=settings.session_max_per_tenant,
@@ -169,7 +169,7 @@ def session_quotas(settings: Settings) -> SessionQuotas:
     )
 
 
-def sweep_rules(settings: Settings) -> SweepRules:
+def sweep_rules(settings: KVStateSettings) -> SweepRules:
     """What the settings say of the sweep."""
     return SweepRules(
         owner=settings.instance_id,
@@ -182,7 +182,7 @@ def sweep_rules(settings: Settings) -> SweepRules:
 
 def main() -> None:
     """The command."""
-    run(load(Settings), "kvstate", setup)
+    run(load(KVStateSettings), "kvstate", setup)
 
 
 if __name__ == "__main__":

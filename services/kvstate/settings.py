@@ -5,7 +5,7 @@ from pydantic import Field
 from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings, SessionSizeSettings
 
 
-class Settings(CommonSettings, RedisTlsSettings, SessionSizeSettings):
+class KVStateSettings(CommonSettings, RedisTlsSettings, SessionSizeSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     redis_url: str = Field(

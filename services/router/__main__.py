@@ -17,7 +17,7 @@ from services.router.pin_sync import PinKeeper
 from services.router.router_context import Parts
 from services.router.router_state import Memory
 from services.router.session_events import SessionNews
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from services.router.status import describe
 from services.router.subscriptions import Handlers
 from services.router.watch import Watch
@@ -27,7 +27,7 @@ from shared.settings import load
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run`."""
-    settings = cast(Settings, service.settings)
+    settings = cast(RouterSettings, service.settings)
     bus = await service.connect_bus(stack)
     # the broker cuts a connection that is flooded: this one carries nothing of services, and ready without it
     outside = await service.connect_bus(stack, "outside", needed=False)
@@ -61,7 +61,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
 def main() -> None:
     """The command."""
-    run(load(Settings), "router", setup)
+    run(load(RouterSettings), "router", setup)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
 from services.router.metrics import Metrics
 from services.router.router_state import Memory
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from shared.bus import Bus
 
 
@@ -24,6 +24,6 @@ class Parts:
     costs: Costs
     memory: Memory
     metrics: Metrics
-    settings: Settings
+    settings: RouterSettings
     clock: Callable[[], float]
     tracer: Tracer = field(default_factory=NoOpTracer)

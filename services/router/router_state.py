@@ -9,7 +9,7 @@ from services.router.domain.pins import Pins
 from services.router.domain.policies.balance import DecayingCounts
 from services.router.domain.session_memory import Sessions
 from services.router.incoming import Incoming
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Forward:
 class Memory:
     """All is bounded: maps in entries, all but the pins in time, and the one with requests in bytes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RouterSettings) -> None:
         max_entries = settings.router_duplicates_max
         self.duplicates = Duplicates(ttl_s=settings.router_duplicates_s, max_entries=max_entries)
         self.forwards: ExpiringMap[str, Forward] = ExpiringMap(

@@ -10,7 +10,7 @@ from services.router.domain.policies.costs import Costs
 from shared.settings import CommonSettings
 
 
-class Settings(CommonSettings):
+class RouterSettings(CommonSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     router_policy: PolicyName = Field(default="hybrid", description="How a group is chosen.")

@@ -25,7 +25,7 @@ from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
-from services.worker.settings import Settings
+from services.worker.settings import WorkerSettings
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
 from shared.lifecycle import Service, run, settle_memory
@@ -37,14 +37,14 @@ log = structlog.get_logger(__name__)
 SWITCH_INTERVAL_S = 0.001
 
 
-def make_model(settings: Settings) -> Model:
+def make_model(settings: WorkerSettings) -> Model:
     """The model's files, or the built-in model of the null engine."""
     if settings.model:
         return load_model_dir(Path(settings.model), settings.model_name)
     return null_model(settings.model_name or "null", settings.null_context_length)
 
 
-def make_null_engine(settings: Settings, model: Model) -> NullEngine:
+def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
     """The engine without weights."""
     return NullEngine(
         tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
@@ -55,7 +55,7 @@ def make_null_engine(settings: Settings, model: Model) -> NullEngine:
     )
 
 
-def make_store(settings: Settings) -> KVStoreConfig | None:
+def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
     """Where ranks write and read KV blocks; None: nowhere."""
     variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
     url = settings.kv_redis_url or settings.redis_url
@@ -70,7 +70,7 @@ def make_store(settings: Settings) -> KVStoreConfig | None:
     )
 
 
-def make_rank_engine(settings: Settings) -> RankEngine:
+def make_rank_engine(settings: WorkerSettings) -> RankEngine:
     """The engine of real models."""
     return RankEngine(
         RankEngineOptions(
@@ -105,7 +105,7 @@ def make_rank_engine(settings: Settings) -> RankEngine:
     )
 
 
-def check_config(settings: Settings) -> None:
+def check_config(settings: WorkerSettings) -> None:
     """Refuses a model's shape before any rank is started; the ranks check it again with its weights."""
     try:
         read_config(Path(settings.model)).check_split(settings.tensor_parallel)
@@ -113,7 +113,7 @@ def check_config(settings: Settings) -> None:
         raise InvalidRequest(f"the engine refuses: {error}", param="model") from error
 
 
-def leader_options(settings: Settings) -> LeaderOptions:
+def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """What the leader wants to know of the settings."""
     return LeaderOptions(
         group=settings.group,
@@ -163,7 +163,7 @@ def leader_options(settings: Settings) -> LeaderOptions:
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; the stack closes it in reverse order."""
-    settings = cast(Settings, service.settings)
+    settings = cast(WorkerSettings, service.settings)
     ranks: RankEngine | None = None
     if settings.engine == "torch":
         check_config(settings)
@@ -231,7 +231,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 def main() -> None:
     """The command `python -m services.worker`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run(load(Settings), "worker", setup)
+    run(load(WorkerSettings), "worker", setup)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class TokenHistogram(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets=rows, sum_value=self._sum)
 
 
-class Metrics:
+class WorkerMetrics:
     """All of them, in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

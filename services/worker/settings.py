@@ -13,7 +13,7 @@ from shared.messages.base import NOT_IN_NAMES
 from shared.settings import STORE_URL, CommonSettings, RedisTlsSettings
 
 
-class Settings(CommonSettings, RedisTlsSettings):
+class WorkerSettings(CommonSettings, RedisTlsSettings):
     """See the fields; the variables are called `RYZ_` and the field's name."""
 
     group: str = Field(

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
-from services.worker.rank_protocol.rank_messages import Kind, RankConfig, pack_frame, shared_bytes
+from services.worker.rank_protocol.rank_messages import FrameKind, RankConfig, pack_frame, shared_bytes
 
 COMMAND = (sys.executable, "-m", "tests.kits.collectives_rank")
 TIMEOUT_S = 3.0
@@ -51,7 +51,7 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
     for rank in ranks:
         rank.sock.setblocking(True)
         rank.sock.settimeout(40)
-        rank.sock.sendall(pack_frame(Kind.CONFIG, msgspec.structs.replace(config, rank=rank.rank)))
+        rank.sock.sendall(pack_frame(FrameKind.CONFIG, msgspec.structs.replace(config, rank=rank.rank)))
     try:
         yield [pickle.loads(_read_all(rank.sock)) for rank in ranks]
     finally:

@@ -29,7 +29,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, NewSequence, Slice, StepPlan
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, NewSequence, ScheduledChunk, StepPlan
 from shared.messages import Sampling
 
 T = TypeVar("T")
@@ -217,15 +217,15 @@ class Blocks:
         assert len(set(self._free)) == num_blocks, "choose a number of blocks that 7 does not divide"
         self._held: dict[int, list[int]] = {}
 
-    def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> Slice:
+    def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> ScheduledChunk:
         """A slice with the new blocks that it needs."""
         held = self._held.setdefault(seq_id, [])
         needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(held)
         new = [self._free.pop() for _ in range(max(0, needed))]
         held += new
-        return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
+        return ScheduledChunk(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
 
-    def share(self, giver: int, seq_id: int, start: int, token_ids: list[int]) -> Slice:
+    def share(self, giver: int, seq_id: int, start: int, token_ids: list[int]) -> ScheduledChunk:
         """The first slice of a sequence whose tokens before `start` are in the giver's first blocks."""
         assert start % BLOCK_SIZE == 0, "only full blocks can be shared"
         shared = self._held[giver][: start // BLOCK_SIZE]

@@ -7,7 +7,14 @@ in a model.
 
 from dataclasses import dataclass, field
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
+from services.worker.rank_protocol.plan import (
+    BLOCK_SIZE,
+    NewSequence,
+    Sampled,
+    ScheduledChunk,
+    StepPlan,
+    StepResult,
+)
 
 VOCAB = 50
 EOS = 0
@@ -99,7 +106,7 @@ class HashEngine:
                 return count
         return len(names)
 
-    def _extend(self, piece: Slice, known: _Known, before: list[int | None]) -> int:
+    def _extend(self, piece: ScheduledChunk, known: _Known, before: list[int | None]) -> int:
         known.table += piece.new_blocks
         end = piece.start + piece.num_tokens
         assert end <= len(known.tokens)

@@ -13,9 +13,9 @@ import redis
 
 from benchmarks.kv.kv_move import ArrayBlocks
 from services.worker.engine.kv_transfer.kv_mover import KVMover
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, KVStoreConfig, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig, StoreResult
 from services.worker.rank_protocol.plan import StoreBlock
-from services.worker.rank_protocol.rank_messages import Kind
+from services.worker.rank_protocol.rank_messages import FrameKind
 
 HEAD_BYTES = 4096
 
@@ -40,18 +40,18 @@ class Reports:
     """Collects what a mover reports."""
 
     def __init__(self) -> None:
-        self.stored: list[Stored] = []
-        self.fetched: dict[int, Fetched] = {}
+        self.stored: list[StoreResult] = []
+        self.fetched: dict[int, FetchResult] = {}
         self._changed = threading.Condition()
 
-    def __call__(self, kind: Kind, message: msgspec.Struct) -> None:
+    def __call__(self, kind: FrameKind, message: msgspec.Struct) -> None:
         with self._changed:
-            if isinstance(message, Stored):
-                assert kind is Kind.STORED
+            if isinstance(message, StoreResult):
+                assert kind is FrameKind.STORED
                 self.stored.append(message)
             else:
-                assert isinstance(message, Fetched)
-                assert kind is Kind.FETCHED
+                assert isinstance(message, FetchResult)
+                assert kind is FrameKind.FETCHED
                 assert message.fetch_id not in self.fetched, "told twice"
                 self.fetched[message.fetch_id] = message
             self._changed.notify_all()
@@ -95,7 +95,7 @@ class Rank:
         """As `store`, without waiting."""
         self.mover.take([StoreBlock(first + at, name) for at, name in enumerate(names)])
 
-    def fetch(self, names: list[bytes], first: int = 0) -> Fetched:
+    def fetch(self, names: list[bytes], first: int = 0) -> FetchResult:
         """Reads these names into blocks first, first + 1, ..."""
         self._fetches += 1
         places = list(range(first, first + len(names)))
@@ -120,8 +120,8 @@ def names(count: int) -> list[bytes]:
     return [common + at.to_bytes(4, "big") for at in range(count)]
 
 
-def said(fetched: Fetched) -> dict[str, object]:
-    """What a `Fetched` says that is not as in an empty one, less its id, bytes and time."""
+def said(fetched: FetchResult) -> dict[str, object]:
+    """What a `FetchResult` says that is not as in an empty one, less its id, bytes and time."""
     fields = msgspec.structs.asdict(fetched)
     return {name: fields[name] for name in ("count", "missing", "corrupt", "error") if fields[name]}
 

@@ -7,7 +7,7 @@ import msgspec
 
 from services.worker.leader.leader import Leader
 from services.worker.null.null_engine import TEXT, NullEngine
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, KVParts, StepPlan, StepResult
 from shared import kv_hash
 from shared.errors import Unavailable
@@ -38,8 +38,8 @@ class StoreEngine(NullEngine):
         self.corrupt: set[bytes] = set()
         self.orders: list[FetchBlocks] = []
         self.probes = 0
-        self._waiting: list[tuple[FetchBlocks, asyncio.Future[Fetched]]] = []
-        self._on_stored: Callable[[Stored], None] = lambda _: None
+        self._waiting: list[tuple[FetchBlocks, asyncio.Future[FetchResult]]] = []
+        self._on_stored: Callable[[StoreResult], None] = lambda _: None
         self._on_failure: Callable[[], None] = lambda: None
 
     async def start(self) -> EngineInfo:
@@ -52,10 +52,10 @@ class StoreEngine(NullEngine):
             asyncio.get_running_loop().call_soon(self._write, copies)
         return future
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:  # type: ignore[override]
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:  # type: ignore[override]
         if self.refuses:
             raise EngineFailed("rank 1 died")
-        future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
         if order.blocks:
             self.orders.append(order)
         else:
@@ -82,7 +82,7 @@ class StoreEngine(NullEngine):
     def watch(self, on_failure: Callable[[], None]) -> None:
         self._on_failure = on_failure
 
-    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+    def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         self._on_stored = on_stored
 
     async def stop(self) -> None:
@@ -96,23 +96,23 @@ class StoreEngine(NullEngine):
     def _write(self, copies: Store) -> None:
         names = b"".join(copies)
         if self.error:
-            self._on_stored(Stored(dropped=names, error=self.error, crowded=self.crowded))
+            self._on_stored(StoreResult(dropped=names, error=self.error, crowded=self.crowded))
         else:
             self.store.update(copies)
-            self._on_stored(Stored(names=names, num_bytes=len(names)))
+            self._on_stored(StoreResult(names=names, num_bytes=len(names)))
 
-    def _read(self, order: FetchBlocks) -> Fetched:
+    def _read(self, order: FetchBlocks) -> FetchResult:
         if self.error:
-            return Fetched(fetch_id=order.fetch_id, count=0, error=self.error)
+            return FetchResult(fetch_id=order.fetch_id, count=0, error=self.error)
         count = 0
         for block, name in zip(order.blocks, kv_hash.split(order.names), strict=True):
             if name in self.corrupt:
-                return Fetched(fetch_id=order.fetch_id, count=count, corrupt=name)
+                return FetchResult(fetch_id=order.fetch_id, count=count, corrupt=name)
             if name not in self.store:
-                return Fetched(fetch_id=order.fetch_id, count=count, missing=True)
+                return FetchResult(fetch_id=order.fetch_id, count=count, missing=True)
             self._blocks._content[block] = list(self.store[name])
             count += 1
-        return Fetched(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
+        return FetchResult(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
 
 
 class Index:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import redis.asyncio as aioredis
 
 from services.kvstate.__main__ import setup
-from services.kvstate.settings import Settings
+from services.kvstate.settings import KVStateSettings
 from shared.kv_store import data_key, head_field
 from shared.lifecycle import Service
 from shared.messages import ChatMessage, HeldBlocks, SessionRecord
@@ -19,7 +19,7 @@ PARTS = 2
 @asynccontextmanager
 async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterator[Service]:
     """A replica of the service; `more` are settings."""
-    settings = Settings.model_validate(
+    settings = KVStateSettings.model_validate(
         {
             "nats_url": nats_url,
             "redis_url": redis_url,

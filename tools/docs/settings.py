@@ -12,9 +12,9 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from services.gateway.settings import GatewaySettings
-from services.kvstate.settings import Settings as KvstateSettings
-from services.router.settings import Settings as RouterSettings
-from services.worker.settings import Settings as WorkerSettings
+from services.kvstate.settings import KVStateSettings
+from services.router.settings import RouterSettings
+from services.worker.settings import WorkerSettings
 from shared.client import ClientSettings
 from shared.settings import ENV_PREFIX, CommonSettings
 
@@ -31,7 +31,7 @@ SECTIONS: list[tuple[str, type[BaseSettings]]] = [
     ("Gateway", GatewaySettings),
     ("Router", RouterSettings),
     ("Worker group", WorkerSettings),
-    ("KV state", KvstateSettings),
+    ("KV state", KVStateSettings),
 ]
 
 

@@ -10,7 +10,7 @@ import structlog
 from services.worker.domain.generation.request import failed_frame, request_key
 from services.worker.leader.error_replies import Replies
 from services.worker.leader.request_table import Generations
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
 from shared.bus.subject import can_answer
@@ -33,7 +33,7 @@ class Attaching:
         *,
         generations: Generations,
         replies: Replies,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         max_payload: int,
     ) -> None:
         self._group = group

@@ -9,7 +9,7 @@ from typing import TypeVar
 from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.leader.error_replies import Replies
 from services.worker.leader.request_table import Generations
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.accounts import in_inbox
 from shared.bus.api import Message
@@ -34,7 +34,7 @@ class Control:
         reply_bytes: int,
         *,
         instance_id: str,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         budget: ResendBudget,
     ) -> None:
         self._generations = generations

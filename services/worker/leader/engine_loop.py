@@ -22,7 +22,7 @@ from services.worker.leader.blame import blame
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.prepare import Room
 from services.worker.leader.request_table import Generations
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo, StepResult
 from shared.errors import DeadlineExceeded, GroupLost, Internal
@@ -63,7 +63,7 @@ class EngineLoop:
         limits: Limits,
         kv_tier: KVTier,
         prefix_sharing: PrefixSharing,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         context_length: int,
         announce: Callable[[], Awaitable[None]],
         stream_interval_s: float = 0.0,

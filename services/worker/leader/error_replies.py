@@ -2,7 +2,7 @@
 
 import structlog
 
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Bus, Message
 from shared.errors import RyzError, Unavailable
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 class Replies:
     """Sends replies of request/reply calls; a broker that is away makes them void."""
 
-    def __init__(self, bus: Bus, metrics: Metrics) -> None:
+    def __init__(self, bus: Bus, metrics: WorkerMetrics) -> None:
         self._bus = bus
         self._metrics = metrics
         self._repeated = RepeatedLog(log)

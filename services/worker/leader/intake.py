@@ -19,7 +19,7 @@ from services.worker.leader.prepare import Preparer
 from services.worker.leader.request_table import Generations
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.waiting_places import Places
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
 from shared.bus.subject import check_subject
@@ -57,7 +57,7 @@ class Intake:
         replies: Replies,
         kv_tier: KVTier,
         turns: TurnLines,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         refuse: Callable[[], RyzError | None],
         limits: IntakeLimits,
         instance_id: str = "",

@@ -38,7 +38,7 @@ from services.worker.leader.sessions.session_records import Sessions
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.tokenizing import Tokenizing
 from services.worker.leader.turn_end import Finisher
-from services.worker.metrics import LoadCollector, Metrics, RatesCollector
+from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.model_dir import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
@@ -82,7 +82,7 @@ class Leader:
         self._model = model
         self._clock = clock
         self.crashed = asyncio.Event()
-        metrics = Metrics(registry)
+        metrics = WorkerMetrics(registry)
         registry.register(LoadCollector(self))
         replies = Replies(bus, metrics)
         outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)

@@ -12,7 +12,7 @@ import structlog
 
 from services.worker.domain.generation.request import Generation
 from services.worker.domain.generation.retransmit_buffer import Outbox
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Bus
 from shared.errors import RyzError, Unavailable
@@ -31,7 +31,7 @@ class Publisher:
         *,
         bus: Bus,
         outbox: Outbox,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         clock: Callable[[], float],
     ) -> None:
         self._group = group

@@ -13,7 +13,7 @@ from services.worker.domain.generation.retransmit_buffer import Outbox
 from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.publisher import Publisher
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
@@ -31,7 +31,7 @@ class Generations:
         self,
         outbox: Outbox,
         publisher: Publisher,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         clock: Callable[[], float],
         tombstone_s: float = 5.0,
     ) -> None:

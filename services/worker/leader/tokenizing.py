@@ -17,9 +17,9 @@ import structlog
 
 from services.worker.domain.generation.session_context import Turn
 from services.worker.domain.generation.too_long import too_long
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from services.worker.model_dir import Model
-from services.worker.text.control_tokens import SpelledTokens
+from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
@@ -52,7 +52,7 @@ class Tokenizing:
     def __init__(
         self,
         model: Model,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         context_length: Callable[[], int],
         timeout_s: float = 10.0,
         clock: Callable[[], float] = time.perf_counter,
@@ -61,7 +61,7 @@ class Tokenizing:
         self._metrics = metrics
         self._context_length = context_length
         self._timeout_s = timeout_s
-        self._spelled = SpelledTokens(model.tokenizer, model.template) if model.template else None
+        self._control_tokens = ControlTokenGuard(model.tokenizer, model.template) if model.template else None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._places = TenantPlaces(THREADS, per_tenant=PER_TENANT)
         self._clock = clock
@@ -168,13 +168,13 @@ class Tokenizing:
         """
         tokenizer = self._model.tokenizer
         if request.messages is not None:
-            assert self._spelled is not None
+            assert self._control_tokens is not None
             messages = turn.messages if turn else request.messages
             if len(messages) > (holds := self._context_length()):  # each has a token at least
                 raise too_long(self._model.name, request, turn, len(messages), holds, exact=False)
-            pieces = self._spelled.render(messages, limit_s)
+            pieces = self._control_tokens.render_prompt(messages, limit_s)
             self._check_length(request, turn, sum(map(tokenizer.least_tokens, pieces)))
-            tokens, param = self._spelled.encode(pieces), "messages"
+            tokens, param = self._control_tokens.encode_prompt(pieces), "messages"
         elif request.prompt is not None:
             self._check_length(request, turn, tokenizer.least_tokens(request.prompt))
             tokens, param = tokenizer.encode(request.prompt, add_special_tokens=True), "prompt"

@@ -10,7 +10,7 @@ from services.worker.domain.generation.request import Generation, request_key
 from services.worker.domain.generation.shedding import Waiter, displaced_by
 from services.worker.domain.scheduling.sequence import Phase, Sequence
 from services.worker.leader.request_table import Generations
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.errors import DeadlineExceeded, Overloaded
 from shared.messages import GenerateRequest
 
@@ -18,7 +18,9 @@ from shared.messages import GenerateRequest
 class Places:
     """retry_after_s: what those are told for whom there is no place."""
 
-    def __init__(self, group: str, generations: Generations, metrics: Metrics, retry_after_s: float) -> None:
+    def __init__(
+        self, group: str, generations: Generations, metrics: WorkerMetrics, retry_after_s: float
+    ) -> None:
         self._group = group
         self._generations = generations
         self._metrics = metrics

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from services.worker.null.null_blocks import NullBlocks, NullSequence
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import (
     MAX_OUTSTANDING,
     Alternative,
@@ -20,7 +20,7 @@ from services.worker.rank_protocol.plan import (
     NewSequence,
     RankInfo,
     Sampled,
-    Slice,
+    ScheduledChunk,
     StepPlan,
     StepResult,
 )
@@ -100,11 +100,11 @@ class NullEngine:
         self._steps += 1
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
-    async def fetch(self, order: FetchBlocks) -> Fetched:
+    async def fetch(self, order: FetchBlocks) -> FetchResult:
         """There is no store: nothing was found."""
-        return Fetched(fetch_id=order.fetch_id, count=0, missing=True)
+        return FetchResult(fetch_id=order.fetch_id, count=0, missing=True)
 
-    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+    def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """Nothing is ever stored."""
 
     def watch(self, on_failure: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class NullEngine:
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
         self._known[new.seq_id] = NullSequence(new.seq_id, new.token_ids.copy(), new.sampling.logprobs)
 
-    def _extend(self, piece: Slice) -> NullSequence:
+    def _extend(self, piece: ScheduledChunk) -> NullSequence:
         known = self._known.get(piece.seq_id)
         if known is None:
             raise EngineFailed(f"the plan computes sequence {piece.seq_id}, which was not admitted")

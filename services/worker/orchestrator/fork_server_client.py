@@ -14,15 +14,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.worker.orchestrator.rank_child import coming_exit_code, exit_text, runs
+from services.worker.orchestrator.rank_process_handle import coming_exit_code, exit_text, runs
 from services.worker.rank_protocol.fork_messages import (
     MAX_PACKET_BYTES,
     Ended,
     Fork,
     Forked,
+    ForkServerReport,
+    ForkServerRequest,
     Kill,
-    Report,
-    Request,
 )
 from shared.host.own_python import module_command
 
@@ -32,10 +32,10 @@ _END_WAIT_S = 0.3
 _KILL_WAIT_S = 5.0
 
 
-class NurseryChild:
+class ForkedRank:
     """A process that a nursery forks; see `Child`. `pid` is 0 until the nursery has said it."""
 
-    def __init__(self, nursery: "Nursery", number: int) -> None:
+    def __init__(self, nursery: "ForkServerClient", number: int) -> None:
         self.pid = 0
         self.exit_code: int | None = None
         self._nursery = nursery
@@ -66,7 +66,7 @@ class NurseryChild:
         return exit_text(code)
 
 
-class Nursery:
+class ForkServerClient:
     """Starts the process; `fork` may be called at once, and is answered when torch is loaded.
 
     Args:
@@ -79,9 +79,9 @@ class Nursery:
 
     def __init__(self, environment: dict[str, str], command: Sequence[str] = COMMAND) -> None:
         self.gone = False
-        self._children: dict[int, NurseryChild] = {}
+        self._children: dict[int, ForkedRank] = {}
         self._count = 0
-        self._reports = msgspec.msgpack.Decoder(Report)
+        self._reports = msgspec.msgpack.Decoder(ForkServerReport)
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setblocking(False)
         with theirs, contextlib.ExitStack() as on_failure:
@@ -103,7 +103,7 @@ class Nursery:
         """Process id of the nursery itself."""
         return self._process.pid
 
-    def fork(self, rank: int, sock: socket.socket, inherit: Sequence[int]) -> NurseryChild:
+    def fork(self, rank: int, sock: socket.socket, inherit: Sequence[int]) -> ForkedRank:
         """Asks for a rank that gets copies of the socket and of those descriptors.
 
         Raises:
@@ -112,11 +112,11 @@ class Nursery:
         self._count += 1
         request = Fork(self._count, rank, list(inherit))
         socket.send_fds(self._sock, [msgspec.msgpack.encode(request)], [sock.fileno(), *inherit])
-        child = NurseryChild(self, self._count)
+        child = ForkedRank(self, self._count)
         self._children[self._count] = child
         return child
 
-    def send(self, request: Request) -> None:
+    def send(self, request: ForkServerRequest) -> None:
         """Sends a request; dropped when the nursery is gone, which `gone` tells."""
         try:
             self._sock.send(msgspec.msgpack.encode(request))

@@ -1,7 +1,7 @@
 """Starts and ends the rank processes of one group, each with a socket to its leader.
 
 It knows processes, sockets and inherited files; what is said over the sockets and what a death means is the
-business of `adapters/rank_engine.py`. Nothing it makes has a name in the file system, so nothing is left
+business of `rank_engine.py`. Nothing it makes has a name in the file system, so nothing is left
 behind however the processes end.
 """
 
@@ -17,8 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.worker.orchestrator.fork_server_client import Nursery
-from services.worker.orchestrator.rank_child import STILL_RUNNING, Child, SpawnedChild, stat
+from services.worker.orchestrator.fork_server_client import ForkServerClient
+from services.worker.orchestrator.rank_process_handle import (
+    STILL_RUNNING,
+    RankProcessHandle,
+    SpawnedRank,
+    stat,
+)
 from shared.host.own_python import module_command, module_environment
 
 RankStart = Literal["auto", "fork", "spawn"]
@@ -39,7 +44,7 @@ class RankProcess:
     """
 
     rank: int
-    process: Child
+    process: RankProcessHandle
     sock: socket.socket
     kv_sock: socket.socket | None = None
     kv_fd: int = -1
@@ -110,7 +115,7 @@ class ProcessGroupManager:
         self._nice = nice
         self._instance_id = instance_id
         self._forks = start == "fork" or (start == "auto" and sys.platform == "linux")
-        self._nursery: Nursery | None = None
+        self._nursery: ForkServerClient | None = None
         self.ranks: list[RankProcess] = []
 
     def prepare(self, threads: int) -> None:
@@ -125,7 +130,7 @@ class ProcessGroupManager:
             self._nursery.listen()
         if self._forks and (self._nursery is None or self._nursery.gone):
             self.close()
-            self._nursery = Nursery(self._environment(threads))
+            self._nursery = ForkServerClient(self._environment(threads))
 
     def spawn(
         self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
@@ -189,7 +194,9 @@ class ProcessGroupManager:
             self._nursery.end()
             self._nursery = None
 
-    def _start(self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]) -> Child:
+    def _start(
+        self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]
+    ) -> RankProcessHandle:
         if self._nursery is not None:
             return self._nursery.fork(rank, theirs, inherit)
         process = subprocess.Popen(
@@ -200,7 +207,7 @@ class ProcessGroupManager:
             env=self._environment(threads),
             process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
         )
-        return SpawnedChild(process)
+        return SpawnedRank(process)
 
     def _environment(self, threads: int) -> dict[str, str]:
         environment = module_environment(os.environ)

@@ -11,9 +11,9 @@ import msgspec
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import StoreBlock
-from services.worker.rank_protocol.rank_messages import Kind, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from shared import kv_hash
 
 
@@ -21,21 +21,21 @@ class _Fetch:
     """A fetch under way, and the answers of the ranks so far."""
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        self.answers: list[Fetched] = []
+        self.future: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
+        self.answers: list[FetchResult] = []
 
 
 class RankBlocks:
     """on_lost: called with a rank and a reason when it no longer answers on its KV socket."""
 
     def __init__(self, on_lost: Callable[[RankProcess, str], None]) -> None:
-        self.on_stored: Callable[[Stored], None] | None = None
+        self.on_stored: Callable[[StoreResult], None] | None = None
         self._on_lost = on_lost
         self._links: list[RankLink] = []
         self._fetches: dict[int, _Fetch] = {}
         self._copies: dict[bytes, tuple[int, bool]] = {}  # ranks that have not answered, whether one failed
-        self._fetched = msgspec.msgpack.Decoder(Fetched)
-        self._stored = msgspec.msgpack.Decoder(Stored)
+        self._fetched = msgspec.msgpack.Decoder(FetchResult)
+        self._stored = msgspec.msgpack.Decoder(StoreResult)
 
     def open(self, processes: Sequence[RankProcess]) -> None:
         """Listens to ranks that were started; those without a KV socket have no store."""
@@ -45,10 +45,10 @@ class RankBlocks:
             if process.kv_sock is not None
         ]
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Sends the order to all ranks; the answer has the count of the rank that got fewest."""
         fetch = self._fetches[order.fetch_id] = _Fetch()
-        frame = pack_frame(Kind.FETCH, order)
+        frame = pack_frame(FrameKind.FETCH, order)
         for link in self._links:
             link.send(frame)
         return fetch.future
@@ -70,16 +70,16 @@ class RankBlocks:
                 fetch.future.set_exception(error)
                 fetch.future.exception()  # nobody has to ask for it
 
-    def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
-        if kind is Kind.FETCHED:
+    def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.FETCHED:
             self._take_fetched(self._fetched.decode(body))
-        elif kind is Kind.STORED:
+        elif kind is FrameKind.STORED:
             self._take_stored(self._stored.decode(body))
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         self._on_lost(process, f"rank {process.rank} closed its KV socket{reason and f': {reason}'}")
 
-    def _take_fetched(self, answer: Fetched) -> None:
+    def _take_fetched(self, answer: FetchResult) -> None:
         fetch = self._fetches.get(answer.fetch_id)
         if fetch is None:
             return
@@ -90,7 +90,7 @@ class RankBlocks:
         if not fetch.future.done():
             fetch.future.set_result(_together(fetch.answers))
 
-    def _take_stored(self, answer: Stored) -> None:
+    def _take_stored(self, answer: StoreResult) -> None:
         names, dropped = list[bytes](), list[bytes]()
         answers = [(name, False) for name in kv_hash.split(answer.names)]
         answers += [(name, True) for name in kv_hash.split(answer.dropped)]
@@ -106,10 +106,10 @@ class RankBlocks:
             self.on_stored(together)
 
 
-def _together(answers: Sequence[Fetched]) -> Fetched:
+def _together(answers: Sequence[FetchResult]) -> FetchResult:
     """One answer for all ranks: the fewest blocks, all bytes, the longest time."""
     fewest = min(answers, key=lambda answer: answer.count)
-    return Fetched(
+    return FetchResult(
         fetch_id=fewest.fetch_id,
         count=fewest.count,
         num_bytes=sum(answer.num_bytes for answer in answers),

@@ -18,11 +18,11 @@ from services.worker.orchestrator.process_group_manager import ProcessGroupManag
 from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.orchestrator.rank_link import RankLink
 from services.worker.orchestrator.rank_status import row
-from services.worker.orchestrator.remote_ranks import RemoteRanks
+from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.rank_protocol.failures import Failure
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import (
     MAX_OUTSTANDING,
     EngineFailed,
@@ -31,7 +31,7 @@ from services.worker.rank_protocol.plan import (
     StepPlan,
     StepResult,
 )
-from services.worker.rank_protocol.rank_messages import Kind, RankFailed, RankReady, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 
 __all__ = ["RankEngine", "RankEngineOptions"]
 _KV_END_WAIT_S = 0.1  # until the other socket's end, which says more, has been seen
@@ -50,7 +50,7 @@ class RankEngine:
         self._processes = ProcessGroupManager(
             start=options.rank_start, nice=options.rank_nice, instance_id=options.instance_id
         )
-        self._remote = RemoteRanks(options.rank_listen, options.rank_token, options.remote_ranks)
+        self._remote = RemoteRankListener(options.rank_listen, options.rank_token, options.remote_ranks)
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
         self._ready: dict[int, RankReady] = {}
@@ -119,18 +119,18 @@ class RankEngine:
         self._steps += 1
         if plan.store:
             self._blocks.expect(plan.store)
-        frame = pack_frame(Kind.PLAN, plan)
+        frame = pack_frame(FrameKind.PLAN, plan)
         for link in self._links:
             link.send(frame)
         return future
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[Fetched]:
+    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Sends the order to all ranks; see `Engine`."""
         if self._failure:
             raise _error(self._failure)
         return self._blocks.fetch(order)
 
-    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+    def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """See `Engine`."""
         self._blocks.on_stored = on_stored
 
@@ -190,7 +190,7 @@ class RankEngine:
         for process in self._processes.spawn(here, resources.threads, inherit, kv_sockets=stores):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
-            link.send(pack_frame(Kind.CONFIG, resources.config_of(process, config)))
+            link.send(pack_frame(FrameKind.CONFIG, resources.config_of(process, config)))
         self._blocks.open(self._processes.ranks)
         resources.handed_over()
 
@@ -233,11 +233,11 @@ class RankEngine:
         else:
             self._timer = loop.call_later(self._health.interval_s, self._check)
 
-    def _on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
-        if kind is Kind.FAILED:
+    def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.FAILED:
             told = msgspec.msgpack.decode(body, type=RankFailed)
             self._fail(self._health.reported(process, told, serving=bool(self._steps)))
-        elif kind is Kind.READY:
+        elif kind is FrameKind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self.options.tensor_parallel
             if all_ready and self._starting is not None and not self._starting.done():

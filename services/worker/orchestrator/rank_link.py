@@ -10,9 +10,9 @@ import socket
 from collections.abc import Callable
 
 from services.worker.orchestrator.process_group_manager import RankProcess
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader
 
-OnFrame = Callable[[RankProcess, Kind, bytes], None]
+OnFrame = Callable[[RankProcess, FrameKind, bytes], None]
 OnEnd = Callable[[RankProcess, str], None]
 
 _READ_BYTES = 1 << 18

@@ -24,7 +24,7 @@ from services.worker.rank_protocol.join_messages import (
     split_address,
 )
 from services.worker.rank_protocol.plan import EngineFailed
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind, RankFailed, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
 
 _HELLO_S = 5.0  # for the whole exchange with one caller
 _BACKLOG = 64
@@ -32,7 +32,7 @@ _HELLO_BYTES = 1024
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 11_000}
 
 
-class RemoteChild:
+class RemoteRank:
     """A rank's process on another host, as far as this one can know it: by its connection."""
 
     pid = 0
@@ -57,7 +57,7 @@ class RemoteChild:
         return f"its connection from {self.host} ended"
 
 
-class RemoteRanks:
+class RemoteRankListener:
     """Waits for the ranks of other hosts.
 
     Args:
@@ -102,7 +102,7 @@ class RemoteRanks:
                 await accepting
             while not joined.empty():  # one too many; it comes again, and waits until it is needed
                 joined.get_nowait().close()
-        return [RankProcess(first_rank + index, RemoteChild(sock), sock) for index, sock in enumerate(come)]
+        return [RankProcess(first_rank + index, RemoteRank(sock), sock) for index, sock in enumerate(come)]
 
     def close(self) -> None:
         """Stops listening; `gather` may be called again."""
@@ -140,7 +140,7 @@ class RemoteRanks:
         """Why it may not join; empty: it has."""
         loop = asyncio.get_running_loop()
         nonce, own_version = os.urandom(NONCE_BYTES), version("ryzanstein")
-        await loop.sock_sendall(sock, pack_frame(Kind.CHALLENGE, Challenge(nonce)))
+        await loop.sock_sendall(sock, pack_frame(FrameKind.CHALLENGE, Challenge(nonce)))
         reader, received = FrameReader(), 0
         while True:
             data = await loop.sock_recv(sock, _HELLO_BYTES)
@@ -148,7 +148,7 @@ class RemoteRanks:
             if not data or received > _HELLO_BYTES:
                 raise ValueError("no hello")
             for kind, body in reader.feed(data):
-                if kind is not Kind.HELLO:
+                if kind is not FrameKind.HELLO:
                     raise ValueError("no hello")
                 hello = msgspec.msgpack.decode(body, type=Hello)
                 reason = ""
@@ -156,9 +156,11 @@ class RemoteRanks:
                     reason = "its RYZ_RANK_TOKEN is another than the leader's"
                 elif hello.version != own_version:
                     reason = f"it runs release {hello.version}, the leader {own_version}"
-                answer = pack_frame(Kind.WELCOME, Welcome(prove(self._token, "leader", nonce, hello.nonce)))
+                answer = pack_frame(
+                    FrameKind.WELCOME, Welcome(prove(self._token, "leader", nonce, hello.nonce))
+                )
                 if reason:
-                    answer = pack_frame(Kind.FAILED, RankFailed(message=reason, refused=True))
+                    answer = pack_frame(FrameKind.FAILED, RankFailed(message=reason, refused=True))
                 await loop.sock_sendall(sock, answer)
                 return reason
 

@@ -41,5 +41,5 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     exit_code: int
 
 
-Request = Fork | Kill
-Report = Forked | Ended
+ForkServerRequest = Fork | Kill
+ForkServerReport = Forked | Ended

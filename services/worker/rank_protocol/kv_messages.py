@@ -28,7 +28,7 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Leader: read these blocks of a sequence into these places; nobody else uses them until `Fetched`.
+    """Leader: read these blocks of a sequence into these places; nobody else uses them until `FetchResult`.
 
     names: packed, one for each of `blocks`, in the sequence's order; none: the ranks only ask the store
     whether it is there. after_step: nothing is written before
@@ -42,7 +42,7 @@ class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     after_step: int = 0
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rank: done with a fetch; it writes to none of its blocks any more.
 
     count: leading blocks of which all of this rank's heads are there and sound. missing: the first that is
@@ -59,7 +59,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoreResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rank: what became of copies that plans told it to store, in any order, each copy once.
 
     names: written, packed. dropped: not written, since the store failed or too much was waiting; crowded:

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from shared.messages import Sampling
 
 BLOCK_SIZE = 16  # tokens per KV block
@@ -32,7 +32,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     eos_ids: list[int] = []
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Consecutive tokens of one sequence to compute in this step.
 
     start: position of the first of `token_ids`; the KV of all positions before it is in the blocks.
@@ -73,7 +73,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_id: int
     release: list[int] = []
     admit: list[NewSequence] = []
-    slices: list[Slice] = []
+    slices: list[ScheduledChunk] = []
     store: list[StoreBlock] = []
 
 
@@ -198,7 +198,7 @@ class Engine(Protocol):
         """
         ...
 
-    def fetch(self, order: FetchBlocks) -> Awaitable[Fetched]:
+    def fetch(self, order: FetchBlocks) -> Awaitable[FetchResult]:
         """Reads blocks from the store into places that no step reads or writes until the answer is there,
         but for steps up to `after_step`, which the ranks wait for.
 
@@ -207,7 +207,7 @@ class Engine(Protocol):
         """
         ...
 
-    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+    def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """Calls `on_stored` with what became of the copies of plans' `store`, each copy once.
 
         `names` are written by all ranks. There is one watcher; a later call replaces it. Copies of an engine

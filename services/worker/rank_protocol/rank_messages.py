@@ -30,7 +30,7 @@ _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds."""
 
     CONFIG = 1  # leader: RankConfig, the first frame
@@ -131,7 +131,7 @@ def shared_bytes(world: int) -> int:
     return (CACHE_LINE + SLOTS * SLOT_BYTES) * world
 
 
-def pack_frame(kind: Kind, message: msgspec.Struct) -> bytes:
+def pack_frame(kind: FrameKind, message: msgspec.Struct) -> bytes:
     """The frame as bytes."""
     body = msgspec.msgpack.encode(message)
     return _HEADER.pack(len(body), kind) + body
@@ -148,7 +148,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
         """Takes what was received, gives the frames that are complete now.
 
         Raises:
@@ -164,4 +164,4 @@ class FrameReader:
                 return
             body = bytes(self._buffer[_HEADER.size : end])
             del self._buffer[:end]
-            yield Kind(kind), body
+            yield FrameKind(kind), body

@@ -16,7 +16,7 @@ from services.worker.text.tokenizer import Tokenizer
 from shared.messages import ChatMessage
 
 
-class SpelledTokens:
+class ControlTokenGuard:
     """Cuts such words after their first character, so that the tokenizer never sees them whole.
 
     Control tokens are the special tokens, and those added tokens that the template names (`<think>`). Some
@@ -40,7 +40,7 @@ class SpelledTokens:
         self._left = _beginnings(self._searched)
         self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
-    def render(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
+    def render_prompt(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
         """The prompt of a conversation, in pieces that are tokenized each for itself; mostly one.
 
         Raises what `ChatTemplate.render` raises, which gets `limit_s`.
@@ -51,7 +51,7 @@ class SpelledTokens:
             text = self._cut_unwritten(text, self._marking.render(marked, limit_s))
         return text.split(self._cut)
 
-    def encode(self, pieces: list[str]) -> list[int]:
+    def encode_prompt(self, pieces: list[str]) -> list[int]:
         """The tokens of a prompt."""
         encode = self._tokenizer.encode
         return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]

@@ -10,9 +10,15 @@ import pytest
 
 from services.worker.engine.kv_transfer import kv_channel
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES
-from services.worker.rank_protocol.kv_messages import Compression, FetchBlocks, Fetched, KVStoreConfig, Stored
+from services.worker.rank_protocol.kv_messages import (
+    Compression,
+    FetchBlocks,
+    FetchResult,
+    KVStoreConfig,
+    StoreResult,
+)
 from services.worker.rank_protocol.plan import StoreBlock
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from shared.kv_store import data_key, head_field
 from tests.kits.kv import HEAD_BYTES, FakeBlocks, client, eventually, names, rank, said
 
@@ -241,15 +247,15 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
         names_told = b""
         while len(names_told) < 16 * 3:
             kind, body = next(frames)
-            assert kind is Kind.STORED
-            names_told += msgspec.msgpack.decode(body, type=Stored).names
+            assert kind is FrameKind.STORED
+            names_told += msgspec.msgpack.decode(body, type=StoreResult).names
         assert names_told == b"".join(stored)
-        frame = pack_frame(Kind.FETCH, FetchBlocks(fetch_id=5, blocks=[8, 9, 10], names=names_told))
+        frame = pack_frame(FrameKind.FETCH, FetchBlocks(fetch_id=5, blocks=[8, 9, 10], names=names_told))
         for at in range(len(frame)):  # a frame may come in any pieces
             leader.send(frame[at : at + 1])
         kind, body = next(frames)
-        assert kind is Kind.FETCHED
-        fetched = msgspec.msgpack.decode(body, type=Fetched)
+        assert kind is FrameKind.FETCHED
+        fetched = msgspec.msgpack.decode(body, type=FetchResult)
         assert (fetched.fetch_id, said(fetched)) == (5, {"count": 3})
         assert np.array_equal(blocks.data[8:11], blocks.data[:3])
         assert _threads() >= {"kv-channel", "kv-reader", "kv-writer"}
@@ -279,7 +285,7 @@ def test_what_is_no_frame_ends_the_channel_and_is_told(
     assert "a frame of 4294967295 bytes" in capfd.readouterr().err
 
 
-def _frames(sock: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+def _frames(sock: socket.socket) -> Iterator[tuple[FrameKind, bytes]]:
     reader = FrameReader()
     while data := sock.recv(1 << 16):
         yield from reader.feed(data)

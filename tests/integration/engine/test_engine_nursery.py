@@ -52,7 +52,11 @@ def threads_of(pid: int) -> int:
 def nurseries() -> list[int]:
     """Process ids of those that this process started."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-    return [int(pid) for pid in children if b"engine.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        int(pid)
+        for pid in children
+        if b"engine.rank.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def comm(pid: int) -> str:

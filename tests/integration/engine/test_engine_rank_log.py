@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, Report
-from services.worker.rank_protocol.rank_messages import Kind, RankConfig, pack_frame
+from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
+from services.worker.rank_protocol.rank_messages import FrameKind, RankConfig, pack_frame
 
 ROOT = Path(__file__).resolve().parents[3]
 # a rank whose collectives do not come up for a reason that nobody thought of
@@ -45,9 +45,9 @@ def test_a_rank_that_fails_logs_its_trace_with_its_name(form: str) -> None:
         leader.settimeout(60)
         socket.send_fds(ours, [msgspec.msgpack.encode(Fork(1, 3, []))], [rank.fileno()])
         rank.close()
-        forked = msgspec.msgpack.decode(ours.recv(MAX_PACKET_BYTES), type=Report)
+        forked = msgspec.msgpack.decode(ours.recv(MAX_PACKET_BYTES), type=ForkServerReport)
         assert isinstance(forked, Forked)
-        leader.sendall(pack_frame(Kind.CONFIG, CONFIG))
+        leader.sendall(pack_frame(FrameKind.CONFIG, CONFIG))
         told = leader.recv(65536)
     _, text = process.communicate(timeout=60)
     assert b"the moon is wrong" in told

@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
-from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, Slice, StepPlan
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from shared.messages import Sampling
 from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
 
@@ -162,7 +162,7 @@ async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) ->
         plan = StepPlan(step_id=1, admit=[new_sequence(1, prompt)], slices=[Blocks(512).slice(1, 0, prompt)])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(engine.submit(plan), 0.0001)
-        follow = Slice(seq_id=1, start=399, token_ids=[], follow=True, sample=True)
+        follow = ScheduledChunk(seq_id=1, start=399, token_ids=[], follow=True, sample=True)
         result = await engine.submit(StepPlan(step_id=2, slices=[follow]))
         assert result.sampled[0].token_id == (await generate(engine, [prompt], 2, [GREEDY], first_id=2))[0][1]
 

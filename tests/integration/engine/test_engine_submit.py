@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
-from services.worker.rank_protocol.plan import EngineFailed, Slice, StepPlan
+from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
 from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
 
 PROMPT = [*range(3, 33)]
@@ -33,7 +33,9 @@ def prefill(prompt: list[int]) -> StepPlan:
 
 
 def follow(step_id: int, start: int, new_blocks: list[int] | None = None) -> StepPlan:
-    piece = Slice(seq_id=1, start=start, token_ids=[], new_blocks=new_blocks or [], follow=True, sample=True)
+    piece = ScheduledChunk(
+        seq_id=1, start=start, token_ids=[], new_blocks=new_blocks or [], follow=True, sample=True
+    )
     return StepPlan(step_id=step_id, slices=[piece])
 
 

@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
-from services.worker.orchestrator.remote_ranks import RemoteRanks
+from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.rank_protocol.plan import EngineFailed
 from tests.kits.engine import GREEDY, generate, make_llama
 from tests.kits.two_hosts import ADDRESSES, two_hosts, why_not
@@ -197,7 +197,7 @@ def test_a_missing_token_is_told() -> None:
 async def test_strangers_at_the_door_do_no_harm() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    ranks = RemoteRanks(f"127.0.0.1:{port}", TOKEN, 1)
+    ranks = RemoteRankListener(f"127.0.0.1:{port}", TOKEN, 1)
 
     def knock() -> None:
         for said in (b"GET / HTTP/1.1\r\n\r\n" * 99, b"", b"\x01\x00\x00\x00\x07\xc0"):

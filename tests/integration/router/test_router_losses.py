@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from services.router.__main__ import setup
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -162,7 +162,7 @@ async def world(server: TellingServer) -> AsyncIterator[World]:
 @asynccontextmanager
 async def router(server: TellingServer, **more: object) -> AsyncIterator[Service]:
     base = {"nats_url": server.url(), "router_warmup_s": 0.1}
-    service = Service(Settings.model_validate({**base, **more}), "router")
+    service = Service(RouterSettings.model_validate({**base, **more}), "router")
     async with AsyncExitStack() as stack:
         await setup(service, stack)
         yield service

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 
 from services.router.__main__ import setup
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -166,7 +166,7 @@ class Caller:
 @asynccontextmanager
 async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
     base = {"nats_url": nats_url, "router_warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
-    service = Service(Settings.model_validate({**base, **more}), "router")
+    service = Service(RouterSettings.model_validate({**base, **more}), "router")
     async with AsyncExitStack() as stack:
         await setup(service, stack)
         yield service

@@ -13,7 +13,7 @@ import pytest
 
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.session_store import StoreAway
-from services.kvstate.settings import Settings as KvstateSettings
+from services.kvstate.settings import KVStateSettings
 from services.worker.engine.kv_transfer.kv_link import Link
 from services.worker.engine.kv_transfer.kv_link import StoreAway as LinkAway
 from shared.bus.nats import NatsBus
@@ -156,7 +156,7 @@ async def tls_redis(redis_url: str, authority: Authority) -> AsyncIterator[str]:
 async def test_the_kv_state_service_and_ranks_speak_tls_with_redis(
     tls_redis: str, authority: Authority
 ) -> None:
-    settings = KvstateSettings.model_validate({"redis_url": tls_redis, "redis_ca": authority.ca})
+    settings = KVStateSettings.model_validate({"redis_url": tls_redis, "redis_ca": authority.ca})
     address = settings.redis_address(settings.redis_url)
     store = RedisLink(address, timeout_s=10, max_connections=2, name="store", reason="test")
     assert await store.pipeline([("SET", "tls-test", b"x" * 100_000)]) == [True]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.worker.settings import Settings
+from services.worker.settings import WorkerSettings
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
@@ -48,7 +48,7 @@ def test_a_tenants_part_of_the_running_places_can_be_set(monkeypatch: pytest.Mon
     monkeypatch.setenv("RYZ_ENGINE", "null")
     for given, meant in (("", 1.0), ("0.5", 0.5)):
         monkeypatch.setenv("RYZ_MAX_RUNNING_PER_TENANT", given)
-        assert Settings().max_running_per_tenant == meant
+        assert WorkerSettings().max_running_per_tenant == meant
 
 
 def test_only_sessions_are_persistent_and_only_where_asked() -> None:

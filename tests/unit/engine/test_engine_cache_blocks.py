@@ -24,7 +24,7 @@ from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice, StepPlan
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
 from tests.kits.engine import ComputeFactory, make_model, new_sequence, plain_compute, run_threads
 
 NUM_BLOCKS = 16
@@ -71,8 +71,8 @@ def compute_of(model: Path, make: ComputeFactory, collectives: Collectives) -> C
         return make(checkpoint, read_config(model), collectives, NUM_BLOCKS)
 
 
-def slice_of(start: int, token_ids: list[int], blocks: list[int]) -> Slice:
-    return Slice(seq_id=1, start=start, token_ids=token_ids, new_blocks=blocks, sample=True)
+def slice_of(start: int, token_ids: list[int], blocks: list[int]) -> ScheduledChunk:
+    return ScheduledChunk(seq_id=1, start=start, token_ids=token_ids, new_blocks=blocks, sample=True)
 
 
 def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor]:

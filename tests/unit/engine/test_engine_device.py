@@ -32,14 +32,14 @@ from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.resource_allocator import group_config
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import (
+    FrameKind,
     FrameReader,
-    Kind,
     RankConfig,
     RankFailed,
     RankReady,
     pack_frame,
 )
-from services.worker.settings import Settings
+from services.worker.settings import WorkerSettings
 from tests.kits.engine import (
     Blocks,
     make_llama,
@@ -178,10 +178,10 @@ def test_no_gpu_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ours, theirs = socket.socketpair()
     with ours:
-        ours.sendall(pack_frame(Kind.CONFIG, config()))
+        ours.sendall(pack_frame(FrameKind.CONFIG, config()))
         assert rank.serve(theirs, 0.0) == 2
         ((kind, body),) = FrameReader().feed(ours.recv(65536))
-    assert kind is Kind.FAILED
+    assert kind is FrameKind.FAILED
     failed = msgspec.msgpack.decode(body, type=RankFailed)
     assert failed.refused
     assert failed.message.startswith("device=cuda, but torch ")
@@ -252,8 +252,8 @@ def test_what_a_gpu_has_is_not_refused(changes: dict[str, Any]) -> None:
 )
 def test_collectives_of_another_device_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        Settings(model="m", **changes)
-    assert Settings(model="m", device="cuda", collectives="nccl").collectives == "nccl"
+        WorkerSettings(model="m", **changes)
+    assert WorkerSettings(model="m", device="cuda", collectives="nccl").collectives == "nccl"
 
 
 def test_gpus_meet_over_nccl(model: Path) -> None:

@@ -34,7 +34,7 @@ from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError, SequenceState
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice, StepPlan
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from tests.kits.engine import (
     Blocks,
@@ -275,7 +275,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
         for (index, head), data in stored.items():
             if head in compute.blocks.heads:
                 compute.blocks.copy_in(table[index], head, np.frombuffer(data, np.uint8))
-        rest = Slice(seq_id=1, start=past, token_ids=text[past:], new_blocks=table, sample=True)
+        rest = ScheduledChunk(seq_id=1, start=past, token_ids=text[past:], new_blocks=table, sample=True)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[rest])
         logits = Runner(compute).forward(plan)[1]
         return None if logits is None else logits.clone()
@@ -387,7 +387,7 @@ def test_a_sequence_cannot_begin_within_a_block(models: dict[str, Path]) -> None
         some_tokens(30, 1),
     )
     part = Blocks(64).slice(1, 0, text)
-    late = Slice(seq_id=1, start=20, token_ids=text[20:], new_blocks=part.new_blocks)
+    late = ScheduledChunk(seq_id=1, start=20, token_ids=text[20:], new_blocks=part.new_blocks)
     with pytest.raises(PlanError, match="sequence 1 begins at token 20, in a block that it did not fill"):
         Runner(compute).forward(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[late]))
 

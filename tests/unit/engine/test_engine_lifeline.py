@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.orchestrator.rank_child import coming_exit_code
+from services.worker.orchestrator.rank_process_handle import coming_exit_code
 
 LARGE = 256 * 2**20
 # its arguments: the descriptors of an ordinary socket and of the life socket, how much memory to touch

@@ -5,8 +5,8 @@ import pytest
 
 from services.worker.engine.plain.batch import make_batch
 from services.worker.engine.rank.sequences import PlanError, Sequences
-from services.worker.rank_protocol.plan import NewSequence, Slice, StepPlan
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind, RankFailed, pack_frame
+from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
 from shared.messages import Sampling
 
 
@@ -14,12 +14,16 @@ def _new(seq_id: int, token_ids: list[int]) -> NewSequence:
     return NewSequence(seq_id=seq_id, token_ids=token_ids, prompt_len=len(token_ids), sampling=Sampling())
 
 
-def _slice(seq_id: int, start: int, token_ids: list[int], new_blocks: list[int] | None = None) -> Slice:
-    return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks or [], sample=True)
+def _slice(
+    seq_id: int, start: int, token_ids: list[int], new_blocks: list[int] | None = None
+) -> ScheduledChunk:
+    return ScheduledChunk(
+        seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks or [], sample=True
+    )
 
 
-def _follow(seq_id: int, start: int) -> Slice:
-    return Slice(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
+def _follow(seq_id: int, start: int) -> ScheduledChunk:
+    return ScheduledChunk(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
 
 
 def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
@@ -95,7 +99,7 @@ def test_padding_of_decodes_is_bounded() -> None:
         (StepPlan(step_id=2, slices=[_follow(1, 3)]), "token 3 is not the one sampled last of 3"),
         (StepPlan(step_id=2, slices=[_follow(1, 1)]), "token 1 is not the one sampled last of 3"),
         (
-            StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[3], follow=True)]),
+            StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[3], follow=True)]),
             "no slice of 3 tokens at 2",
         ),
         (StepPlan(step_id=2, slices=[_slice(1, 3, [1], [4])]), r"outside 0\.\.3"),
@@ -111,16 +115,16 @@ def test_a_plan_that_cannot_be_right_is_refused(plan: StepPlan, named: str) -> N
 
 def test_frames_survive_any_cutting() -> None:
     messages = [RankFailed(message="x" * size) for size in (0, 1, 300)]
-    stream = b"".join(pack_frame(Kind.FAILED, message) for message in messages)
+    stream = b"".join(pack_frame(FrameKind.FAILED, message) for message in messages)
     for step in (1, 2, 7, len(stream)):
         reader, found = FrameReader(), []
         for begin in range(0, len(stream), step):
             found += list(reader.feed(stream[begin : begin + step]))
-        assert [kind for kind, _ in found] == [Kind.FAILED] * 3
+        assert [kind for kind, _ in found] == [FrameKind.FAILED] * 3
         assert [msgspec.msgpack.decode(body, type=RankFailed) for _, body in found] == messages
 
 
 @pytest.mark.parametrize("stream", [b"\xff\xff\xff\xff\x01", b"\x00\x00\x00\x00\x63"])
 def test_a_stream_of_no_frames_is_refused(stream: bytes) -> None:
-    with pytest.raises(ValueError, match=r"frame|Kind"):
+    with pytest.raises(ValueError, match=r"frame|FrameKind"):
         list(FrameReader().feed(stream))

@@ -18,7 +18,7 @@ from services.router.metrics import Metrics
 from services.router.outside.outside_gate import ANSWERS_S
 from services.router.router_context import Parts
 from services.router.router_state import Memory
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from services.router.subscriptions import Handlers
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
@@ -34,7 +34,7 @@ class World:
     def __init__(self, bus: MemoryBus, **settings: Any) -> None:
         self.registry = CollectorRegistry()
         self.answers: list[Message] = []
-        made = Settings.model_validate(settings)
+        made = RouterSettings.model_validate(settings)
         self.parts = Parts(
             bus,
             Fleet(made.fleet_limits()),

@@ -16,7 +16,7 @@ from services.router.losses import Losses
 from services.router.metrics import FleetCollector, Metrics
 from services.router.router_context import Parts
 from services.router.router_state import Memory
-from services.router.settings import Settings
+from services.router.settings import RouterSettings
 from services.router.watch import Watch
 from shared import subjects
 from shared.bus import Bus, Message
@@ -58,7 +58,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.broker = Broker()
-        settings = Settings(router_tick_s=TICK_S)
+        settings = RouterSettings(router_tick_s=TICK_S)
         self.fleet = Fleet(settings.fleet_limits())
         self.memory = Memory(settings)
         self.registry = CollectorRegistry()

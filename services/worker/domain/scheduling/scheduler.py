@@ -23,7 +23,14 @@ from services.worker.domain.scheduling.sequence import Phase, Sequence
 from services.worker.domain.scheduling.transfer_costs import KVCosts
 from services.worker.domain.scheduling.trials import Trials
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, Slice, StepPlan, StepResult
+from services.worker.rank_protocol.plan import (
+    BLOCK_SIZE,
+    NewSequence,
+    Sampled,
+    ScheduledChunk,
+    StepPlan,
+    StepResult,
+)
 from shared.messages import FinishReason
 
 __all__ = ["Advance", "Limits", "Scheduler"]
@@ -38,7 +45,7 @@ _Part = tuple[Sequence, int, int, bool]
 class _Draft:
     """A plan in the making."""
 
-    slices: list[Slice] = field(default_factory=list)
+    slices: list[ScheduledChunk] = field(default_factory=list)
     parts: list[_Part] = field(default_factory=list)
     admit: list[NewSequence] = field(default_factory=list)
 
@@ -319,7 +326,7 @@ class Scheduler:
             if not sequence.new_blocks and not pending:
                 seq_id = sequence.seq_id
                 slices.append(
-                    Slice(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
+                    ScheduledChunk(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
                 )
                 parts.append((sequence, seq_id, 1, True))
                 sequence.planned, sequence.pending = start + 1, 1
@@ -333,7 +340,7 @@ class Scheduler:
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
         samples = end == known + sequence.pending
         draft.slices.append(
-            Slice(
+            ScheduledChunk(
                 seq_id=sequence.seq_id,
                 start=start,
                 token_ids=sequence.tokens[start:end],

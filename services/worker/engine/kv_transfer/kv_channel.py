@@ -12,7 +12,7 @@ import msgspec
 from services.worker.engine.kv_transfer.kv_mover import KVMover
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 
 _RECEIVE_BYTES = 2**16
 
@@ -52,10 +52,10 @@ class Channel:
         frames, decoder = FrameReader(), msgspec.msgpack.Decoder(FetchBlocks)
         while data := self._sock.recv(_RECEIVE_BYTES):
             for kind, body in frames.feed(data):
-                if kind is Kind.FETCH:
+                if kind is FrameKind.FETCH:
                     self.mover.fetch(decoder.decode(body))
 
-    def _report(self, kind: Kind, message: msgspec.Struct) -> None:
+    def _report(self, kind: FrameKind, message: msgspec.Struct) -> None:
         frame = pack_frame(kind, message)
         try:
             with self._sending:

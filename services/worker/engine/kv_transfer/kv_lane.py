@@ -13,9 +13,9 @@ import msgspec
 
 from services.worker.engine.kv_transfer.kv_link import Link
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from services.worker.rank_protocol.rank_messages import Kind
+from services.worker.rank_protocol.rank_messages import FrameKind
 
-Report = Callable[[Kind, msgspec.Struct], None]
+Report = Callable[[FrameKind, msgspec.Struct], None]
 _END_S = 0.5  # only connecting may take longer; the thread is a daemon, so it does not keep a process
 Item = TypeVar("Item")
 

@@ -14,8 +14,8 @@ from services.worker.engine.kv_transfer.kv_lane import Lane, Report
 from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreAway
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, Damaged, Decoder
 from services.worker.engine.rank.compute import CacheBlocks
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, KVStoreConfig
-from services.worker.rank_protocol.rank_messages import Kind
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig
+from services.worker.rank_protocol.rank_messages import FrameKind
 from shared.kv_hash import split
 from shared.kv_store import data_key, head_field
 
@@ -43,7 +43,7 @@ class _Progress:
 
 
 class KVReader:
-    """Reads blocks from the store. `report` gets one `Fetched` for every fetch; it must not raise."""
+    """Reads blocks from the store. `report` gets one `FetchResult` for every fetch; it must not raise."""
 
     def __init__(self, config: KVStoreConfig, blocks: CacheBlocks, report: Report) -> None:
         self._blocks = blocks
@@ -58,7 +58,7 @@ class KVReader:
     def fetch(self, request: FetchBlocks) -> None:
         """Reads blocks into their places and reports; any thread. While the store is away that is at once."""
         if away := self._lane.link.away:
-            self._report(Kind.FETCHED, Fetched(fetch_id=request.fetch_id, count=0, error=away))
+            self._report(FrameKind.FETCHED, FetchResult(fetch_id=request.fetch_id, count=0, error=away))
         else:
             self._lane.put(request)
 
@@ -79,7 +79,7 @@ class KVReader:
         except Exception as error:  # whatever it is, the leader waits for an answer
             self._lane.link.close()  # replies that were not read belong to no later fetch
             progress.error = f"{type(error).__name__}: {error}"
-        fetched = Fetched(
+        fetched = FetchResult(
             fetch_id=request.fetch_id,
             count=progress.count,
             num_bytes=progress.num_bytes,
@@ -88,7 +88,7 @@ class KVReader:
             corrupt=b"".join(progress.corrupt),
             error=progress.error,
         )
-        self._report(Kind.FETCHED, fetched)
+        self._report(FrameKind.FETCHED, fetched)
 
     def _read(self, request: FetchBlocks, progress: _Progress, deadline: float) -> None:
         """Reads all it can, going on once over a new connection. Raises `StoreAway`."""

@@ -18,9 +18,9 @@ from services.worker.engine.kv_transfer.kv_lane import Lane, Report
 from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, StoreAway
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, Encoder
 from services.worker.engine.rank.compute import CacheBlocks
-from services.worker.rank_protocol.kv_messages import KVStoreConfig, Stored
+from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
 from services.worker.rank_protocol.plan import StoreBlock
-from services.worker.rank_protocol.rank_messages import Kind
+from services.worker.rank_protocol.rank_messages import FrameKind
 from shared.kv_store import data_key, head_field
 
 _BATCH_BYTES = 2**20  # sent before the replies are read
@@ -66,7 +66,7 @@ class _Copy:
 
 
 class KVWriter:
-    """Writes blocks to the store. `report` gets a `Stored` for every batch; it must not raise."""
+    """Writes blocks to the store. `report` gets a `StoreResult` for every batch; it must not raise."""
 
     def __init__(self, config: KVStoreConfig, blocks: CacheBlocks, report: Report) -> None:
         self._blocks = blocks
@@ -132,7 +132,7 @@ class KVWriter:
             assert copy.rows is not None
             self._buffers.give_back(copy.rows)
         failed = [copy for copy in batch if copy.error]
-        stored = Stored(
+        stored = StoreResult(
             names=b"".join(copy.name for copy in batch if not copy.error),
             dropped=b"".join(copy.name for copy in failed),
             num_bytes=sum(copy.num_bytes for copy in batch if not copy.error),
@@ -140,7 +140,7 @@ class KVWriter:
             error=next((copy.error for copy in failed), ""),
             crowded=bool(failed) and all(copy.crowded for copy in failed),
         )
-        self._report(Kind.STORED, stored)
+        self._report(FrameKind.STORED, stored)
 
     def _exchange(self, copies: list[_Copy]) -> None:
         """Sends copies, and notes with each why it was not taken. Raises `StoreAway`."""

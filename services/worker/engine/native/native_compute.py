@@ -28,7 +28,7 @@ from services.worker.engine.plain.rope import RotaryEmbedding
 from services.worker.engine.rank.compute import CacheBlocks, Times
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 Ints = NDArray[np.int32]
 Piece = tuple[
@@ -95,7 +95,7 @@ class NativeCompute:
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
         self._team = kernels.team_new(threads, spin)
 
-    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         logits: list[Tensor] = []
         for pieces in _passes(slices, states):
@@ -187,7 +187,7 @@ class NativeCompute:
         return logits[:, : self._vocab_size] if collectives.rank == 0 else None
 
 
-def _passes(slices: Sequence[Slice], states: Sequence[SequenceState]) -> Iterator[list[Piece]]:
+def _passes(slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Iterator[list[Piece]]:
     """Cuts the slices, in their order, into passes of at most MAX_ROWS tokens."""
     pieces: list[Piece] = []
     room = MAX_ROWS

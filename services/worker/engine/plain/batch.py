@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.rank.sequences import Ints, SequenceState
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 PADDING = 256  # tokens that a short sequence may always be padded by
 
@@ -106,7 +106,7 @@ class Batch:
 
 
 def make_batch(
-    slices: Sequence[Slice], states: Sequence[SequenceState], windows: Collection[int] = (0,)
+    slices: Sequence[ScheduledChunk], states: Sequence[SequenceState], windows: Collection[int] = (0,)
 ) -> Batch:
     """The batch for these slices, whose states include them already, in a model with these windows."""
     # decodes by length, then the others as they come
@@ -184,7 +184,9 @@ def _decode(begin: int, positions: Ints, states: list[SequenceState], window: in
     )
 
 
-def _prefills(slices: list[Slice], states: list[SequenceState], begin: int, window: int) -> list[Prefill]:
+def _prefills(
+    slices: list[ScheduledChunk], states: list[SequenceState], begin: int, window: int
+) -> list[Prefill]:
     prefills: list[Prefill] = []
     for part, state in zip(slices, states, strict=True):
         end = begin + part.num_tokens

@@ -17,7 +17,7 @@ from services.worker.engine.plain.batch import Batch, Decodes, Reach
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.sequences import Ints, SequenceState
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Slice
+from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 MAX_SEQUENCES = 256
 MIN_BLOCKS = 16  # of a table: 256 tokens, so that short contexts share a recording
@@ -81,7 +81,7 @@ class DecodeGraphs:
         self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
         self._recordings: dict[tuple[int, int], _Recording] = {}
 
-    def takes(self, slices: Sequence[Slice]) -> bool:
+    def takes(self, slices: Sequence[ScheduledChunk]) -> bool:
         """Whether this is a step for `forward`: decodes only, neither too many nor too long, some sampled."""
         if len(slices) > MAX_SEQUENCES or not any(part.sample for part in slices):
             return False
@@ -90,7 +90,7 @@ class DecodeGraphs:
         sequences, blocks = self._sizes(slices)
         return sequences * blocks * BLOCK_SIZE <= MAX_KEYS
 
-    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """As `Decoder.forward`, logits in the order of the slices; valid until the next call."""
         sizes = self._sizes(slices)
         inputs = torch.from_numpy(self._fill(sizes, slices, states))
@@ -107,11 +107,13 @@ class DecodeGraphs:
         rows = [row for row, part in enumerate(slices) if part.sample]
         return recording.logits[torch.tensor(rows, device=recording.logits.device)]
 
-    def _sizes(self, slices: Sequence[Slice]) -> tuple[int, int]:
+    def _sizes(self, slices: Sequence[ScheduledChunk]) -> tuple[int, int]:
         longest = max(part.start for part in slices) // BLOCK_SIZE + 1
         return _power(len(slices)), min(max(MIN_BLOCKS, _power(longest)), self._most_blocks)
 
-    def _fill(self, sizes: tuple[int, int], slices: Sequence[Slice], states: Sequence[SequenceState]) -> Ints:
+    def _fill(
+        self, sizes: tuple[int, int], slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
+    ) -> Ints:
         """The inputs. Rows that only pad are tokens at position 0 of the cache's spare block."""
         sequences, blocks = sizes
         spare = self._cache.num_blocks

@@ -14,7 +14,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import CacheBlocks, Times
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.rank_protocol.plan import Slice
+from services.worker.rank_protocol.plan import ScheduledChunk
 
 
 class PlainCompute:
@@ -48,7 +48,7 @@ class PlainCompute:
         self._progress = progress
         self._model.after_layer = progress.beat
 
-    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
             if self._graphs is not None and self._graphs.takes(slices):

@@ -15,7 +15,7 @@ from torch import Tensor
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
-from services.worker.rank_protocol.plan import Slice
+from services.worker.rank_protocol.plan import ScheduledChunk
 
 
 class CacheBlocks(Protocol):
@@ -69,7 +69,7 @@ class Compute(Protocol):
     times: Times
     progress: Progress
 
-    def forward(self, slices: Sequence[Slice], states: Sequence[SequenceState]) -> Tensor | None:
+    def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the slices, whose states include them already; their keys and values go into the cache.
 
         Returns on rank 0 the logits of the sampling slices in their order, fp32 [rows, vocab], valid until

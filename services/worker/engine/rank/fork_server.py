@@ -27,9 +27,9 @@ from services.worker.rank_protocol.fork_messages import (
     Ended,
     Fork,
     Forked,
+    ForkServerReport,
+    ForkServerRequest,
     Kill,
-    Report,
-    Request,
 )
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Nursery:
         self._sock = sock
         self._serve = serve
         self._children: dict[int, int] = {}  # process id -> the leader's number
-        self._requests = msgspec.msgpack.Decoder(Request)
+        self._requests = msgspec.msgpack.Decoder(ForkServerRequest)
         self._reports = msgspec.msgpack.Encoder()
         self._woken, self._wake = os.pipe()
 
@@ -128,7 +128,7 @@ class Nursery:
                 return
             self._report(Ended(self._children.pop(pid), os.waitstatus_to_exitcode(status)))
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: ForkServerReport) -> None:
         try:
             self._sock.send(self._reports.encode(report))
         except (BrokenPipeError, ConnectionResetError):

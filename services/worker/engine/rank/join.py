@@ -35,8 +35,8 @@ from services.worker.rank_protocol.join_messages import (
 from services.worker.rank_protocol.rank_messages import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
+    FrameKind,
     FrameReader,
-    Kind,
     RankConfig,
     RankFailed,
     frame_length,
@@ -112,17 +112,17 @@ def connect(address: tuple[str, int], token: str) -> socket.socket:
     sock = socket.create_connection(address, _CONNECT_S)
     try:
         kind, body = _read_frame(sock)
-        if kind is not Kind.CHALLENGE:
+        if kind is not FrameKind.CHALLENGE:
             raise JoinError("what answers there is no leader")
         challenge = msgspec.msgpack.decode(body, type=Challenge).nonce
         nonce = os.urandom(NONCE_BYTES)
         proof = prove(token, "rank", challenge, nonce)
         hello = Hello(nonce=nonce, proof=proof, version=version("ryzanstein"))
-        sock.sendall(pack_frame(Kind.HELLO, hello))
+        sock.sendall(pack_frame(FrameKind.HELLO, hello))
         kind, body = _read_frame(sock)
-        if kind is Kind.FAILED:
+        if kind is FrameKind.FAILED:
             raise JoinError(msgspec.msgpack.decode(body, type=RankFailed).message)
-        if kind is not Kind.WELCOME or not proven(
+        if kind is not FrameKind.WELCOME or not proven(
             token, "leader", challenge, nonce, msgspec.msgpack.decode(body, type=Welcome).proof
         ):
             raise JoinError("it does not hold the same RYZ_RANK_TOKEN")
@@ -172,7 +172,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
         end_process(status)
 
 
-def _read_frame(sock: socket.socket) -> tuple[Kind, bytes]:
+def _read_frame(sock: socket.socket) -> tuple[FrameKind, bytes]:
     """Exactly one frame: what comes after it is for the rank."""
     header = _read(sock, HEADER_BYTES)
     length = frame_length(header)

@@ -37,8 +37,8 @@ from services.worker.engine.rank.sequences import PlanError
 from services.worker.host import available_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE, KVParts, RankInfo, StepPlan
 from services.worker.rank_protocol.rank_messages import (
+    FrameKind,
     FrameReader,
-    Kind,
     RankConfig,
     RankFailed,
     RankReady,
@@ -96,7 +96,7 @@ def serve(
 
 
 def _config(
-    frames: Iterator[tuple[Kind, bytes]], descriptors: Mapping[int, int], adapt: Adapt | None
+    frames: Iterator[tuple[FrameKind, bytes]], descriptors: Mapping[int, int], adapt: Adapt | None
 ) -> RankConfig | None:
     """The first frame, as this process has to read it; None: the leader left before."""
     first = next(frames, None)
@@ -116,7 +116,7 @@ def _config(
 
 def _serve(
     sock: socket.socket,
-    frames: Iterator[tuple[Kind, bytes]],
+    frames: Iterator[tuple[FrameKind, bytes]],
     started: float,
     config: RankConfig,
     collectives: Collectives,
@@ -125,7 +125,7 @@ def _serve(
 ) -> None:
     torch.set_num_threads(config.threads)
     runner, ready = load(config, collectives, started)
-    sock.sendall(pack_frame(Kind.READY, ready))
+    sock.sendall(pack_frame(FrameKind.READY, ready))
     give_way(besides=lifeline)  # it does nothing but end, which must not wait for a core
     collectives.timeout_s = config.step_timeout_s
     mover = None
@@ -144,7 +144,7 @@ def _serve(
         result = runner.step(plan)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)
-            sock.sendall(pack_frame(Kind.RESULT, result))
+            sock.sendall(pack_frame(FrameKind.RESULT, result))
         idle_since = time.perf_counter()
 
 
@@ -260,7 +260,7 @@ def _num_blocks(config: RankConfig, backend: Backend) -> int:
     return count
 
 
-def _frames(sock: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+def _frames(sock: socket.socket) -> Iterator[tuple[FrameKind, bytes]]:
     reader = FrameReader()
     while data := _receive(sock):
         yield from reader.feed(data)
@@ -275,7 +275,7 @@ def _receive(sock: socket.socket) -> bytes:
 
 def _report(sock: socket.socket, told: RankFailed) -> int:
     try:
-        sock.sendall(pack_frame(Kind.FAILED, told))
+        sock.sendall(pack_frame(FrameKind.FAILED, told))
     except OSError:
         log.error("the leader is gone, and cannot be told", why=told.message)
     return 2 if told.refused else 1

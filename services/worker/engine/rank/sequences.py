@@ -7,7 +7,7 @@ nothing; a plan that does not fit what was planned before is a bug of the leader
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Slice, StepPlan
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, ScheduledChunk, StepPlan
 
 Ints = NDArray[np.int64]
 
@@ -48,7 +48,7 @@ class SequenceState:
         self.tokens = Growing(new.token_ids)
         self.table = Growing([])
 
-    def extend(self, part: Slice, num_blocks: int) -> None:
+    def extend(self, part: ScheduledChunk, num_blocks: int) -> None:
         """Takes what a slice adds: blocks, and tokens that are not known here.
 
         Raises:

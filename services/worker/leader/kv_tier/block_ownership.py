@@ -15,7 +15,7 @@ import structlog
 
 from services.worker.domain.generation.request import Generation
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.errors import RyzError
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks, SessionRecord
 from shared.messages.blocks import MAX_NAMES
@@ -82,7 +82,7 @@ class Holdings:
         self,
         group: str,
         index: BlockIndex,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         clock: Callable[[], float],
         *,
         timeout_s: float,

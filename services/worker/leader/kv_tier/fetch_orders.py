@@ -14,8 +14,8 @@ from services.worker.domain.scheduling.fetches import Fetch
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.transfer_costs import KVCosts
 from services.worker.leader.kv_tier.kv_health import StoreHealth
-from services.worker.metrics import Metrics
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched
+from services.worker.metrics import WorkerMetrics
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult
 from services.worker.rank_protocol.plan import Engine, EngineFailed
 from shared import kv_hash
 
@@ -41,7 +41,7 @@ class FetchOrders:
         *,
         health: StoreHealth,
         costs: KVCosts,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         clock: Callable[[], float],
         timeout_s: float,
         work: Callable[[], None],
@@ -110,11 +110,11 @@ class FetchOrders:
         if not answer.error:
             self._health.worked(self._health.moves)
 
-    def _follow(self, order: _Order, future: asyncio.Future[Fetched]) -> None:
+    def _follow(self, order: _Order, future: asyncio.Future[FetchResult]) -> None:
         """Sees to the end of a fetch, in time or not."""
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, order)
 
-        def done(answer: asyncio.Future[Fetched]) -> None:
+        def done(answer: asyncio.Future[FetchResult]) -> None:
             timer.cancel()
             lost = answer.cancelled() or answer.exception() is not None  # and with it the engine
             if not lost and order.scheduler is self._scheduler:
@@ -122,7 +122,7 @@ class FetchOrders:
 
         future.add_done_callback(done)
 
-    def _take(self, order: _Order, answer: Fetched) -> None:
+    def _take(self, order: _Order, answer: FetchResult) -> None:
         fetch, metrics, now = order.fetch, self._metrics, self._clock()
         order.scheduler.fetched(fetch.fetch_id, answer.count)
         metrics.kv_fetched_blocks.inc(answer.count)
@@ -140,7 +140,7 @@ class FetchOrders:
             arrived.set_result(answer.count)
         self._work()
 
-    def _account(self, order: _Order, answer: Fetched, now: float) -> None:
+    def _account(self, order: _Order, answer: FetchResult, now: float) -> None:
         """Learns from a fetch that was done in time."""
         seconds, wanted, health = now - order.began, len(order.fetch.names), self._health
         outcome = "whole" if answer.count == wanted else "part" if answer.count else "nothing"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.circuit import Circuit, CircuitLimits
 
 log = structlog.get_logger(__name__)
@@ -19,7 +19,7 @@ class StoreHealth:
     """writes: whether blocks are written at all. behind: of the engine that runs now; None: there is none."""
 
     def __init__(
-        self, limits: CircuitLimits, metrics: Metrics, clock: Callable[[], float], *, writes: bool
+        self, limits: CircuitLimits, metrics: WorkerMetrics, clock: Callable[[], float], *, writes: bool
     ) -> None:
         self.lookups = Circuit(limits)
         self.moves = Circuit(limits)

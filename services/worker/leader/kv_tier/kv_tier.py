@@ -22,8 +22,8 @@ from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.kv_tier.block_ownership import BlockIndex, Holdings
 from services.worker.leader.kv_tier.fetch_orders import FetchOrders
 from services.worker.leader.kv_tier.kv_health import StoreHealth
-from services.worker.metrics import Metrics
-from services.worker.rank_protocol.kv_messages import Stored
+from services.worker.metrics import WorkerMetrics
+from services.worker.rank_protocol.kv_messages import StoreResult
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo
 from shared import kv_hash
 from shared.circuit import CircuitLimits
@@ -69,7 +69,7 @@ class KVTier:
         *,
         engine: Engine,
         index: BlockIndex,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         clock: Callable[[], float],
         token_budget: int,
         work: Callable[[], None],
@@ -295,7 +295,7 @@ class KVTier:
             names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s, parts=self.holdings.parts
         )
 
-    def _on_stored(self, stored: Stored) -> None:
+    def _on_stored(self, stored: StoreResult) -> None:
         if self._scheduler is None:
             return
         names, dropped = kv_hash.split(stored.names), kv_hash.split(stored.dropped)

@@ -18,7 +18,7 @@ from services.worker.domain.generation.session_cache import SessionCache, record
 from services.worker.domain.generation.session_merge import follows, rebase
 from services.worker.domain.generation.sized_entries import Key, SizedEntries
 from services.worker.leader.sessions.session_commits import Commit, Pending, SessionStore, Waiter
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.errors import (
     DISK_FULL,
     InvalidRequest,
@@ -66,7 +66,7 @@ class Sessions:
         self,
         store: SessionStore,
         limits: SessionLimits,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         max_payload: Callable[[], int],
         peers: Peers | None = None,
     ) -> None:

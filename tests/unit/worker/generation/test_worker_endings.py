@@ -9,7 +9,7 @@ import pytest
 
 from services.worker.domain.scheduling.scheduler import Limits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
 from shared import codec, subjects
 from shared.bus.api import Message
@@ -110,10 +110,10 @@ class Flaky:
             raise EngineFailed("rank 1 died")
         return self.inner.submit(plan)
 
-    async def fetch(self, order: FetchBlocks) -> Fetched:
-        return Fetched(fetch_id=order.fetch_id, count=0)
+    async def fetch(self, order: FetchBlocks) -> FetchResult:
+        return FetchResult(fetch_id=order.fetch_id, count=0)
 
-    def watch_store(self, on_stored: Callable[[Stored], None]) -> None:
+    def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         return None
 
     def watch(self, on_failure: Callable[[], None]) -> None:

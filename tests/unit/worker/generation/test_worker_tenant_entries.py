@@ -11,7 +11,7 @@ from services.worker.domain.generation.sized_entries import SizedEntries
 from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.leader.request_table import MAX_TOMBSTONES, Generations
 from services.worker.leader.sessions.deliveries import MAX_SESSIONS, Deliveries
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from tests.kits.worker import chat
 
 
@@ -65,7 +65,7 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     outbox = Outbox(retention_s=1.0, max_bytes=1000)
     now = [0.0]
     generations = Generations(
-        outbox, cast(Any, None), Metrics(CollectorRegistry()), lambda: now[0], tombstone_s=5.0
+        outbox, cast(Any, None), WorkerMetrics(CollectorRegistry()), lambda: now[0], tombstone_s=5.0
     )
     for name in ("mine", "late"):
         generations.cancel(name, "", attempt, tenant="few")

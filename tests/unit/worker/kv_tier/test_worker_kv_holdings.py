@@ -12,7 +12,7 @@ from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.kv_tier import block_ownership as kv_holdings
 from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, Holdings
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 from shared.errors import Unavailable
@@ -34,7 +34,7 @@ class Teller:
         self.holdings = Holdings(
             "g0",
             self.index,
-            Metrics(CollectorRegistry()),
+            WorkerMetrics(CollectorRegistry()),
             lambda: self.now,
             timeout_s=1.0,
             pause=self.pauses.append,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from services.worker.orchestrator.rank_blocks import RankBlocks
-from services.worker.rank_protocol.kv_messages import FetchBlocks, Fetched, Stored
+from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, StoreBlock
-from services.worker.rank_protocol.rank_messages import FrameReader, Kind, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
 
@@ -22,7 +22,7 @@ class Ranks:
     def __init__(self, world: int) -> None:
         self.ends: list[socket.socket] = []
         self.lost: list[str] = []
-        self.stored: list[Stored] = []
+        self.stored: list[StoreResult] = []
         self.blocks = RankBlocks(lambda _, reason: self.lost.append(reason))
         self.blocks.on_stored = self.stored.append
         processes: list[Any] = [SimpleNamespace(rank=world, kv_sock=None)]
@@ -35,12 +35,12 @@ class Ranks:
         self._processes = processes
         self.blocks.open(processes)
 
-    async def say(self, rank: int, message: Fetched | Stored) -> None:
-        kind = Kind.FETCHED if isinstance(message, Fetched) else Kind.STORED
+    async def say(self, rank: int, message: FetchResult | StoreResult) -> None:
+        kind = FrameKind.FETCHED if isinstance(message, FetchResult) else FrameKind.STORED
         self.ends[rank].send(pack_frame(kind, message))
         await asyncio.sleep(0.01)
 
-    def heard(self, rank: int) -> list[Kind]:
+    def heard(self, rank: int) -> list[FrameKind]:
         return [kind for kind, _ in FrameReader().feed(self.ends[rank].recv(65536))]
 
     def close(self) -> None:
@@ -58,30 +58,32 @@ async def ranks() -> AsyncIterator[Ranks]:
 
 async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
     future = ranks.blocks.fetch(FetchBlocks(fetch_id=7, blocks=[1, 2, 3], names=A + B + C))
-    assert ranks.heard(0) == ranks.heard(1) == [Kind.FETCH]
-    await ranks.say(1, Fetched(fetch_id=7, count=3, num_bytes=30, seconds=0.1))
+    assert ranks.heard(0) == ranks.heard(1) == [FrameKind.FETCH]
+    await ranks.say(1, FetchResult(fetch_id=7, count=3, num_bytes=30, seconds=0.1))
     assert not future.done()
-    await ranks.say(0, Fetched(fetch_id=7, count=1, num_bytes=10, seconds=0.3, corrupt=B, error="slow"))
-    assert future.result() == Fetched(fetch_id=7, count=1, num_bytes=40, seconds=0.3, corrupt=B, error="slow")
-    await ranks.say(0, Fetched(fetch_id=7, count=1))  # of nobody
+    await ranks.say(0, FetchResult(fetch_id=7, count=1, num_bytes=10, seconds=0.3, corrupt=B, error="slow"))
+    assert future.result() == FetchResult(
+        fetch_id=7, count=1, num_bytes=40, seconds=0.3, corrupt=B, error="slow"
+    )
+    await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of nobody
 
 
 async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> None:
     future = ranks.blocks.fetch(FetchBlocks(fetch_id=1, blocks=[1], names=A))
     future.cancel()
     for rank in (0, 1):
-        await ranks.say(rank, Fetched(fetch_id=1, count=1))
+        await ranks.say(rank, FetchResult(fetch_id=1, count=1))
     assert not ranks.blocks._fetches
 
 
 async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) -> None:
     ranks.blocks.expect([StoreBlock(1, A), StoreBlock(2, B)])
-    await ranks.say(0, Stored(names=A + B, num_bytes=20))
+    await ranks.say(0, StoreResult(names=A + B, num_bytes=20))
     assert [(one.names, one.dropped, one.num_bytes) for one in ranks.stored] == [(b"", b"", 20)]
-    await ranks.say(1, Stored(names=A, dropped=B, num_bytes=10, error="no memory"))
+    await ranks.say(1, StoreResult(names=A, dropped=B, num_bytes=10, error="no memory"))
     last = ranks.stored[-1]
     assert (last.names, last.dropped, last.num_bytes, last.error) == (A, B, 10, "no memory")
-    await ranks.say(1, Stored(names=C))  # nobody asked for it
+    await ranks.say(1, StoreResult(names=C))  # nobody asked for it
     assert ranks.stored[-1].names == b""
     assert not ranks.blocks._copies
 
@@ -100,7 +102,7 @@ async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
     ranks.blocks.close(EngineFailed("rank 1 died"))
     with pytest.raises(EngineFailed, match="rank 1 died"):
         await future
-    await ranks.say(0, Stored(names=A))
+    await ranks.say(0, StoreResult(names=A))
     assert ranks.stored == []
 
 
@@ -108,5 +110,5 @@ async def test_nobody_has_to_listen(ranks: Ranks) -> None:
     ranks.blocks.on_stored = None
     ranks.blocks.expect([StoreBlock(1, A)])
     for rank in (0, 1):
-        await ranks.say(rank, Stored(names=A))
+        await ranks.say(rank, StoreResult(names=A))
     assert not ranks.blocks._copies

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.worker.rank_protocol.plan import EngineFailed, NewSequence, Slice, StepPlan
+from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
 from shared.messages import Sampling
 from tests.kits.worker import null_engine
 
@@ -14,14 +14,18 @@ def new(seq_id: int, length: int = 2) -> NewSequence:
     return NewSequence(seq_id=seq_id, token_ids=token_ids, prompt_len=length, sampling=Sampling())
 
 
-def part(seq_id: int, start: int, count: int, new_blocks: list[int], *, sample: bool = False) -> Slice:
+def part(
+    seq_id: int, start: int, count: int, new_blocks: list[int], *, sample: bool = False
+) -> ScheduledChunk:
     """A part of a prompt."""
     token_ids = [*range(1 + start, 1 + start + count)]
-    return Slice(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks, sample=sample)
+    return ScheduledChunk(
+        seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks, sample=sample
+    )
 
 
-def follow(seq_id: int, start: int) -> Slice:
-    return Slice(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
+def follow(seq_id: int, start: int) -> ScheduledChunk:
+    return ScheduledChunk(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
 
 
 NEXT = ord("e")  # what it says after two tokens
@@ -29,28 +33,36 @@ NEXT = ord("e")  # what it says after two tokens
 GOOD = StepPlan(
     step_id=1,
     admit=[new(1)],
-    slices=[Slice(seq_id=1, start=0, token_ids=[1, 2], new_blocks=[3], sample=True)],
+    slices=[ScheduledChunk(seq_id=1, start=0, token_ids=[1, 2], new_blocks=[3], sample=True)],
 )
 
 
 @pytest.mark.parametrize(
     ("plan", "complaint"),
     [
-        (StepPlan(step_id=2, slices=[Slice(seq_id=2, start=0, token_ids=[1])]), "not admitted"),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=1, token_ids=[1])]), "computed up to 2"),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[])]), "0 tokens"),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[1])]), "other tokens"),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT], new_blocks=[3])]), "block 3"),
+        (StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=2, start=0, token_ids=[1])]), "not admitted"),
+        (StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=1, token_ids=[1])]), "computed up to 2"),
+        (StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[])]), "0 tokens"),
+        (StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[1])]), "other tokens"),
         (
-            StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT], new_blocks=[999])]),
+            StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[NEXT], new_blocks=[3])]),
+            "block 3",
+        ),
+        (
+            StepPlan(
+                step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[NEXT], new_blocks=[999])]
+            ),
             "block 999",
         ),
         (StepPlan(step_id=2, slices=[follow(1, 3)]), "computed up to 2"),
         (
-            StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT], follow=True)]),
+            StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[NEXT], follow=True)]),
             "goes on at 2",
         ),
-        (StepPlan(step_id=2, slices=[Slice(seq_id=1, start=2, token_ids=[NEXT, 1])]), "has 3 tokens"),
+        (
+            StepPlan(step_id=2, slices=[ScheduledChunk(seq_id=1, start=2, token_ids=[NEXT, 1])]),
+            "has 3 tokens",
+        ),
         (
             StepPlan(step_id=2, admit=[new(2, 40)], slices=[part(2, 16, 20, [3, 4, 5])]),
             "does not hold tokens 0",
@@ -67,7 +79,7 @@ GOOD = StepPlan(
             StepPlan(
                 step_id=2,
                 admit=[new(2)],
-                slices=[Slice(seq_id=2, start=0, token_ids=[1, 2], new_blocks=[3])],
+                slices=[ScheduledChunk(seq_id=2, start=0, token_ids=[1, 2], new_blocks=[3])],
             ),
             "taken",
         ),
@@ -91,7 +103,7 @@ async def test_a_follow_slice_takes_the_token_that_came_before() -> None:
     futures = [engine.submit(GOOD), engine.submit(StepPlan(step_id=2, slices=[follow(1, 2)]))]
     results = [await future for future in futures]
     assert [chr(result.sampled[0].token_id) for result in results] == ["e", " "]
-    last = Slice(seq_id=1, start=3, token_ids=[ord(" ")])
+    last = ScheduledChunk(seq_id=1, start=3, token_ids=[ord(" ")])
     engine.compute(StepPlan(step_id=3, slices=[last]))
     with pytest.raises(EngineFailed, match="sequence 1 has 4 tokens, nothing follows"):
         engine.compute(StepPlan(step_id=4, slices=[follow(1, 4)]))

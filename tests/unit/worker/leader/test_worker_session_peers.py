@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.worker.leader.sessions.session_records import SessionLimits, Sessions
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.worker import DictStore
@@ -43,8 +43,8 @@ def peer_with(known: SessionRecord | None) -> Callable[[str, str, str], Awaitabl
 
 def sessions_of(
     store: DictStore, known: SessionRecord | None, *own: SessionRecord
-) -> tuple[Sessions, Metrics]:
-    metrics = Metrics(CollectorRegistry())
+) -> tuple[Sessions, WorkerMetrics]:
+    metrics = WorkerMetrics(CollectorRegistry())
     sessions = Sessions(store, SessionLimits(), metrics, lambda: 2**20, peer_with(known))
     for one in own:
         sessions.commit(one)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.generation.session_cache import record_bytes
 from services.worker.leader.fleet import description
 from services.worker.leader.sessions.session_records import SessionLimits, Sessions
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
 from shared.errors import Internal, InvalidRequest, RequestTooLarge, Unavailable
@@ -232,7 +232,7 @@ def record(session_id: str, version: int = 1, text: str = "x", tenant: str = "t"
 
 
 async def test_bounds_hold_while_the_store_is_away() -> None:
-    store, metrics = DictStore(), Metrics(CollectorRegistry())
+    store, metrics = DictStore(), WorkerMetrics(CollectorRegistry())
     store.away = True
     sessions = Sessions(store, SessionLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000)
     waiting = [sessions.commit(record(f"s{number}", text="y" * 200)) for number in range(30)]
@@ -255,7 +255,7 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
 async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> None:
     store = DictStore()
     store.away = True
-    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     first, second = sessions.commit(record("s", 1, "fast")), sessions.commit(record("s", 2, "fast, next"))
     assert (await sessions.commit(record("s", 1, "slow"))).outcome == "stale"
     newest = await sessions.lookup("t", "s")
@@ -271,7 +271,7 @@ async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
     store = DictStore()
     store.records["t", "s"] = record("s", 1, "older")
     limits = SessionLimits(cache_bytes=2000)
-    sessions = Sessions(store, limits, Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, limits, WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(record("s", 2, "newer"))
     for number in range(9):
         sessions.commit(record(f"other{number}", text="y" * 200))
@@ -282,7 +282,7 @@ async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
 
 async def test_a_session_deleted_and_begun_anew_elsewhere_does_not_get_its_past_back() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(msgspec.structs.replace(record("s", 5, "deleted"), created_ms=1))
     assert await sessions.flush(1.0)
     store.records["t", "s"] = msgspec.structs.replace(record("s", 1, "anew"), created_ms=2)
@@ -299,7 +299,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
         async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
             raise Internal("an answer cannot be read")
 
-    sessions = Sessions(Broken(), SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(Broken(), SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     with pytest.raises(Unavailable, match="session store"):
         await sessions.lookup("t", "s")
     sessions.commit(record("s", 1))
@@ -308,7 +308,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
 
 async def test_commits_of_one_session_are_joined() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     run = asyncio.create_task(sessions.run())
     futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
     assert {commit.outcome for commit in await asyncio.gather(*futures)} == {"stored"}
@@ -348,7 +348,7 @@ def test_record_sizes_are_not_underestimated() -> None:
 
 
 def made(limits: SessionLimits, store: DictStore, max_payload: int = 2**20) -> Sessions:
-    return Sessions(store, limits, Metrics(CollectorRegistry()), lambda: max_payload)
+    return Sessions(store, limits, WorkerMetrics(CollectorRegistry()), lambda: max_payload)
 
 
 @pytest.mark.parametrize("limits", [SessionLimits(max_pending=20), SessionLimits(pending_bytes=20_000)])
@@ -433,7 +433,7 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
 @pytest.mark.parametrize("away", [False, True])
 async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.2), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(record("s", 3, "deleted long ago"))
     assert await sessions.flush(1.0)
     (kept,) = store.records.values()
@@ -452,7 +452,7 @@ async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
 
 async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.3), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(record("s", 3))
     assert await sessions.flush(1.0)
     for _ in range(3):
@@ -464,7 +464,7 @@ async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
 
 async def test_an_old_turn_that_waits_to_be_stored_is_waited_for() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.1), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(copy_s=0.1), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     waiting = sessions.commit(record("s", 3))
     await asyncio.sleep(0.15)
     with pytest.raises(Unavailable):

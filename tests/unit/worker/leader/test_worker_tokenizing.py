@@ -18,7 +18,7 @@ from services.worker.leader.tokenizing import (
     THREADS,
     Tokenizing,
 )
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from services.worker.model_dir import Model
 from services.worker.null.null_model import ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
@@ -285,7 +285,7 @@ class Clocked(ByteTokenizer):
 async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_threads_for_the_second() -> None:
     tokenizer = Clocked()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
-    metrics = Metrics(CollectorRegistry())
+    metrics = WorkerMetrics(CollectorRegistry())
     tokenizing = Tokenizing(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
 
     def at_once(tenant: str, chars: int) -> bool:
@@ -310,7 +310,9 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
 
     tokenizer = Quick()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
-    tokenizing = Tokenizing(model, Metrics(CollectorRegistry()), lambda: 2048, clock=lambda: tokenizer.now)
+    tokenizing = Tokenizing(
+        model, WorkerMetrics(CollectorRegistry()), lambda: 2048, clock=lambda: tokenizer.now
+    )
     try:
         for _ in range(1000):
             assert tokenizing.at_once(chat("r", prompt="xx"), None) is not None
@@ -343,6 +345,6 @@ async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
     ],
 )
 def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str, Any], short: bool) -> None:
-    tokenizing = Tokenizing(null_model("demo", 2048), Metrics(CollectorRegistry()), lambda: 2048)
+    tokenizing = Tokenizing(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
     assert tokenizing.is_short(chat("r", **fields)) is short
     tokenizing.close()

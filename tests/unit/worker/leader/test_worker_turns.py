@@ -13,7 +13,7 @@ from services.worker.domain.generation.session_context import Turn, added_by, ne
 from services.worker.domain.generation.session_merge import follows, rebase, rewind
 from services.worker.leader.sessions.session_records import SessionLimits, Sessions
 from services.worker.leader.sessions.turn_lines import TurnLimits
-from services.worker.metrics import Metrics
+from services.worker.metrics import WorkerMetrics
 from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.errors import Conflict, Unavailable
@@ -160,7 +160,7 @@ class Lagging(DictStore):
 @pytest.mark.parametrize("newer_waits", [False, True])
 async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> None:
     store = Lagging()
-    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     mine = turn("b", base)
@@ -175,7 +175,7 @@ async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> No
 
 async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
     store = Lagging()
-    sessions = Sessions(store, SessionLimits(), Metrics(CollectorRegistry()), lambda: 2**20)
+    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     future = sessions.commit(turn("b", base), joins=False)

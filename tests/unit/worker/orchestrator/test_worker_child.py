@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from services.worker.orchestrator import rank_child as child
-from services.worker.orchestrator.rank_child import SpawnedChild, coming_exit_code, exit_text, runs, stat
+from services.worker.orchestrator import rank_process_handle as child
+from services.worker.orchestrator.rank_process_handle import (
+    SpawnedRank,
+    coming_exit_code,
+    exit_text,
+    runs,
+    stat,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/PID/stat")
 
@@ -37,16 +43,16 @@ def state(pid: int) -> str:
 def test_one_that_runs_has_no_code(process: "subprocess.Popen[bytes]") -> None:
     assert coming_exit_code(process.pid) is None
     assert runs(process.pid)
-    assert SpawnedChild(process).describe_end() == "still running"
+    assert SpawnedRank(process).describe_end() == "still running"
 
 
 def test_one_that_is_stopped_or_goes_on_is_not_dead(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGSTOP)
     until(lambda: state(process.pid) == "T")
-    assert SpawnedChild(process).describe_end() == "still running"
+    assert SpawnedRank(process).describe_end() == "still running"
     process.send_signal(signal.SIGCONT)
     until(lambda: state(process.pid) != "T")
-    assert SpawnedChild(process).describe_end() == "still running"
+    assert SpawnedRank(process).describe_end() == "still running"
 
 
 def test_one_that_was_killed_while_it_was_stopped_is_dead(process: "subprocess.Popen[bytes]") -> None:
@@ -86,10 +92,10 @@ def test_a_signal_is_named_before_and_after_the_process_is_collected(
     until(lambda: coming_exit_code(process.pid) == -end)
     until(lambda: not runs(process.pid))
     assert coming_exit_code(process.pid) == -end
-    assert SpawnedChild(process).describe_end() == text
+    assert SpawnedRank(process).describe_end() == text
     process.wait(30)
     assert coming_exit_code(process.pid) is None
-    assert SpawnedChild(process).describe_end() == text
+    assert SpawnedRank(process).describe_end() == text
 
 
 def test_an_exit_code_is_told_unless_it_is_0() -> None:
@@ -97,7 +103,7 @@ def test_an_exit_code_is_told_unless_it_is_0() -> None:
         with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"]) as one:
             os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
             assert coming_exit_code(one.pid) == (code or None)
-            assert SpawnedChild(one).describe_end() == f"exit code {code}"
+            assert SpawnedRank(one).describe_end() == f"exit code {code}"
 
 
 def test_a_signal_without_a_name_is_told_by_its_number() -> None:

@@ -8,7 +8,7 @@ from services.worker.engine.rank.rank_progress import Progress
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.step_limit import StepLimit
 from services.worker.rank_protocol.failures import Failure
-from services.worker.rank_protocol.plan import Slice, StepPlan
+from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 from services.worker.rank_protocol.progress_page import BEATS, BEGUN, DONE, LINE_WORDS
 from services.worker.rank_protocol.rank_messages import RankFailed
 
@@ -42,7 +42,7 @@ class World:
         self.ranks = [FakeRank(rank) for rank in range(world)]
         self.page = [0] * (LINE_WORDS * world)
         self.now, self.sent = 50.0, 1
-        self.plan = StepPlan(step_id=7, slices=[Slice(seq_id=1, start=0, token_ids=[1] * 100)])
+        self.plan = StepPlan(step_id=7, slices=[ScheduledChunk(seq_id=1, start=0, token_ids=[1] * 100)])
         self.monitor = HealthMonitor(
             self.ranks,  # type: ignore[arg-type]
             StepLimit(step_s, pace),

@@ -10,12 +10,12 @@ from services.worker.engine.collectives.gloo import interface_of
 from services.worker.rank_protocol.join_messages import prove, proven, split_address
 from services.worker.rank_protocol.rank_messages import (
     HEADER_BYTES,
-    Kind,
+    FrameKind,
     RankFailed,
     frame_length,
     pack_frame,
 )
-from services.worker.settings import Settings
+from services.worker.settings import WorkerSettings
 
 TOKEN = "sixteen letters."
 
@@ -46,7 +46,7 @@ def test_a_proof_is_for_one_side_one_exchange_and_one_token() -> None:
 
 
 def test_the_header_tells_how_much_follows() -> None:
-    frame = pack_frame(Kind.FAILED, RankFailed(message="no"))
+    frame = pack_frame(FrameKind.FAILED, RankFailed(message="no"))
     assert frame_length(frame[:HEADER_BYTES]) == len(frame) - HEADER_BYTES
 
 
@@ -71,8 +71,8 @@ def test_settings_that_do_not_fit_together(changes: dict[str, object], said: str
         "model": "m", "tensor_parallel": 2,
         "remote_ranks": 1, "rank_listen": "0.0.0.0:1", "rank_token": TOKEN,
     }  # fmt: skip
-    assert Settings(**given).remote_ranks == 1  # type: ignore[arg-type]
+    assert WorkerSettings(**given).remote_ranks == 1  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match=said) as refusal:
-        Settings(**(given | changes))  # type: ignore[arg-type]
+        WorkerSettings(**(given | changes))  # type: ignore[arg-type]
     assert "short" not in str(refusal.value).replace("too_short", "")
     assert TOKEN not in str(refusal.value)

@@ -10,9 +10,9 @@ import pytest
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.rank_link import RankLink
-from services.worker.rank_protocol.rank_messages import Kind, RankFailed, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, pack_frame
 
-FRAME = pack_frame(Kind.FAILED, RankFailed(message="no memory"))
+FRAME = pack_frame(FrameKind.FAILED, RankFailed(message="no memory"))
 
 
 class Rank:
@@ -30,8 +30,8 @@ class Rank:
         self.link = RankLink(self.process, self.on_frame, self.on_end)
         return self.link
 
-    def on_frame(self, process: RankProcess, kind: Kind, body: bytes) -> None:
-        assert kind is Kind.FAILED
+    def on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
+        assert kind is FrameKind.FAILED
         self.heard.append(msgspec.msgpack.decode(body, type=RankFailed).message)
 
     def on_end(self, process: RankProcess, reason: str) -> None:

@@ -10,7 +10,7 @@ STILL_RUNNING = "still running"
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
-class Child(Protocol):
+class RankProcessHandle(Protocol):
     """A process. `pid` is 0 as long as nobody knows it."""
 
     @property
@@ -31,7 +31,7 @@ class Child(Protocol):
         ...
 
 
-class SpawnedChild:
+class SpawnedRank:
     """A child of the leader itself."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -40,7 +40,7 @@ class SpawnedChild:
         self.kill = process.kill
 
     def describe_end(self) -> str:
-        """See `Child`."""
+        """See `RankProcessHandle`."""
         code = self.poll()
         return exit_text(coming_exit_code(self.pid) if code is None else code)
 

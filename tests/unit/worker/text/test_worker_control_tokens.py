@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from services.worker.text.chat_template import ChatTemplate
-from services.worker.text.control_tokens import SpelledTokens
+from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.tokenizer import FileTokenizer, Tokenizer
 from shared.messages import ChatMessage, Role
 from tests.unit.worker.text.test_worker_adapters import byte_level
@@ -29,8 +29,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
 
 
 def encoded(tokenizer: Tokenizer, template: ChatTemplate, messages: list[ChatMessage]) -> list[int]:
-    spelled = SpelledTokens(tokenizer, template)
-    return spelled.encode(spelled.render(messages, 5.0))
+    guard = ControlTokenGuard(tokenizer, template)
+    return guard.encode_prompt(guard.render_prompt(messages, 5.0))
 
 
 def conversation(content: str, role: Role = "user", name: str = "") -> list[ChatMessage]:
