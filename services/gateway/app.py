@@ -145,10 +145,17 @@ def _add_completions(app: FastAPI, context: Context) -> dict[str, ASGIApp]:
     """Adds the serving paths and returns what answers them."""
 
     async def chat_completions() -> None:
-        """Continues a conversation; with `stream` as server-sent events."""
+        """Continues a conversation; with `stream` as server-sent events.
+
+        Events are `data:` lines and nothing else, unless the request asks for ids: by the header
+        `X-Stream-Grace` or by `stream_options.include_event_ids`.
+        """
 
     async def completions() -> None:
-        """Continues one text or several; with `stream` as server-sent events."""
+        """Continues one text or several; with `stream` as server-sent events.
+
+        Events are those of `/v1/chat/completions`; those of several texts have no ids.
+        """
 
     serving = (
         (chat_completions, CompletionRoute("chat", context), ChatCompletionRequest),
@@ -175,7 +182,7 @@ def _add_streams(app: FastAPI, context: Context) -> None:
         from_: Annotated[str, Query(alias="from")] = "",
         x_stream_grace: Annotated[float, Header(ge=0)] = 0.0,
     ) -> None:
-        """Goes on with a stream after the last event that came, or from its beginning."""
+        """Continues a stream after the last event that came, or from its beginning; events have ids."""
 
     async def end_stream(request_id: str) -> None:
         """Ends a stream that need not go on."""

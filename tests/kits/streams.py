@@ -79,7 +79,9 @@ class Client:
 
     async def begin(self, url: str, *, cut_after: int = 0) -> None:
         """Starts the stream and reads it, up to so many bytes."""
-        async with self._http(url) as http, http.stream("POST", self.path, json=self.body) as answer:
+        options = {"include_event_ids": True, **self.body.get("stream_options", {})}
+        body = self.body | {"stream_options": options}
+        async with self._http(url) as http, http.stream("POST", self.path, json=body) as answer:
             await self._read(answer, cut_after)
 
     async def resume(self, url: str, *, cut_after: int = 0, query: bool = False, name: str = "") -> None:

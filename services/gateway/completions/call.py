@@ -21,7 +21,8 @@ from services.gateway.completions.translate import (
     refuse_unsupported,
 )
 from services.gateway.sessions.session_conditions import with_conditions
-from services.gateway.sessions.session_headers import RawHeaders, given_session, session_mode
+from services.gateway.sessions.session_headers import STREAM_GRACE, RawHeaders, given_session, session_mode
+from shared.errors import InvalidRequest
 from shared.identity import new_session_id, request_root
 from shared.messages import GenerateRequest, SessionRef
 
@@ -31,6 +32,7 @@ class Call:
     """What was asked for.
 
     session_id: empty when there is no session.
+    event_ids: whether the events of a stream carry ids.
     timeout_s: the body's wish; None: it says nothing.
     """
 
@@ -40,6 +42,7 @@ class Call:
     n: int
     stream: bool
     include_usage: bool
+    event_ids: bool
     logprobs: bool
     session_id: str
     timeout_s: float | None
@@ -73,7 +76,7 @@ def chat_call(
         request = msgspec.structs.replace(request, session=session)
     if session.given and once is None:
         request = msgspec.structs.replace(request, confirms=True)
-    return _call(body, request_id, [_to_count_once(request, once)], session.session_id, unknown)
+    return _call(body, headers, request_id, [_to_count_once(request, once)], unknown)
 
 
 def completion_call(
@@ -88,7 +91,7 @@ def completion_call(
     requests = completion_requests(body, Origin(request_id, tenant, _seed(once), session), request_ids)
     if count == 1:
         requests = [_to_count_once(requests[0], once)]
-    return _call(body, request_id, requests, session.session_id if session else "", unknown)
+    return _call(body, headers, request_id, requests, unknown)
 
 
 def _seed(once: Once | None) -> int:
@@ -104,10 +107,21 @@ def _to_count_once(request: GenerateRequest, once: Once | None) -> GenerateReque
 
 
 def _call(
-    body: SamplingBody, request_id: str, requests: list[GenerateRequest], session_id: str, unknown: int
+    body: SamplingBody,
+    headers: RawHeaders,
+    request_id: str,
+    requests: list[GenerateRequest],
+    unknown: int,
 ) -> Call:
     sampling = requests[0].sampling
+    session = requests[0].session
     options = body.stream_options
+    ids = None if options is None else options.include_event_ids
+    if ids and len(requests) > 1:
+        raise InvalidRequest(
+            "`stream_options.include_event_ids` needs a single prompt: a stream of several cannot be resumed",
+            param="stream_options.include_event_ids",
+        )
     return Call(
         request_id=request_id,
         model=body.model,
@@ -115,8 +129,9 @@ def _call(
         n=sampling.n,
         stream=bool(body.stream),
         include_usage=options is not None and bool(options.include_usage),
+        event_ids=STREAM_GRACE in headers if ids is None else ids,
         logprobs=sampling.logprobs >= 0,
-        session_id=session_id,
+        session_id=session.session_id if session else "",
         timeout_s=body.timeout,
         unknown_fields=unknown,
     )

@@ -170,7 +170,7 @@ class CompletionRoute(Route):
             with self.context.metrics.open_streams.track_inprogress():
                 await send_events(
                     [stream],
-                    writer_of(note, request),
+                    writer_of(note, request, ids=call.event_ids),
                     exchange.reply,
                     exchange.outcome,
                     header_wait_s=settings.header_wait_s,

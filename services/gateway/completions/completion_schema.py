@@ -182,6 +182,13 @@ class StreamOptions(_Body):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
+    include_event_ids: Annotated[
+        bool | None,
+        Field(
+            description="Events have ids (`id:` lines), by which the stream can be resumed. "
+            "Absent: they do if the request has the header `X-Stream-Grace`."
+        ),
+    ] = None
 
 
 class Message(_Body):

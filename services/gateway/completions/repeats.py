@@ -47,7 +47,7 @@ class Repeats:
             if call.stream:
                 reply.headers.append((STREAM_HEADER, request.request_id.encode()))
                 wait_s = self._context.settings.header_wait_s
-                writer = writer_of(note, request)
+                writer = writer_of(note, request, ids=call.event_ids)
                 with self._context.metrics.open_streams.track_inprogress():
                     await send_events([found.stream], writer, reply, outcome, header_wait_s=wait_s)
                 return True

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from services.gateway.http.edge_metrics import EdgeCollector
-from services.gateway.sessions.session_headers import SESSION_HEADERS
+from services.gateway.sessions.session_headers import SESSION_HEADERS, STREAM_GRACE
 from services.gateway.settings import GatewaySettings
 from shared.web.faults import SINGLE_HEADERS
 from shared.web.gate import Gate
@@ -22,7 +22,7 @@ _OWN_HEADERS = frozenset(
         *SESSION_HEADERS,
         b"x-session-mode",
         b"x-session-must-exist",
-        b"x-stream-grace",
+        STREAM_GRACE,
     }
 )
 

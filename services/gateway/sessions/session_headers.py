@@ -13,6 +13,7 @@ from shared.messages import SessionRef
 from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
+STREAM_GRACE = b"x-stream-grace"
 _ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN)
 _REQUEST_ID = re.compile(ID_PATTERN)
@@ -99,7 +100,7 @@ def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float
 
 def stream_grace_s(headers: RawHeaders, *, default_s: float, max_s: float) -> float:
     """Seconds that a stream goes on without its client, at most `max_s`; raises `InvalidRequest`."""
-    raw = headers.get(b"x-stream-grace")
+    raw = headers.get(STREAM_GRACE)
     if raw is None:
         return min(default_s, max_s)
     try:

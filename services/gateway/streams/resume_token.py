@@ -57,8 +57,8 @@ def request_id_of(name: str) -> str:
     return name
 
 
-def writer_of(note: Note, request: GenerateRequest) -> ChunkWriter:
-    """The writer of a stream that can be resumed."""
+def writer_of(note: Note, request: GenerateRequest, *, ids: bool) -> ChunkWriter:
+    """The writer of the stream of one generation; `ids`: its events carry them."""
     envelope = Envelope(
         answer_id(note.kind, request.request_id),
         note.created_s,
@@ -68,7 +68,7 @@ def writer_of(note: Note, request: GenerateRequest) -> ChunkWriter:
     sampling = request.sampling
     logprobs = sampling.logprobs >= 0
     if note.kind == "chat":
-        return ChatWriter(envelope, n=sampling.n, usage=note.include_usage, logprobs=logprobs, ids=True)
+        return ChatWriter(envelope, n=sampling.n, usage=note.include_usage, logprobs=logprobs, ids=ids)
     return CompletionWriter(
-        envelope, prompts=1, n=sampling.n, usage=note.include_usage, logprobs=logprobs, ids=True
+        envelope, prompts=1, n=sampling.n, usage=note.include_usage, logprobs=logprobs, ids=ids
     )

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from services.gateway.completions.chunks import Resumed
 from services.gateway.http.errors import HttpRefusal
 from services.gateway.http.route import Context, Exchange, Route
-from services.gateway.sessions.session_headers import stream_grace_s, time_limit_s
+from services.gateway.sessions.session_headers import STREAM_GRACE, stream_grace_s, time_limit_s
 from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event_id
 from services.gateway.streams.event_stream import STREAM_HEADER, leaving, send_events
 from services.gateway.streams.resume_token import Note, read_note, request_id_of, writer_of
@@ -41,7 +41,7 @@ class StreamRoute(Route):
             await exchange.reply.empty()
             return
         last = last_event_id(exchange)
-        grace_given = b"x-stream-grace" in exchange.headers
+        grace_given = STREAM_GRACE in exchange.headers
         grace_s = stream_grace_s(exchange.headers, default_s=0.0, max_s=settings.stream_max_grace_s)
         timeout_s = time_limit_s(
             exchange.headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
@@ -95,7 +95,7 @@ class StreamRoute(Route):
         with self.context.metrics.open_streams.track_inprogress():
             await send_events(
                 [found.stream],
-                Resumed(writer_of(note, request), last),
+                Resumed(writer_of(note, request, ids=True), last),
                 exchange.reply,
                 exchange.outcome,
                 header_wait_s=self.context.settings.header_wait_s,

@@ -118,8 +118,8 @@ async def test_a_stream_on_the_wire(http: httpx.AsyncClient) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert (answer.headers["x-session-id"], answer.headers["x-ryz-group"]) == ("s-9", GROUP)
     events = answer.text.split("\n\n")
-    assert events[-2:] == ["id: 6.0\ndata: [DONE]", ""]
-    assert json.loads(events[0].removeprefix("id: 0.0\ndata: "))["session_id"] == "s-9"
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert json.loads(events[0].removeprefix("data: "))["session_id"] == "s-9"
 
 
 async def test_session_and_request_ids_go_in_and_out(gateway: Gateway, http: httpx.AsyncClient) -> None:

@@ -116,8 +116,6 @@ def read(client: httpx.Client, body: Body, first_text: Callable[[], None] | None
             answer.read()
             return said
         for line in answer.iter_lines():
-            if line.startswith("id: "):
-                said.ids.append(line.removeprefix("id: "))
             if line.startswith("data: "):
                 said.arrivals.append(time.monotonic())
                 said.event(line.removeprefix("data: "))

@@ -69,18 +69,18 @@ def events(data: bytes) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(("kind", "n", "logprobs"), [("chat", 1, -1), ("chat", 3, 2), ("completion", 2, 1)])
 def test_what_follows_any_event_is_the_rest(kind: Kind, n: int, logprobs: int, usage: bool) -> None:
     note, asked = Note(VERSION, kind, 1_700_000_000, usage), request(kind, n, logprobs)
-    whole = events(stream(writer_of(note, asked), n))
+    whole = events(stream(writer_of(note, asked, ids=True), n))
     assert len({name for name, _ in whole}) == len(whole)
     assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
     for place, (name, _) in enumerate(whole):
         last = parse_event_id(name)
-        assert events(stream(Resumed(writer_of(note, asked), last), n)) == whole[place + 1 :]
+        assert events(stream(Resumed(writer_of(note, asked, ids=True), last), n)) == whole[place + 1 :]
         if last.seq and not (kind == "completion" and logprobs >= 0):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
-            resumed = stream(Resumed(writer_of(note, asked), last), n, first_seq=later)
+            resumed = stream(Resumed(writer_of(note, asked, ids=True), last), n, first_seq=later)
             assert events(resumed) == whole[place + 1 :]
-    assert events(stream(Resumed(writer_of(note, asked), NOTHING_YET), n)) == whole
+    assert events(stream(Resumed(writer_of(note, asked, ids=True), NOTHING_YET), n)) == whole
 
 
 def test_ids_count_down_within_a_frame() -> None:
