@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
+from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager, blocks_for
-from services.worker.domain.scheduling.queues import Limits
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
 from shared.messages import Sampling
@@ -70,7 +70,7 @@ class Driver:
         self.write_behind = WriteBehind()  # switched off
         self._engine = engine
         # no limit to a step's time: prompts are measured alone, there is nobody whose pace they could spoil
-        limits = Limits(
+        limits = SchedulerLimits(
             token_budget=max(TOKEN_BUDGET, max_batch), max_running=max_batch, max_waiting=max_batch
         )
         self._scheduler = Scheduler(

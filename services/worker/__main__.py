@@ -7,16 +7,16 @@ from typing import cast
 
 import structlog
 
-from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.engine.checkpoint.model_config import ModelError, read_config
-from services.worker.leader.fleet.claim import NameClaim
 from services.worker.leader.fleet.drain import HAND_OVER_S
-from services.worker.leader.fleet.heartbeat import OnThread
-from services.worker.leader.intake import IntakeLimits
+from services.worker.leader.fleet.heartbeat import ThreadCarrier
+from services.worker.leader.fleet.name_claim import NameClaim
+from services.worker.leader.intake.work_intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_tier import KVOptions
 from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions
-from services.worker.leader.sessions.session_records import SessionLimits
+from services.worker.leader.sessions.session_records import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.null.null_engine import TEXT, NullEngine
@@ -118,7 +118,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
     return LeaderOptions(
         group=settings.group,
         instance_id=settings.instance_id,
-        steps=Limits(
+        steps=SchedulerLimits(
             settings.token_budget,
             settings.max_running,
             settings.max_waiting,
@@ -149,7 +149,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
         ),
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
         back_off=BackOff(first_s=settings.restart_pause_ms / 1000),
-        sessions=SessionLimits(
+        sessions=SessionRecordLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,
             commit_timeout_s=settings.session_commit_timeout_s,
             cache_bytes=settings.session_cache_bytes,
@@ -178,7 +178,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         leader_options(settings),
         bus=bus,
         outside=await service.connect_bus(stack, "outside", needed=False),
-        carrier=OnThread(lambda stack: service.connect_bus(stack, "heartbeats")),
+        carrier=ThreadCarrier(lambda stack: service.connect_bus(stack, "heartbeats")),
         engine=engine,
         model=model,
         store=SessionsClient(bus),

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from services.worker.domain.scheduling.scheduler import Limits
-from services.worker.leader.fleet.heartbeat import OnLoop
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.leader.fleet.heartbeat import LoopCarrier
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions
@@ -145,13 +145,13 @@ class Kit:
         self.engine = engine or null_engine()
         self.store = DictStore()
         self.registry = CollectorRegistry()
-        options.setdefault("steps", Limits(256, 64, 64))
+        options.setdefault("steps", SchedulerLimits(256, 64, 64))
         options.setdefault("back_off", BackOff(first_s=0.02))
         self.leader = Leader(
             LeaderOptions(group=group, instance_id=instance_id, **options),
             bus=bus,
             outside=self.outside,
-            carrier=OnLoop(bus),
+            carrier=LoopCarrier(bus),
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,

@@ -15,13 +15,13 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from services.worker.domain.generation.request import Generation
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames, PrefixSharing
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Advance, Limits, Scheduler
-from services.worker.leader.blame import blame
+from services.worker.domain.scheduling.scheduler import Advance, Scheduler, SchedulerLimits
+from services.worker.leader.crash_suspects import fail_suspects
+from services.worker.leader.intake.sequence_builder import EngineFacts
 from services.worker.leader.kv_tier.kv_tier import KVTier
-from services.worker.leader.prepare import Room
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from services.worker.metrics import WorkerMetrics
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo, StepResult
@@ -59,8 +59,8 @@ class EngineLoop:
         engine: Engine,
         group: MultiGPUOrchestrator,
         *,
-        generations: Generations,
-        limits: Limits,
+        generations: RequestTable,
+        limits: SchedulerLimits,
         kv_tier: KVTier,
         prefix_sharing: PrefixSharing,
         metrics: WorkerMetrics,
@@ -87,7 +87,7 @@ class EngineLoop:
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.watch(self._on_idle_failure)
         self.info: EngineInfo | None = None
-        self.room = Room(context_length, 0)
+        self.room = EngineFacts(context_length, 0)
         self.num_tokens = 0  # computed so far, prefill and decode
 
     async def start(self) -> None:
@@ -98,7 +98,9 @@ class EngineLoop:
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         names = BlockNames(info.fingerprint, info.kv_format, self._prefix_sharing)
         self.info = info
-        self.room = Room(context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names)
+        self.room = EngineFacts(
+            context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names
+        )
         self._run_ahead = info.run_ahead
         self._steps.clear()
         scheduler = Scheduler(
@@ -311,5 +313,5 @@ class EngineLoop:
         if failure.fault and scheduler is not None:
             suspects = scheduler.requests_in(failure.step_ids)
         self._kv_tier.close()
-        blame(self._generations, suspects, why)
+        fail_suspects(self._generations, suspects, why)
         self._generations.fail_all(GroupLost(f"the group's engine failed: {why}", reason="engine_failed"))

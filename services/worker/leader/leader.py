@@ -14,30 +14,30 @@ from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.request import Generation
 from services.worker.domain.generation.resend_budget import ResendBudget
-from services.worker.domain.generation.retransmit_buffer import Outbox
-from services.worker.leader.attach_calls import Attaching
-from services.worker.leader.control_calls import Control
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
+from services.worker.leader.calls.attach_calls import AttachCalls
+from services.worker.leader.calls.kv_calls import MAX_ASKED, MAX_WARMS, KVCalls
+from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.error_replies import Replies
-from services.worker.leader.fleet.description import Description
 from services.worker.leader.fleet.drain import Drain
 from services.worker.leader.fleet.fence import Fence
-from services.worker.leader.fleet.heartbeat import Carrier, Heartbeats
-from services.worker.leader.intake import Intake
+from services.worker.leader.fleet.group_description import GroupDescription
+from services.worker.leader.fleet.heartbeat import HeartbeatCarrier, Heartbeats
+from services.worker.leader.frame_publisher import FramePublisher
+from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
+from services.worker.leader.intake.sequence_builder import SequenceBuilder
+from services.worker.leader.intake.work_intake import Intake
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
-from services.worker.leader.kv_tier.kv_calls import MAX_ASKED, MAX_WARMS, KVCalls
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
-from services.worker.leader.prepare import Preparer
-from services.worker.leader.publisher import Publisher
-from services.worker.leader.request_table import Generations
-from services.worker.leader.sessions.deliveries import Deliveries
-from services.worker.leader.sessions.peer_sessions import PeerSessions
-from services.worker.leader.sessions.session_commits import SessionStore
-from services.worker.leader.sessions.session_records import Sessions
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.peer_sessions import PeerSessionClient
+from services.worker.leader.sessions.session_commits import RecordStore
+from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
-from services.worker.leader.tokenizing import Tokenizing
-from services.worker.leader.turn_end import Finisher
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.model_dir import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
@@ -67,10 +67,10 @@ class Leader:
         *,
         bus: Bus,
         outside: Bus,
-        carrier: Carrier,
+        carrier: HeartbeatCarrier,
         engine: Engine,
         model: Model,
-        store: SessionStore,
+        store: RecordStore,
         index: BlockIndex | None = None,
         registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
@@ -85,11 +85,11 @@ class Leader:
         metrics = WorkerMetrics(registry)
         registry.register(LoadCollector(self))
         replies = Replies(bus, metrics)
-        outbox = Outbox(retention_s=options.retention_s, max_bytes=options.retention_bytes)
-        self._publisher = Publisher(
+        outbox = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
+        self._publisher = FramePublisher(
             options.group, options.instance_id, bus=bus, outbox=outbox, metrics=metrics, clock=clock
         )
-        self._generations = Generations(outbox, self._publisher, metrics, clock)
+        self._generations = RequestTable(outbox, self._publisher, metrics, clock)
         self._heartbeats = Heartbeats(
             carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, self._heartbeat
         )
@@ -119,14 +119,14 @@ class Leader:
             announce=self._heartbeats.beat,
             stream_interval_s=options.stream_interval_s,
         )
-        self._sessions = Sessions(
+        self._sessions = SessionRecords(
             store,
             options.sessions,
             metrics,
             lambda: bus.max_payload,
-            PeerSessions(bus, options.sessions.lookup_timeout_s),
+            PeerSessionClient(bus, options.sessions.lookup_timeout_s),
         )
-        self._description = Description(
+        self._description = GroupDescription(
             options,
             model,
             engine=engine,
@@ -159,8 +159,8 @@ class Leader:
             timeout_s=options.drain_timeout_s,
         )
         self._sessions.on_turns = self._kv_calls.tell_turns
-        self._deliveries = Deliveries(replies)
-        finisher = Finisher(
+        self._deliveries = DeliveryTracker(replies)
+        finisher = TurnFinisher(
             options.group,
             model.name,
             generations=self._generations,
@@ -169,13 +169,13 @@ class Leader:
             commit_wait_s=options.commit_wait_s,
         )
         self._generations.on_all_tokens = finisher.finish
-        self._tokenizing = Tokenizing(
+        self._tokenizing = PromptTokenizer(
             model, metrics, lambda: self._loop.room.context_length, options.tokenize_timeout_s
         )
         self._intake = Intake(
             options.group,
             generations=self._generations,
-            preparer=Preparer(
+            preparer=SequenceBuilder(
                 model, self._sessions, self._deliveries, self._tokenizing, lambda: self._loop.room
             ),
             replies=replies,
@@ -186,7 +186,7 @@ class Leader:
             limits=options.intake,
             instance_id=options.instance_id,
         )
-        self._control = Control(
+        self._control = RequestCalls(
             self._generations,
             replies,
             bus.max_payload // 2,
@@ -195,7 +195,7 @@ class Leader:
             budget=ResendBudget(options.outside_resend_bytes_s),
         )
         self._fence = Fence(options.group, options.instance_id, self._generations)
-        self._attaching = Attaching(
+        self._attaching = AttachCalls(
             options.group,
             options.instance_id,
             generations=self._generations,

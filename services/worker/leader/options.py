@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from services.worker.domain.scheduling.block_names import PrefixSharing
-from services.worker.domain.scheduling.scheduler import Limits
-from services.worker.leader.intake import IntakeLimits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.leader.intake.work_intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_tier import KVOptions
-from services.worker.leader.sessions.session_records import SessionLimits
+from services.worker.leader.sessions.session_records import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 
@@ -17,7 +17,7 @@ class LeaderOptions:
 
     group: str
     instance_id: str
-    steps: Limits
+    steps: SchedulerLimits
     tensor_parallel: int = 1
     weight: float = 1.0
     heartbeat_interval_s: float = 0.025
@@ -33,6 +33,6 @@ class LeaderOptions:
     prefix_sharing: PrefixSharing = "tenant"
     kv: KVOptions = field(default_factory=KVOptions)
     intake: IntakeLimits = field(default_factory=IntakeLimits)
-    sessions: SessionLimits = field(default_factory=SessionLimits)
+    sessions: SessionRecordLimits = field(default_factory=SessionRecordLimits)
     turns: TurnLimits = field(default_factory=TurnLimits)
     back_off: BackOff = field(default_factory=BackOff)

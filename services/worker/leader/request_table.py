@@ -7,12 +7,12 @@ leaves no block, queue place or task behind.
 import asyncio
 from collections.abc import Callable
 
-from services.worker.domain.generation.endings import Endings
 from services.worker.domain.generation.request import Generation, request_key
-from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.request_counts import RequestCounts
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.leader.publisher import Publisher
+from services.worker.leader.frame_publisher import FramePublisher
 from services.worker.metrics import WorkerMetrics
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
@@ -21,7 +21,7 @@ from shared.messages.base import MAX_ATTEMPT
 MAX_TOMBSTONES = 10_000  # of all tenants; beyond it the oldest of the one that has most is forgotten
 
 
-class Generations:
+class RequestTable:
     """Everything that was accepted and has not ended.
 
     tombstone_s: how long a cancel of an unknown request holds, for when it overtakes the request.
@@ -29,8 +29,8 @@ class Generations:
 
     def __init__(
         self,
-        outbox: Outbox,
-        publisher: Publisher,
+        outbox: RetransmitBuffer,
+        publisher: FramePublisher,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
         tombstone_s: float = 5.0,
@@ -39,7 +39,7 @@ class Generations:
         self.publisher = publisher
         self.clock = clock
         self.by_id: dict[str, Generation] = {}  # under `request_key`
-        self.endings = Endings()
+        self.endings = RequestCounts()
         self.scheduler: Scheduler | None = None  # None while there is no engine
         self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
         self.on_end: Callable[[Generation], None] = lambda generation: None

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_tier import KVOptions
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
@@ -127,7 +127,7 @@ async def test_many_at_once_fetch_what_they_share(
         ]
         await settled(kit, index, 20)
     small = engine(path, redis_url, kv_cache_tokens=18 * 16)
-    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(32, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(32, 8, 16)}
     async with Kit(memory_bus, small, "g1", model=model, index=index, **options) as kit:
         for n, prompt in enumerate(prompts):
             await kit.ask(ask(f"b{n}", prompt, temperature=n % 2))
@@ -203,7 +203,7 @@ async def test_a_low_priority_sequence_moves_out_and_comes_back(
     memory_bus: MemoryBus, path: Path, model: Model, index: RedisIndex, redis_url: str
 ) -> None:
     small = engine(path, redis_url, kv_cache_tokens=20 * 16)
-    options: dict[str, Any] = {"kv": ALWAYS, "steps": Limits(64, 8, 16)}
+    options: dict[str, Any] = {"kv": ALWAYS, "steps": SchedulerLimits(64, 8, 16)}
     async with Kit(memory_bus, small, model=model, index=index, **options) as kit:
         alone = tokens_of(await kit.run(ask("alone", [3] * 100, max_tokens=150)))
         fill = tokens_of(await kit.run(ask("fill", [4] * 260, max_tokens=30)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
@@ -59,7 +59,7 @@ async def test_company_and_preemption_change_no_token(
 ) -> None:
     count, blocks = 6, 16
     small = engine(path, kv_cache_tokens=blocks * 16)
-    async with Kit(memory_bus, small, model=model, steps=Limits(32, 8, 16)) as kit:
+    async with Kit(memory_bus, small, model=model, steps=SchedulerLimits(32, 8, 16)) as kit:
         expected = await alone(kit, count)
         for number in range(count):
             await kit.ask(ask(number))

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from shared import codec, subjects
 from shared.bus import Message, RequestTimedOut
@@ -116,7 +116,7 @@ async def test_no_stream_is_a_mixture_of_two_groups_of_one_name(memory_bus: Memo
         budgets = [4096, 64]  # the one begins sooner, the other overtakes it
         kits = [
             await stack.enter_async_context(
-                Kit(memory_bus, engine, instance_id=name, steps=Limits(budget, 64, 64))
+                Kit(memory_bus, engine, instance_id=name, steps=SchedulerLimits(budget, 64, 64))
             )
             for engine, name, budget in zip(engines, "ab", budgets, strict=True)
         ]

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
@@ -76,7 +76,7 @@ def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahe
     chance = random.Random(run_ahead)
     common = [chance.randrange(203) for _ in range(70)]
     blocks = BlockManager(NUM_BLOCKS)
-    run = Run(Scheduler(blocks, Limits(40, 8, 32), BlockNames("f")), ranks.compute, run_ahead)
+    run = Run(Scheduler(blocks, SchedulerLimits(40, 8, 32), BlockNames("f")), ranks.compute, run_ahead)
     prompts = []
     for number in range(8):
         prompts.append(common[: chance.randrange(71)] + [chance.randrange(203) for _ in range(1 + number)])
@@ -97,7 +97,9 @@ def test_tokens_are_those_of_the_oracle(ranks: ThreadRanks, model: Path, run_ahe
 def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -> None:
     outputs: list[dict[str, Output]] = []
     for names, run_ahead in ((BlockNames("f"), 1), (BlockNames("", sharing="off"), 0)):
-        run = Run(Scheduler(BlockManager(NUM_BLOCKS), Limits(64, 8, 32), names), ranks.compute, run_ahead)
+        run = Run(
+            Scheduler(BlockManager(NUM_BLOCKS), SchedulerLimits(64, 8, 32), names), ranks.compute, run_ahead
+        )
         run.scheduler.queues._last_seq_id = 100 * len(outputs)
         for number in range(3):
             run.scheduler.add(sequence(number, [*range(40), 5], 20, SEEDED))

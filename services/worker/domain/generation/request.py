@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.worker.domain.generation.session_context import Turn
-from services.worker.domain.generation.stops import StopMatcher
+from services.worker.domain.generation.stop_strings import StopMatcher
+from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.codec import pack_tokens
@@ -51,7 +51,7 @@ TokenText = Callable[[int], str]
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class ChoiceState:
     """One answer: a sequence, its text so far, and what was not sent yet."""
 
     sequence: Sequence
@@ -146,11 +146,11 @@ class Generation:
     reply_to: str
     deadline: float
     arrived: float
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[ChoiceState] = field(default_factory=list)
     next_seq: int = 0
     prompt_tokens: int = 0
     open_choices: int = 0
-    turn: Turn | None = None
+    turn: TurnContext | None = None
     session_turns: int = 0
     session_version: int = -1  # of the session before this turn; -1: not known yet
     session: SessionOutcome | None = None

@@ -13,10 +13,10 @@ from operator import attrgetter
 
 import msgspec
 
-from services.worker.domain.generation.retained import (
+from services.worker.domain.generation.retained_frames import (
     FRAME_BYTES,
-    Account,
-    Retained,
+    RetainedRequest,
+    TenantFrames,
     estimate_request_bytes,
     without_prompt,
 )
@@ -27,14 +27,14 @@ from shared.messages import AnyFrame, Done, Failed, FrameBatch, GenerateRequest,
 _BYTES = attrgetter("num_bytes")
 
 
-class Outbox:
+class RetransmitBuffer:
     """Sent frames by request, under the leader's key for it. One attempt of a request is kept, the newest."""
 
     def __init__(self, *, retention_s: float, max_bytes: int) -> None:
         self._retention_s = retention_s
         self._max_bytes = max_bytes
-        self._requests: dict[str, Retained] = {}
-        self._accounts: dict[str, Account] = {}  # by tenant
+        self._requests: dict[str, RetainedRequest] = {}
+        self._accounts: dict[str, TenantFrames] = {}  # by tenant
         self._calls: dict[tuple[str, str], str] = {}  # tenant and key of a call to the key of its request
         self.num_bytes = 0
 
@@ -51,7 +51,7 @@ class Outbox:
         retained = self._requests.get(key)
         return None if retained is None else retained.attempt
 
-    def kept(self, key: str) -> Retained | None:
+    def kept(self, key: str) -> RetainedRequest | None:
         """All that is kept of a request; to be read only."""
         return self._requests.get(key)
 
@@ -63,8 +63,8 @@ class Outbox:
         A request with a note is kept as well, for those who attach to it.
         """
         self._forget(key)
-        account = self._accounts.setdefault("" if request is None else request.tenant, Account())
-        retained = self._requests[key] = account.running[key] = Retained(attempt, first_seq, account)
+        account = self._accounts.setdefault("" if request is None else request.tenant, TenantFrames())
+        retained = self._requests[key] = account.running[key] = RetainedRequest(attempt, first_seq, account)
         if request is not None and request.note:
             self._keep(retained, request)
             if request.call_key:
@@ -134,7 +134,7 @@ class Outbox:
         frames = [msgspec.structs.replace(frame, attempt=attempt) for frame in kept]
         return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
 
-    def _end(self, key: str, retained: Retained, now: float, *, whole: bool = False) -> None:
+    def _end(self, key: str, retained: RetainedRequest, now: float, *, whole: bool = False) -> None:
         """Retention begins. whole: the request can go on elsewhere, so that its prompt is needed still."""
         retained.ended_at = now
         account = retained.account
@@ -142,11 +142,11 @@ class Outbox:
         if retained.request is not None and not whole:
             self._keep(retained, without_prompt(retained.request))
 
-    def _keep(self, retained: Retained, request: GenerateRequest) -> None:
+    def _keep(self, retained: RetainedRequest, request: GenerateRequest) -> None:
         retained.request = request
         self._resize(retained, estimate_request_bytes(request))
 
-    def _resize(self, retained: Retained, request_bytes: int) -> None:
+    def _resize(self, retained: RetainedRequest, request_bytes: int) -> None:
         more = request_bytes - retained.request_bytes
         retained.request_bytes = request_bytes
         retained.account.num_bytes += more
@@ -163,7 +163,7 @@ class Outbox:
         self.num_bytes -= size
         self._forget_call(key, retained)
 
-    def _forget_call(self, key: str, retained: Retained) -> None:
+    def _forget_call(self, key: str, retained: RetainedRequest) -> None:
         request = retained.request
         if request is not None and self._calls.get((request.tenant, request.call_key)) == key:
             del self._calls[request.tenant, request.call_key]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class WaitingRequest:
     """A request that waits, or would like to. `places` is one for each sequence.
 
     request_id: the leader's key of it, see `request_key`. arrived: orders them in time. firm: a caller has
@@ -25,7 +25,7 @@ class Waiter:
     firm: bool = False
 
 
-def displaced_by(newcomer: Waiter, waiting: Iterable[Waiter], missing: int) -> list[str]:
+def displaced_by(newcomer: WaitingRequest, waiting: Iterable[WaitingRequest], missing: int) -> list[str]:
     """The requests that go so that `missing` places become free; none if that cannot be had.
 
     First those of lower priority: of the lowest, of the tenant that holds most places, the newest. Then,
@@ -41,9 +41,9 @@ def displaced_by(newcomer: Waiter, waiting: Iterable[Waiter], missing: int) -> l
     return [] if in_turn else gone
 
 
-def _chosen(newcomer: Waiter, waiting: list[Waiter], missing: int) -> list[str]:
+def _chosen(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: int) -> list[str]:
     held: Counter[str] = Counter()
-    candidates: list[Waiter] = []
+    candidates: list[WaitingRequest] = []
     for waiter in waiting:
         held[waiter.tenant] += waiter.places
         if not waiter.firm and waiter.priority <= newcomer.priority:
@@ -60,7 +60,9 @@ def _chosen(newcomer: Waiter, waiting: list[Waiter], missing: int) -> list[str]:
     return gone
 
 
-def _next(newcomer: Waiter, candidates: list[Waiter], held: Counter[str]) -> Waiter | None:
+def _next(
+    newcomer: WaitingRequest, candidates: list[WaitingRequest], held: Counter[str]
+) -> WaitingRequest | None:
     lower = [waiter for waiter in candidates if waiter.priority < newcomer.priority]
     if lower:
         return min(lower, key=lambda waiter: (waiter.priority, -held[waiter.tenant], -waiter.arrived))

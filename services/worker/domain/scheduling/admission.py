@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.queues import ORDER, Limits, Queues
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.sequence_queues import ORDER, SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -29,8 +29,8 @@ class Admission:
 
     def __init__(
         self,
-        queues: Queues,
-        limits: Limits,
+        queues: SequenceQueues,
+        limits: SchedulerLimits,
         names: BlockNames,
         write_behind: WriteBehind,
         fetches: Callable[[int, int], bool],

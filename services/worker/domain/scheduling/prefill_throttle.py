@@ -11,7 +11,7 @@ MIN_CHUNK = BLOCK_SIZE  # a prompt gets on by so many tokens a step, however slo
 _WEIGHT = 0.25  # of the newest measurement
 
 
-class Pace:
+class PrefillThrottle:
     """Seconds per token of steps that compute prompts.
 
     target_s: how long such a step may take while sequences decode; 0: no limit.

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.block_fetches import BlockFetch
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.fetches import Fetch
-from services.worker.domain.scheduling.prefill import share_budget
-from services.worker.domain.scheduling.prefill_throttle import Pace
-from services.worker.domain.scheduling.queues import Limits, Queues
-from services.worker.domain.scheduling.sequence import Phase, Sequence
-from services.worker.domain.scheduling.transfer_costs import KVCosts
-from services.worker.domain.scheduling.trials import Trials
+from services.worker.domain.scheduling.crash_trials import CrashTrials
+from services.worker.domain.scheduling.prefill_shares import share_budget
+from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import (
     BLOCK_SIZE,
@@ -33,7 +33,7 @@ from services.worker.rank_protocol.plan import (
 )
 from shared.messages import FinishReason
 
-__all__ = ["Advance", "Limits", "Scheduler"]
+__all__ = ["Advance", "Scheduler", "SchedulerLimits"]
 
 NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
@@ -74,19 +74,19 @@ class Scheduler:
     def __init__(
         self,
         blocks: BlockManager,
-        limits: Limits,
+        limits: SchedulerLimits,
         names: BlockNames = UNNAMED,
         *,
         write_behind: WriteBehind | None = None,
-        costs: KVCosts | None = None,
+        costs: TransferCostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.queues = Queues(blocks)
+        self.queues = SequenceQueues(blocks)
         self.waiting, self.running = self.queues.waiting, self.queues.running
         self.write_behind = write_behind or WriteBehind()
-        self.costs = costs or KVCosts(limits.token_budget)
+        self.costs = costs or TransferCostModel(limits.token_budget)
         self.admission = Admission(
             self.queues,
             limits,
@@ -95,8 +95,8 @@ class Scheduler:
             lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.under_way),
         )
         self._names = names
-        self.trials = Trials()
-        self._pace = Pace(limits.step_target_s)
+        self.trials = CrashTrials()
+        self._pace = PrefillThrottle(limits.step_target_s)
         self._in_flight: deque[tuple[int, list[_Part]]] = deque()  # step_id and slices, oldest first
         self._step_id = 0
         self._planned = False  # the last plan was one to compute
@@ -199,14 +199,16 @@ class Scheduler:
         """The next tokens of one request that is on trial, and nothing else."""
         prefilling = []
         for sequence in self.trials.choose(self.running):
-            if sequence.phase is not Phase.RUNNING:
+            if sequence.phase is not SequencePhase.RUNNING:
                 continue  # it gave its blocks to the one before
             if sequence.remaining > 1:
                 prefilling.append(sequence)
             elif sequence.planned < sequence.capacity or self._grow(sequence):
                 self._plan_slice(draft, sequence, 1)
         rest = self.limits.token_budget - len(draft.slices)
-        for sequence, count in share_budget([s for s in prefilling if s.phase is Phase.RUNNING], rest):
+        for sequence, count in share_budget(
+            [s for s in prefilling if s.phase is SequencePhase.RUNNING], rest
+        ):
             self._plan_slice(draft, sequence, count)
 
     @property
@@ -214,7 +216,7 @@ class Scheduler:
         """Fetches that have not come, and the blocks that they bring."""
         return len(self.queues.fetches), self.queues.fetches.num_blocks
 
-    def take_fetches(self) -> list[Fetch]:
+    def take_fetches(self) -> list[BlockFetch]:
         """What has to be fetched from the store now, into blocks that no later plan names until it is done.
 
         Earlier ones may: steps in flight still write to blocks whose sequences left, and copies of the last
@@ -261,7 +263,7 @@ class Scheduler:
             one = next(sampled, NOTHING)
             if one.seq_id != seq_id:
                 raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
-            if sequence.phase is Phase.ENDED:
+            if sequence.phase is SequencePhase.ENDED:
                 continue
             sequence.pending -= 1
             reason: FinishReason | None = None

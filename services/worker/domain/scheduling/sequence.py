@@ -14,7 +14,7 @@ from shared.messages import FinishReason, Sampling
 FIRST = 2**62  # more than there are arrivals
 
 
-class Phase(Enum):
+class SequencePhase(Enum):
     """Where a sequence is: not with the scheduler yet, or there. A preempted one is waiting again."""
 
     NEW = "new"
@@ -57,7 +57,7 @@ class Sequence:
     arrival: int = 0
     deadline: float = math.inf
     order: tuple[int, int] = field(init=False)
-    phase: Phase = Phase.NEW
+    phase: SequencePhase = SequencePhase.NEW
     seq_id: int = 0
     announced: bool = False
     computed: int = 0

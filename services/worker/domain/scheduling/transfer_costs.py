@@ -20,7 +20,7 @@ _LEAST_SLOPE = 0.1  # share of a fetch's time that goes with its blocks, at the 
 _MIN_SPREAD = 4.0  # variance of the blocks per fetch below which a slope is no more than noise
 
 
-class KVCosts:
+class TransferCostModel:
     """token_budget: of a step, the longest chunk. mode: `always` and `never` decide whatever was measured."""
 
     def __init__(self, token_budget: int, mode: FetchMode = "auto") -> None:

@@ -7,7 +7,7 @@ written it. What is not written in time is no loss: somebody computes it again.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.rank_protocol.plan import StoreBlock
 
 MAX_PER_STEP = 64  # copies that a step begins with; each takes the ranks some tens of microseconds

@@ -13,8 +13,8 @@ import structlog
 
 from services.worker.leader.error_replies import Replies
 from services.worker.leader.kv_tier.kv_tier import KVTier
-from services.worker.leader.request_table import Generations
-from services.worker.leader.sessions.session_records import Sessions
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.session_records import SessionRecords
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import GroupLost, InvalidRequest, Unavailable
@@ -37,9 +37,9 @@ class Drain:
         group: str,
         instance_id: str,
         *,
-        generations: Generations,
+        generations: RequestTable,
         kv_tier: KVTier,
-        sessions: Sessions,
+        sessions: SessionRecords,
         replies: Replies,
         on_begin: Callable[[], None],
         announce: Callable[[], Awaitable[None]],

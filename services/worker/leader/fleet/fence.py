@@ -7,7 +7,7 @@ it learns from the last frame that its request can be resumed.
 
 import structlog
 
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import GroupLost, InvalidRequest
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 class Fence:
     """The handler of `GroupDown` in the group that may be meant."""
 
-    def __init__(self, group: str, instance_id: str, generations: Generations) -> None:
+    def __init__(self, group: str, instance_id: str, generations: RequestTable) -> None:
         self._group = group
         self._instance_id = instance_id
         self._generations = generations

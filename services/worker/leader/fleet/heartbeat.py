@@ -25,7 +25,7 @@ STOP_WAIT_S = 2.0  # for the last heartbeat and the end of the connection
 DESCRIBE_SHARE = 0.02  # of the event loop's time that descriptions may take, however long the queues are
 
 
-class Pulse:
+class HeartbeatSender:
     """Sends the newest description at each interval, while it is not older than `stale_s`.
 
     `tell` may be called from any thread. `run`, `wake` and `end` belong to the loop that sends.
@@ -91,10 +91,10 @@ class Pulse:
             log.debug("heartbeat not sent, the broker is away", seq=heartbeat.seq)
 
 
-class Carrier(Protocol):
+class HeartbeatCarrier(Protocol):
     """Where a pulse runs. `wake` may come at any time between `start` and `stop`."""
 
-    async def start(self, pulse: Pulse) -> None:
+    async def start(self, pulse: HeartbeatSender) -> None:
         """Connects and begins. Raises `Unavailable` when there is no broker."""
         ...
 
@@ -107,34 +107,34 @@ class Carrier(Protocol):
         ...
 
 
-class OnLoop:
+class LoopCarrier:
     """Beats on the running event loop, over a bus that it is given: for buses of one process, as in tests."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._pulse: Pulse | None = None
+        self._pulse: HeartbeatSender | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, pulse: Pulse) -> None:
-        """See `Carrier.start`."""
+    async def start(self, pulse: HeartbeatSender) -> None:
+        """See `HeartbeatCarrier.start`."""
         self._pulse = pulse
         self._task = asyncio.create_task(pulse.run(self._bus), name="heartbeats")
         await asyncio.sleep(0)  # the first one goes out before anything else happens
 
     def wake(self) -> None:
-        """See `Carrier.wake`."""
+        """See `HeartbeatCarrier.wake`."""
         if self._pulse is not None:
             self._pulse.wake()
 
     async def stop(self) -> None:
-        """See `Carrier.stop`."""
+        """See `HeartbeatCarrier.stop`."""
         pulse, task, self._pulse, self._task = self._pulse, self._task, None, None
         if pulse is not None and task is not None:
             pulse.end()
             await asyncio.wait({task}, timeout=STOP_WAIT_S)
 
 
-class OnThread:
+class ThreadCarrier:
     """Beats from a thread with an event loop of its own.
 
     connect: makes the connection, in the thread's loop; the stack closes it there.
@@ -142,12 +142,12 @@ class OnThread:
 
     def __init__(self, connect: Callable[[AsyncExitStack], Awaitable[Bus]]) -> None:
         self._connect = connect
-        self._pulse: Pulse | None = None
+        self._pulse: HeartbeatSender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
 
-    async def start(self, pulse: Pulse) -> None:
-        """See `Carrier.start`."""
+    async def start(self, pulse: HeartbeatSender) -> None:
+        """See `HeartbeatCarrier.start`."""
         ours = asyncio.get_running_loop()
         connected: asyncio.Future[None] = ours.create_future()
 
@@ -180,12 +180,12 @@ class OnThread:
         await connected
 
     def wake(self) -> None:
-        """See `Carrier.wake`."""
+        """See `HeartbeatCarrier.wake`."""
         if self._pulse is not None and self._loop is not None:
             _call(self._loop, self._pulse.wake)
 
     async def stop(self) -> None:
-        """See `Carrier.stop`."""
+        """See `HeartbeatCarrier.stop`."""
         pulse, self._pulse = self._pulse, None
         if pulse is None or self._loop is None:
             return
@@ -205,13 +205,13 @@ class Heartbeats:
     """
 
     def __init__(
-        self, carrier: Carrier, interval_s: float, stale_s: float, describe: Callable[[], Heartbeat]
+        self, carrier: HeartbeatCarrier, interval_s: float, stale_s: float, describe: Callable[[], Heartbeat]
     ) -> None:
         self._carrier = carrier
         self._interval_s = interval_s
         self._stale_s = stale_s
         self._describe = describe
-        self._pulse = Pulse(interval_s, stale_s)
+        self._pulse = HeartbeatSender(interval_s, stale_s)
 
     async def start(self) -> None:
         """Begins to beat. Raises `Unavailable` when there is no broker."""

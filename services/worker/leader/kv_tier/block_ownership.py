@@ -75,7 +75,7 @@ class _Due:
     last: bool = False
 
 
-class Holdings:
+class BlockOwnership:
     """parts: KV heads of a block. pause: called with the seconds for which nothing is to be written."""
 
     def __init__(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from services.worker.domain.scheduling.fetches import Fetch
+from services.worker.domain.scheduling.block_fetches import BlockFetch
 from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.domain.scheduling.transfer_costs import KVCosts
-from services.worker.leader.kv_tier.kv_health import StoreHealth
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
+from services.worker.leader.kv_tier.store_health import StoreHealth
 from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult
 from services.worker.rank_protocol.plan import Engine, EngineFailed
@@ -27,7 +27,7 @@ class _Order:
     """A fetch that the ranks were given. late: it was given up, and what comes of it is only put away."""
 
     scheduler: Scheduler
-    fetch: Fetch
+    fetch: BlockFetch
     began: float
     late: bool = False
 
@@ -40,7 +40,7 @@ class FetchOrders:
         engine: Engine,
         *,
         health: StoreHealth,
-        costs: KVCosts,
+        costs: TransferCostModel,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
         timeout_s: float,

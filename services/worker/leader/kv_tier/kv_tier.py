@@ -17,11 +17,11 @@ from services.worker.domain.generation.request import Generation
 from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import FetchMode, KVCosts
+from services.worker.domain.scheduling.transfer_costs import FetchMode, TransferCostModel
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.leader.kv_tier.block_ownership import BlockIndex, Holdings
+from services.worker.leader.kv_tier.block_ownership import BlockIndex, BlockOwnership
 from services.worker.leader.kv_tier.fetch_orders import FetchOrders
-from services.worker.leader.kv_tier.kv_health import StoreHealth
+from services.worker.leader.kv_tier.store_health import StoreHealth
 from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.kv_messages import StoreResult
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineInfo
@@ -84,8 +84,8 @@ class KVTier:
         self._health = StoreHealth(
             CircuitLimits(options.failures, options.probe_s), metrics, clock, writes=options.write
         )
-        self.costs = KVCosts(token_budget, options.fetch)
-        self.holdings = Holdings(
+        self.costs = TransferCostModel(token_budget, options.fetch)
+        self.holdings = BlockOwnership(
             group, index, metrics, clock, timeout_s=options.commit_timeout_s, pause=self._health.pause
         )
         self._orders = FetchOrders(

@@ -8,7 +8,7 @@ from shared.messages import SessionFound, SessionGet, SessionRecord
 _PATIENCE = 3  # times the store's limit: nobody else can be asked, and one that is gone shows at once
 
 
-class PeerSessions:
+class PeerSessionClient:
     """Asks one group's leader. Raises `SessionNotFound`, or `Unavailable` when it is not there or silent.
 
     timeout_s: how long the store may take for the same.

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from shared.messages import SessionCommitted, SessionRecord
 
 
-class SessionStore(Protocol):
+class RecordStore(Protocol):
     """The KV state service, as far as the leader needs it."""
 
     async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
@@ -20,7 +20,7 @@ class SessionStore(Protocol):
         ...
 
 
-class Commit(NamedTuple):
+class CommitOutcome(NamedTuple):
     """What became of a record.
 
     outcome: `stored`, or why it is not: `stale`, `deleted`, `dropped`, `too_large`,
@@ -34,20 +34,20 @@ class Commit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Waiter:
-    """A turn that waits for the word of the store; versions, turns: as in `Commit`."""
+class CommitWaiter:
+    """A turn that waits for the word of the store; versions, turns: as in `CommitOutcome`."""
 
-    future: asyncio.Future[Commit]
+    future: asyncio.Future[CommitOutcome]
     versions: int = 0
     turns: int = 0
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingRecord:
     """A record, and the turns in it that wait. rebases: how often it was put after turns of others."""
 
     record: SessionRecord
-    waiters: list[Waiter] = field(default_factory=list)
+    waiters: list[CommitWaiter] = field(default_factory=list)
     since: float = field(default_factory=time.monotonic)
     rebases: int = 0
 

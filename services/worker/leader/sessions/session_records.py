@@ -17,7 +17,12 @@ import structlog
 from services.worker.domain.generation.session_cache import SessionCache, record_bytes
 from services.worker.domain.generation.session_merge import follows, rebase
 from services.worker.domain.generation.sized_entries import Key, SizedEntries
-from services.worker.leader.sessions.session_commits import Commit, Pending, SessionStore, Waiter
+from services.worker.leader.sessions.session_commits import (
+    CommitOutcome,
+    CommitWaiter,
+    PendingRecord,
+    RecordStore,
+)
 from services.worker.metrics import WorkerMetrics
 from shared.errors import (
     DISK_FULL,
@@ -38,7 +43,7 @@ MAX_REBASES = 8  # of one record; each means that another group has stored a tur
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionRecordLimits:
     """Bounds; times in seconds, sizes in bytes of text and tokens.
 
     copy_s: how long a session goes on from what is known here, when the store does not have it or is away.
@@ -55,7 +60,7 @@ class SessionLimits:
 Peers = Callable[[str, str, str], Awaitable[SessionRecord]]  # group, tenant, session id
 
 
-class Sessions:
+class SessionRecords:
     """Look up before a turn, commit after it. Run `run` as a task.
 
     peers: asks another group's leader; raises `RyzError` if it does not know. on_turns: told of turns
@@ -64,8 +69,8 @@ class Sessions:
 
     def __init__(
         self,
-        store: SessionStore,
-        limits: SessionLimits,
+        store: RecordStore,
+        limits: SessionRecordLimits,
         metrics: WorkerMetrics,
         max_payload: Callable[[], int],
         peers: Peers | None = None,
@@ -77,11 +82,11 @@ class Sessions:
         self._metrics = metrics
         self._max_payload = max_payload
         self._cache = SessionCache(limits.cache_bytes)
-        self._pending: SizedEntries[Pending] = SizedEntries(
+        self._pending: SizedEntries[PendingRecord] = SizedEntries(
             most=limits.max_pending, most_bytes=limits.pending_bytes
         )
         self._max_batch = MAX_BATCH
-        self._in_flight: dict[Key, Pending] = {}
+        self._in_flight: dict[Key, PendingRecord] = {}
         self._trouble = ""
         self._repeated = RepeatedLog(log)
         self._wake = asyncio.Event()
@@ -176,7 +181,7 @@ class Sessions:
             self._remember(key, newest)  # who comes here for it gets at least this
         return newest
 
-    def commit(self, record: SessionRecord, *, joins: bool = True) -> asyncio.Future[Commit]:
+    def commit(self, record: SessionRecord, *, joins: bool = True) -> asyncio.Future[CommitOutcome]:
         """Queues a record; the result says whether the store has taken it. It is known here at once.
 
         Of turns that go on from the same history the one that ends first comes first, as in the store; a late
@@ -185,8 +190,8 @@ class Sessions:
         joins: false if it must not go after turns that it was made without; then it is `stale`.
         """
         key = (record.tenant, record.session_id)
-        future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
-        mine = Pending(record, [Waiter(future)], rebases=0 if joins else MAX_REBASES)
+        future: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
+        mine = PendingRecord(record, [CommitWaiter(future)], rebases=0 if joins else MAX_REBASES)
         newest = self._newest(key)
         if newest is not None and not follows(record, newest):
             joined = rebase(record, newest) if joins and record.recent else None
@@ -300,13 +305,13 @@ class Sessions:
         return True
 
     async def _rebase_stale(
-        self, batch: dict[Key, Pending], not_stored: dict[int, str]
-    ) -> dict[Key, Pending]:
+        self, batch: dict[Key, PendingRecord], not_stored: dict[int, str]
+    ) -> dict[Key, PendingRecord]:
         """Puts records that were made without a turn of another group after it.
 
         Returns what is to be written again, `rebased` in `not_stored`; what cannot be joined stays `stale`.
         """
-        again: dict[Key, Pending] = {}
+        again: dict[Key, PendingRecord] = {}
         for place, (key, pending) in enumerate(tuple(batch.items())):
             if (
                 not_stored.get(place) != "stale"
@@ -336,7 +341,7 @@ class Sessions:
             self._metrics.session_commits.labels("rebased").inc()
         return again
 
-    def _finish(self, batch: dict[Key, Pending], not_stored: dict[int, str]) -> None:
+    def _finish(self, batch: dict[Key, PendingRecord], not_stored: dict[int, str]) -> None:
         """Settles a batch. not_stored: places in it to why."""
         self._in_flight = {}
         for place, (key, pending) in enumerate(batch.items()):
@@ -347,7 +352,7 @@ class Sessions:
                 self._cache.pop(key)
             self._settle(pending, outcome)
 
-    def _put_back(self, batch: dict[Key, Pending]) -> None:
+    def _put_back(self, batch: dict[Key, PendingRecord]) -> None:
         self._in_flight = {}
         for key, older in reversed(batch.items()):
             newer = self._pending.get(key)
@@ -366,11 +371,11 @@ class Sessions:
             )
             self._settle(pending, "dropped")
 
-    def _settle(self, pending: Pending, outcome: str) -> None:
+    def _settle(self, pending: PendingRecord, outcome: str) -> None:
         self._metrics.session_commits.labels(outcome).inc()
         for waiter in pending.waiters:
             if not waiter.future.done():
-                waiter.future.set_result(Commit(outcome, waiter.versions, waiter.turns))
+                waiter.future.set_result(CommitOutcome(outcome, waiter.versions, waiter.turns))
 
     def _newest(self, key: Key) -> SessionRecord | None:
         waiting = self._pending.get(key) or self._in_flight.get(key)

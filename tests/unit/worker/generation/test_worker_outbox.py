@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from shared.messages import (
     ChatMessage,
     Delta,
@@ -22,11 +22,11 @@ from shared.messages import (
 MAX_BYTES = 100_000
 
 
-def make(max_bytes: int = MAX_BYTES) -> Outbox:
-    return Outbox(retention_s=10, max_bytes=max_bytes)
+def make(max_bytes: int = MAX_BYTES) -> RetransmitBuffer:
+    return RetransmitBuffer(retention_s=10, max_bytes=max_bytes)
 
 
-def begin(box: Outbox, tenant: str, name: str, prompt_bytes: int, **more: Any) -> str:
+def begin(box: RetransmitBuffer, tenant: str, name: str, prompt_bytes: int, **more: Any) -> str:
     """A request with one frame."""
     key = f"{tenant}/{name}"
     request = GenerateRequest(
@@ -37,7 +37,7 @@ def begin(box: Outbox, tenant: str, name: str, prompt_bytes: int, **more: Any) -
     return key
 
 
-def end(box: Outbox, key: str, now: float = 1.0) -> None:
+def end(box: RetransmitBuffer, key: str, now: float = 1.0) -> None:
     box.add(key, Done(request_id=key.partition("/")[2], seq=1, usage=Usage()), now)
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.domain.generation.shedding import Waiter, displaced_by
-from services.worker.domain.scheduling.scheduler import Limits
-from services.worker.domain.scheduling.sequence import Phase
+from services.worker.domain.generation.shedding import WaitingRequest, displaced_by
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.domain.scheduling.sequence import SequencePhase
 from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
@@ -18,7 +18,7 @@ from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
 
 TENANTS = st.sampled_from(["a", "b", "c", "d"])
 WAITERS = st.builds(
-    Waiter,
+    WaitingRequest,
     request_id=st.uuids().map(str),
     tenant=TENANTS,
     priority=st.integers(-2, 2),
@@ -29,7 +29,7 @@ WAITERS = st.builds(
 QUEUES = st.lists(WAITERS, max_size=30)
 
 
-def held(waiting: list[Waiter], gone: set[str]) -> Counter[str]:
+def held(waiting: list[WaitingRequest], gone: set[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for waiter in waiting:
         if waiter.request_id not in gone:
@@ -38,7 +38,7 @@ def held(waiting: list[Waiter], gone: set[str]) -> Counter[str]:
 
 
 @given(newcomer=WAITERS, waiting=QUEUES, missing=st.integers(1, 4))
-def test_what_always_holds(newcomer: Waiter, waiting: list[Waiter], missing: int) -> None:
+def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: int) -> None:
     gone = displaced_by(newcomer, waiting, missing)
     by_key = {waiter.request_id: waiter for waiter in waiting}
     victims = [by_key[request_id] for request_id in gone]  # in the order in which they go
@@ -61,7 +61,9 @@ def test_what_always_holds(newcomer: Waiter, waiting: list[Waiter], missing: int
 
 
 @given(newcomer=WAITERS, waiting=QUEUES)
-def test_nobody_is_displaced_in_turn_by_whom_he_displaced(newcomer: Waiter, waiting: list[Waiter]) -> None:
+def test_nobody_is_displaced_in_turn_by_whom_he_displaced(
+    newcomer: WaitingRequest, waiting: list[WaitingRequest]
+) -> None:
     gone = displaced_by(newcomer, waiting, newcomer.places)
     left = [waiter for waiter in waiting if waiter.request_id not in gone] + [newcomer]
     for request_id in gone:
@@ -70,8 +72,8 @@ def test_nobody_is_displaced_in_turn_by_whom_he_displaced(newcomer: Waiter, wait
 
 
 def test_a_request_of_several_places_displaces_none_that_could_come_back_for_its_own() -> None:
-    large, small = Waiter("large", "b", 0, 4, 0.0), Waiter("small", "b", 0, 1, 1.0)
-    newcomer = Waiter("n", "c", 0, 3, 9.0)
+    large, small = WaitingRequest("large", "b", 0, 4, 0.0), WaitingRequest("small", "b", 0, 1, 1.0)
+    newcomer = WaitingRequest("n", "c", 0, 3, 9.0)
     assert displaced_by(small, [newcomer], 1) == ["n"]
     assert displaced_by(newcomer, [large, small], 3) == []
     assert displaced_by(newcomer, [large], 3) == ["large"]
@@ -79,31 +81,31 @@ def test_a_request_of_several_places_displaces_none_that_could_come_back_for_its
 
 def test_the_lowest_then_the_greediest_then_the_newest_goes() -> None:
     waiting = [
-        Waiter("high", "a", 2, 1, 1.0),
-        Waiter("low, of few", "a", -1, 1, 9.0),
-        Waiter("low, old", "b", -1, 1, 2.0),
-        Waiter("low, new", "b", -1, 1, 3.0),
-        Waiter("low, runs", "b", -2, 1, 4.0, firm=True),
+        WaitingRequest("high", "a", 2, 1, 1.0),
+        WaitingRequest("low, of few", "a", -1, 1, 9.0),
+        WaitingRequest("low, old", "b", -1, 1, 2.0),
+        WaitingRequest("low, new", "b", -1, 1, 3.0),
+        WaitingRequest("low, runs", "b", -2, 1, 4.0, firm=True),
     ]
-    assert displaced_by(Waiter("n", "c", 0, 1), waiting, 1) == ["low, new"]
-    assert displaced_by(Waiter("n", "c", 0, 3), waiting, 3) == ["low, new", "low, of few", "low, old"]
-    assert displaced_by(Waiter("n", "c", -3, 1), waiting, 1) == []
+    assert displaced_by(WaitingRequest("n", "c", 0, 1), waiting, 1) == ["low, new"]
+    assert displaced_by(WaitingRequest("n", "c", 0, 3), waiting, 3) == ["low, new", "low, of few", "low, old"]
+    assert displaced_by(WaitingRequest("n", "c", -3, 1), waiting, 1) == []
 
 
 def test_a_tenant_gets_its_share_and_no_more() -> None:
-    waiting = [Waiter(f"a{number}", "a", 0, 1, number) for number in range(8)]
+    waiting = [WaitingRequest(f"a{number}", "a", 0, 1, number) for number in range(8)]
     for number in range(4):
-        newcomer = Waiter(f"b{number}", "b", 0, 1, 10.0)
+        newcomer = WaitingRequest(f"b{number}", "b", 0, 1, 10.0)
         assert displaced_by(newcomer, waiting, 1) == [f"a{7 - number}"]
         waiting = [waiter for waiter in waiting if waiter.request_id != f"a{7 - number}"] + [newcomer]
-    assert displaced_by(Waiter("b4", "b", 0, 1, 10.0), waiting, 1) == []
-    assert displaced_by(Waiter("a8", "a", 0, 1, 10.0), waiting, 1) == []
+    assert displaced_by(WaitingRequest("b4", "b", 0, 1, 10.0), waiting, 1) == []
+    assert displaced_by(WaitingRequest("a8", "a", 0, 1, 10.0), waiting, 1) == []
 
 
 @pytest.fixture
 async def full(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
     """One request runs, four wait, and there is no other place."""
-    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=Limits(64, 1, 4)) as kit:
+    async with Kit(memory_bus, null_engine(delay_s=0.005), steps=SchedulerLimits(64, 1, 4)) as kit:
         await kit.ask(chat("runs", sampling={"max_tokens": 1500, "ignore_eos": True}))
         await kit.until(lambda: bool(text_of(kit.frames["runs"])))
         for number in range(4):
@@ -163,7 +165,7 @@ async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) ->
     await full.ask(resumed("again"))
     await full.until(lambda: bool(full.frames["again"]))
     assert not any(refused(full, f"w{number}") for number in range(4))
-    waiting = [s for s in full.leader._generations.scheduler.waiting if s.phase is Phase.WAITING]  # type: ignore[union-attr]
+    waiting = [s for s in full.leader._generations.scheduler.waiting if s.phase is SequencePhase.WAITING]  # type: ignore[union-attr]
     assert waiting[0].request_id == "a/again"
     failed = await full.failure(resumed("too-many"))  # one more may run, and it is there
     assert failed.code == "overloaded"

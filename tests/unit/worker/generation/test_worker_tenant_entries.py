@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.sized_entries import SizedEntries
 from services.worker.domain.generation.tenant_entries import TenantEntries
-from services.worker.leader.request_table import MAX_TOMBSTONES, Generations
-from services.worker.leader.sessions.deliveries import MAX_SESSIONS, Deliveries
+from services.worker.leader.request_table import MAX_TOMBSTONES, RequestTable
+from services.worker.leader.sessions.delivery_tracker import MAX_SESSIONS, DeliveryTracker
 from services.worker.metrics import WorkerMetrics
 from tests.kits.worker import chat
 
@@ -47,7 +47,7 @@ def test_what_is_over_goes_and_leaves_nothing() -> None:
 
 
 async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
-    deliveries = Deliveries(cast(Any, None), confirm_s=0.01)
+    deliveries = DeliveryTracker(cast(Any, None), confirm_s=0.01)
 
     def expect(tenant: str, name: str) -> None:
         deliveries.expect(chat(name, tenant=tenant, confirms=True, session={"session_id": name}))
@@ -62,9 +62,9 @@ async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
 
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) -> None:
-    outbox = Outbox(retention_s=1.0, max_bytes=1000)
+    outbox = RetransmitBuffer(retention_s=1.0, max_bytes=1000)
     now = [0.0]
-    generations = Generations(
+    generations = RequestTable(
         outbox, cast(Any, None), WorkerMetrics(CollectorRegistry()), lambda: now[0], tombstone_s=5.0
     )
     for name in ("mine", "late"):

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from services.worker.domain.scheduling.block_fetches import BlockFetch
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.fetches import Fetch
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import RETRY_S, KVCosts
+from services.worker.domain.scheduling.transfer_costs import RETRY_S, TransferCostModel
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
@@ -26,10 +26,10 @@ def make(
     behind.enabled = True
     scheduler = Scheduler(
         BlockManager(num_blocks),
-        Limits(budget, 8, 1000),
+        SchedulerLimits(budget, 8, 1000),
         NAMES,
         write_behind=behind,
-        costs=KVCosts(budget, mode),  # type: ignore[arg-type]
+        costs=TransferCostModel(budget, mode),  # type: ignore[arg-type]
     )
     return Run(scheduler, engine.compute, run_ahead), engine
 
@@ -52,7 +52,7 @@ def fill_store(engine: HashEngine, run: Run) -> None:
     run.scheduler.write_behind.done(list(engine.store), [])
 
 
-def deliver(run: Run, engine: HashEngine, fetch: Fetch) -> int:
+def deliver(run: Run, engine: HashEngine, fetch: BlockFetch) -> int:
     count = engine.fetch(fetch.names, fetch.blocks)
     run.scheduler.fetched(fetch.fetch_id, count)
     run.scheduler.check_invariants()
@@ -236,7 +236,7 @@ def test_random_trouble_changes_no_token(seed: int) -> None:
     expected: dict[str, Output] = {}
     cancelled: set[str] = set()
     live: dict[str, tuple[Run, Sequence]] = {}
-    under_way: list[tuple[Run, HashEngine, Fetch]] = []
+    under_way: list[tuple[Run, HashEngine, BlockFetch]] = []
     fetched = 0
 
     def turn(number: int) -> None:
@@ -289,7 +289,7 @@ def test_random_trouble_changes_no_token(seed: int) -> None:
 
 
 def test_costs_follow_what_was_measured() -> None:
-    costs = KVCosts(512)
+    costs = TransferCostModel(512)
     assert costs.rates() == (0.0, 0.0, 0.0) or costs.rates()[1:] == (0.0, 0.0)
     assert costs.fetches(4, 0.0)  # assumed: a store is worth a try
     for size, seconds in ((512, 0.14), (64, 0.03), (16, 0.012)):
@@ -336,7 +336,7 @@ def test_write_behind_is_bounded_and_forgets() -> None:
 
 
 def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
-    costs = KVCosts(512)
+    costs = TransferCostModel(512)
     costs.computed(512, 0.02)  # 40 us a token
     for _ in range(20):
         costs.fetched(4, 0.012, 0.0)
@@ -348,7 +348,7 @@ def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
 
 
 def test_a_store_that_was_not_used_for_long_is_tried_by_one() -> None:
-    costs = KVCosts(512)
+    costs = TransferCostModel(512)
     costs.computed(512, 0.02)
     assert costs.fetches(4, 0.0), "never tried"
     assert not costs.fetches(4, 0.0, under_way=(1, 4))

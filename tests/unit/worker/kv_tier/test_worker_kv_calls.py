@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.leader.sessions.peer_sessions import PeerSessions
+from services.worker.leader.sessions.peer_sessions import PeerSessionClient
 from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
@@ -143,7 +143,7 @@ async def test_an_engine_that_is_gone_takes_no_session(kit: Group) -> None:
 async def test_a_session_that_is_gone_leaves_neither_text_nor_blocks(kit: Group) -> None:
     text = "x" * 100
     await kit.run(chat("a", text, session={"session_id": "s", "given": True}))
-    ask = PeerSessions(kit.bus, 1.0)
+    ask = PeerSessionClient(kit.bus, 1.0)
     record = await ask("g0", "default", "s")
     assert record.messages[0].content == text
     tokens = codec.unpack_tokens(record.token_ids)

@@ -2,11 +2,11 @@
 
 import pytest
 
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import KVCosts
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepResult
 from shared.messages import Sampling
@@ -81,7 +81,11 @@ def test_blocks_of_a_sequence_without_a_next_token_are_not_taken_from_the_store_
     behind.enabled = True
     names = BlockNames("f")
     scheduler = Scheduler(
-        BlockManager(8), Limits(64, 4, 4), names, write_behind=behind, costs=KVCosts(64, "always")
+        BlockManager(8),
+        SchedulerLimits(64, 4, 4),
+        names,
+        write_behind=behind,
+        costs=TransferCostModel(64, "always"),
     )
 
     def ask() -> Sequence:

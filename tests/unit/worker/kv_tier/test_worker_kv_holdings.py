@@ -6,12 +6,12 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.request import Choice, Generation
-from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.generation.request import ChoiceState, Generation
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.kv_tier import block_ownership as kv_holdings
-from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, Holdings
+from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, BlockOwnership
 from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
@@ -31,7 +31,7 @@ class Teller:
         self.behind = WriteBehind()
         self.behind.enabled = True
         self.blocks = BlockManager(4096)
-        self.holdings = Holdings(
+        self.holdings = BlockOwnership(
             "g0",
             self.index,
             WorkerMetrics(CollectorRegistry()),
@@ -54,7 +54,7 @@ class Teller:
         )
         one.block_names += [self._made.to_bytes(8, "big") + at.to_bytes(8, "big") for at in range(count)]
         generation = Generation(chat(name), "", 1e9, 0.0)
-        generation.choices.append(Choice(one, None, None, str))  # type: ignore[arg-type]
+        generation.choices.append(ChoiceState(one, None, None, str))  # type: ignore[arg-type]
         self.blocks.allocate(self._made, count * BLOCK_SIZE)
         self.blocks.register(self._made, 0, one.block_names)
         self.holdings.begin(generation)

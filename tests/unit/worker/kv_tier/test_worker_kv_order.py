@@ -5,12 +5,12 @@ from collections import deque
 
 import pytest
 
+from services.worker.domain.scheduling.block_fetches import BlockFetch
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.fetches import Fetch
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.transfer_costs import KVCosts
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from services.worker.rank_protocol.plan import StepPlan
@@ -31,15 +31,15 @@ class Ranks:
         self.behind.enabled = True
         self.scheduler = Scheduler(
             BlockManager(num_blocks),
-            Limits(budget, 8, 1000),
+            SchedulerLimits(budget, 8, 1000),
             NAMES,
             write_behind=self.behind,
-            costs=KVCosts(budget, "always"),
+            costs=TransferCostModel(budget, "always"),
         )
         self.run_ahead = run_ahead
         self.begun = 0
         self.plans: deque[StepPlan] = deque()
-        self.fetches: list[Fetch] = []
+        self.fetches: list[BlockFetch] = []
         self.outputs: dict[str, Output] = {}
         self.fetched = 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
@@ -40,8 +40,8 @@ def tokens(seq: int) -> Tokens:
     return Tokens(request_id="r", seq=seq, deltas=[Delta(text="x")])
 
 
-def outbox(*frames: AnyFrame, **more: Any) -> Outbox:
-    box = Outbox(retention_s=10, max_bytes=100_000)
+def outbox(*frames: AnyFrame, **more: Any) -> RetransmitBuffer:
+    box = RetransmitBuffer(retention_s=10, max_bytes=100_000)
     box.open("r", 0, 0, request(**more))
     for frame in frames:
         box.add("r", frame, 0.0)

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from services.worker.domain.generation.endings import Endings
-from services.worker.leader.fleet.heartbeat import Heartbeats, OnLoop, OnThread, Pulse
+from services.worker.domain.generation.request_counts import RequestCounts
+from services.worker.leader.fleet.heartbeat import Heartbeats, HeartbeatSender, LoopCarrier, ThreadCarrier
 from shared import codec
 from shared.bus.api import Bus
 from shared.bus.memory import MemoryBus
@@ -75,7 +75,7 @@ async def threaded(group: Group, recorder: Recorder) -> AsyncIterator[Heartbeats
     async def connect(stack: AsyncExitStack) -> Bus:
         return recorder
 
-    heartbeats = Heartbeats(OnThread(connect), INTERVAL_S, STALE_S, group.describe)
+    heartbeats = Heartbeats(ThreadCarrier(connect), INTERVAL_S, STALE_S, group.describe)
     await heartbeats.start()
     describing = asyncio.create_task(heartbeats.run())
     yield heartbeats
@@ -119,7 +119,7 @@ async def test_a_change_is_told_at_once_and_the_last_word_goes_out(group: Group,
     async def connect(stack: AsyncExitStack) -> Bus:
         return recorder
 
-    heartbeats = Heartbeats(OnThread(connect), 60.0, 120.0, group.describe)
+    heartbeats = Heartbeats(ThreadCarrier(connect), 60.0, 120.0, group.describe)
     await heartbeats.start()
     changes: tuple[State, ...] = ("starting", "ready", "draining")
     for number, state in enumerate(changes):
@@ -141,14 +141,14 @@ async def test_no_broker_is_an_error_of_the_start(group: Group) -> None:
     async def connect(stack: AsyncExitStack) -> Bus:
         raise Unavailable("no NATS server answered", reason="broker_unavailable")
 
-    heartbeats = Heartbeats(OnThread(connect), INTERVAL_S, STALE_S, group.describe)
+    heartbeats = Heartbeats(ThreadCarrier(connect), INTERVAL_S, STALE_S, group.describe)
     with pytest.raises(Unavailable, match="no NATS server"):
         await heartbeats.start()
     await heartbeats.stop()
 
 
 async def test_a_broker_that_is_away_does_not_stop_them(group: Group, memory_bus: MemoryBus) -> None:
-    heartbeats = Heartbeats(OnLoop(memory_bus), 0.005, STALE_S, group.describe)
+    heartbeats = Heartbeats(LoopCarrier(memory_bus), 0.005, STALE_S, group.describe)
     memory_bus.broker.stop()
     await heartbeats.start()
     await asyncio.sleep(0.05)
@@ -162,7 +162,7 @@ async def test_a_broker_that_is_away_does_not_stop_them(group: Group, memory_bus
 
 
 async def test_beats_between_do_not_stretch_the_interval(group: Group, recorder: Recorder) -> None:
-    pulse, began = Pulse(0.1, 10.0), time.monotonic()
+    pulse, began = HeartbeatSender(0.1, 10.0), time.monotonic()
     pulse.tell(group.describe())
     running = asyncio.create_task(pulse.run(recorder))
     for _ in range(8):
@@ -185,7 +185,7 @@ async def test_long_descriptions_are_made_more_rarely(recorder: Recorder) -> Non
         time.sleep(0.004)
         return group.describe()
 
-    heartbeats = Heartbeats(OnLoop(recorder), 0.005, 10.0, describe)
+    heartbeats = Heartbeats(LoopCarrier(recorder), 0.005, 10.0, describe)
     await heartbeats.start()
     describing = asyncio.create_task(heartbeats.run())
     await asyncio.sleep(0.5)
@@ -196,7 +196,7 @@ async def test_long_descriptions_are_made_more_rarely(recorder: Recorder) -> Non
 
 
 def test_faults_of_the_group_are_told_from_others() -> None:
-    endings = Endings()
+    endings = RequestCounts()
     good = (None, Cancelled("gone"), DeadlineExceeded("late"), InvalidRequest("wrong"), Overloaded("shed"))
     lost = (GroupLost("the engine failed", reason="engine_failed"), GroupLost("it drains", reason="draining"))
     for error in (Internal("a bug"), *good, *lost):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.domain.scheduling.scheduler import Limits
+from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.failure_recovery_manager import BackOff
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
@@ -88,7 +88,7 @@ async def test_the_engine_says_how_long_a_context_is(memory_bus: MemoryBus) -> N
 
 async def test_no_step_is_queued_behind_a_long_one(memory_bus: MemoryBus) -> None:
     engine = Watched(0.004)
-    async with Kit(memory_bus, engine, steps=Limits(100, 16, 16)) as kit:
+    async with Kit(memory_bus, engine, steps=SchedulerLimits(100, 16, 16)) as kit:
         prompt = "x" * 500
         assert text_of(await kit.run(chat("r", prompt=prompt, sampling={"max_tokens": 9}))) == answer(
             prompt, 9

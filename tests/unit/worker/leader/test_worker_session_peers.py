@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.leader.sessions.session_records import SessionLimits, Sessions
+from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
 from services.worker.metrics import WorkerMetrics
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
@@ -43,9 +43,9 @@ def peer_with(known: SessionRecord | None) -> Callable[[str, str, str], Awaitabl
 
 def sessions_of(
     store: DictStore, known: SessionRecord | None, *own: SessionRecord
-) -> tuple[Sessions, WorkerMetrics]:
+) -> tuple[SessionRecords, WorkerMetrics]:
     metrics = WorkerMetrics(CollectorRegistry())
-    sessions = Sessions(store, SessionLimits(), metrics, lambda: 2**20, peer_with(known))
+    sessions = SessionRecords(store, SessionRecordLimits(), metrics, lambda: 2**20, peer_with(known))
     for one in own:
         sessions.commit(one)
     return sessions, metrics

@@ -12,8 +12,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.session_cache import record_bytes
-from services.worker.leader.fleet import description
-from services.worker.leader.sessions.session_records import SessionLimits, Sessions
+from services.worker.leader.fleet import group_description
+from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
 from services.worker.metrics import WorkerMetrics
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
@@ -116,7 +116,7 @@ async def test_records_that_wait_for_long_are_told(kit: Kit, monkeypatch: pytest
     kit.store.away = True
     await kit.run(chat("b", **given("late")))
     assert kit.leader.detail()["degraded"] == []  # not for long yet
-    monkeypatch.setattr(description, "RECORDS_LATE_S", 0.05)
+    monkeypatch.setattr(group_description, "RECORDS_LATE_S", 0.05)
     await kit.until(lambda: kit.leader.detail()["degraded"] == ["session_store"])
     kit.store.away = False
     await kit.until(lambda: kit.leader.detail()["degraded"] == [], 5.0)
@@ -191,7 +191,7 @@ async def test_a_later_turn_of_another_group_wins(kit: Kit) -> None:
 
 @pytest.mark.parametrize("by", ["cancel", "stop"])
 async def test_a_turn_that_only_waits_for_its_record_is_done(memory_bus: MemoryBus, by: str) -> None:
-    quick = SessionLimits(commit_timeout_s=0.05)
+    quick = SessionRecordLimits(commit_timeout_s=0.05)
     async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
         kit.expected_errors.add("session records not stored")
         await kit.run(chat("a", **given()))
@@ -209,7 +209,7 @@ async def test_the_end_of_a_call_with_a_key_waits_for_its_record_though_its_call
     memory_bus: MemoryBus,
 ) -> None:
     """Whoever repeats the call gets that end, and is told what became of the turn."""
-    quick = SessionLimits(commit_timeout_s=0.05)
+    quick = SessionRecordLimits(commit_timeout_s=0.05)
     async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
         kit.expected_errors.add("session records not stored")
         await kit.run(chat("a", **given()))
@@ -234,7 +234,9 @@ def record(session_id: str, version: int = 1, text: str = "x", tenant: str = "t"
 async def test_bounds_hold_while_the_store_is_away() -> None:
     store, metrics = DictStore(), WorkerMetrics(CollectorRegistry())
     store.away = True
-    sessions = Sessions(store, SessionLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000)
+    sessions = SessionRecords(
+        store, SessionRecordLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000
+    )
     waiting = [sessions.commit(record(f"s{number}", text="y" * 200)) for number in range(30)]
     assert sessions.num_pending == 10
     assert 5 < sessions.num_cached < 20
@@ -255,7 +257,7 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
 async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> None:
     store = DictStore()
     store.away = True
-    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     first, second = sessions.commit(record("s", 1, "fast")), sessions.commit(record("s", 2, "fast, next"))
     assert (await sessions.commit(record("s", 1, "slow"))).outcome == "stale"
     newest = await sessions.lookup("t", "s")
@@ -270,8 +272,8 @@ async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> No
 async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
     store = DictStore()
     store.records["t", "s"] = record("s", 1, "older")
-    limits = SessionLimits(cache_bytes=2000)
-    sessions = Sessions(store, limits, WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    limits = SessionRecordLimits(cache_bytes=2000)
+    sessions = SessionRecords(store, limits, WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(record("s", 2, "newer"))
     for number in range(9):
         sessions.commit(record(f"other{number}", text="y" * 200))
@@ -282,7 +284,7 @@ async def test_what_waits_to_be_stored_is_known_with_a_full_cache_too() -> None:
 
 async def test_a_session_deleted_and_begun_anew_elsewhere_does_not_get_its_past_back() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(msgspec.structs.replace(record("s", 5, "deleted"), created_ms=1))
     assert await sessions.flush(1.0)
     store.records["t", "s"] = msgspec.structs.replace(record("s", 1, "anew"), created_ms=2)
@@ -299,7 +301,9 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
         async def get(self, tenant: str, session_id: str, *, timeout_s: float) -> SessionRecord:
             raise Internal("an answer cannot be read")
 
-    sessions = Sessions(Broken(), SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(
+        Broken(), SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+    )
     with pytest.raises(Unavailable, match="session store"):
         await sessions.lookup("t", "s")
     sessions.commit(record("s", 1))
@@ -308,7 +312,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
 
 async def test_commits_of_one_session_are_joined() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     run = asyncio.create_task(sessions.run())
     futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
     assert {commit.outcome for commit in await asyncio.gather(*futures)} == {"stored"}
@@ -347,12 +351,16 @@ def test_record_sizes_are_not_underestimated() -> None:
             assert record_bytes(each) >= len(codec.encode(SessionCommit(records=[each])))
 
 
-def made(limits: SessionLimits, store: DictStore, max_payload: int = 2**20) -> Sessions:
-    return Sessions(store, limits, WorkerMetrics(CollectorRegistry()), lambda: max_payload)
+def made(limits: SessionRecordLimits, store: DictStore, max_payload: int = 2**20) -> SessionRecords:
+    return SessionRecords(store, limits, WorkerMetrics(CollectorRegistry()), lambda: max_payload)
 
 
-@pytest.mark.parametrize("limits", [SessionLimits(max_pending=20), SessionLimits(pending_bytes=20_000)])
-async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(limits: SessionLimits) -> None:
+@pytest.mark.parametrize(
+    "limits", [SessionRecordLimits(max_pending=20), SessionRecordLimits(pending_bytes=20_000)]
+)
+async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(
+    limits: SessionRecordLimits,
+) -> None:
     store = DictStore()
     store.away = True
     sessions = made(limits, store)
@@ -373,7 +381,7 @@ async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(limits
 
 async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -> None:
     store = DictStore()
-    sessions = made(SessionLimits(cache_bytes=20_000), store)
+    sessions = made(SessionRecordLimits(cache_bytes=20_000), store)
     sessions.commit(record("mine", tenant="bob"))
     for number in range(100):
         sessions.commit(record(f"a{number}"))
@@ -397,7 +405,7 @@ async def test_records_are_written_by_turns_of_tenants() -> None:
             return await super().commit(records, timeout_s=timeout_s)
 
     store = Batches()
-    sessions = made(SessionLimits(), store, 8000)
+    sessions = made(SessionRecordLimits(), store, 8000)
     for number in range(5):
         sessions.commit(record(f"a{number}", text="y" * 800))
     for number in range(3):
@@ -420,7 +428,7 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
             return await super().commit(records, timeout_s=timeout_s)
 
     store = Strict()
-    sessions = made(SessionLimits(), store)
+    sessions = made(SessionRecordLimits(), store)
     futures = {
         name: sessions.commit(record(name, tenant=tenant))
         for tenant, name in (("a", "1"), ("a", "bad"), ("a", "2"), ("b", "3"), ("b", "4"))
@@ -433,7 +441,9 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
 @pytest.mark.parametrize("away", [False, True])
 async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(
+        store, SessionRecordLimits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+    )
     sessions.commit(record("s", 3, "deleted long ago"))
     assert await sessions.flush(1.0)
     (kept,) = store.records.values()
@@ -452,7 +462,9 @@ async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
 
 async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(
+        store, SessionRecordLimits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+    )
     sessions.commit(record("s", 3))
     assert await sessions.flush(1.0)
     for _ in range(3):
@@ -464,7 +476,9 @@ async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
 
 async def test_an_old_turn_that_waits_to_be_stored_is_waited_for() -> None:
     store = DictStore()
-    sessions = Sessions(store, SessionLimits(copy_s=0.1), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(
+        store, SessionRecordLimits(copy_s=0.1), WorkerMetrics(CollectorRegistry()), lambda: 2**20
+    )
     waiting = sessions.commit(record("s", 3))
     await asyncio.sleep(0.15)
     with pytest.raises(Unavailable):

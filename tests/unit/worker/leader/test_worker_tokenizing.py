@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.request import Detokenizer
-from services.worker.leader.tokenizing import (
+from services.worker.leader.intake.prompt_tokenizer import (
     INLINE_CHARS,
     INLINE_COPIED,
     INLINE_RESUMED,
     PER_TENANT,
     THREADS,
-    Tokenizing,
+    PromptTokenizer,
 )
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_dir import Model
@@ -286,7 +286,7 @@ async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_thre
     tokenizer = Clocked()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
     metrics = WorkerMetrics(CollectorRegistry())
-    tokenizing = Tokenizing(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
+    tokenizing = PromptTokenizer(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
 
     def at_once(tenant: str, chars: int) -> bool:
         return tokenizing.at_once(chat("r", tenant=tenant, prompt="x" * chars), None) is not None
@@ -310,7 +310,7 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
 
     tokenizer = Quick()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
-    tokenizing = Tokenizing(
+    tokenizing = PromptTokenizer(
         model, WorkerMetrics(CollectorRegistry()), lambda: 2048, clock=lambda: tokenizer.now
     )
     try:
@@ -323,7 +323,7 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
 async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("services.worker.leader.tokenizing.INLINE_S", 0.0)
+    monkeypatch.setattr("services.worker.leader.intake.prompt_tokenizer.INLINE_S", 0.0)
     tokenizer = Watched()
     model = replace(null_model("demo", 2048), tokenizer=tokenizer)
     async with Kit(MemoryBus(), model=model) as kit:
@@ -345,6 +345,6 @@ async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
     ],
 )
 def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str, Any], short: bool) -> None:
-    tokenizing = Tokenizing(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
+    tokenizing = PromptTokenizer(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
     assert tokenizing.is_short(chat("r", **fields)) is short
     tokenizing.close()

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.retransmit_buffer import Outbox
-from services.worker.domain.generation.session_context import Turn, added_by, next_record, turn_of
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.session_merge import follows, rebase, rewind
-from services.worker.leader.sessions.session_records import SessionLimits, Sessions
+from services.worker.domain.generation.turn_context import TurnContext, added_by, next_record, turn_of
+from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.metrics import WorkerMetrics
 from shared.bus.memory import MemoryBus
@@ -160,7 +160,7 @@ class Lagging(DictStore):
 @pytest.mark.parametrize("newer_waits", [False, True])
 async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> None:
     store = Lagging()
-    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     mine = turn("b", base)
@@ -175,7 +175,7 @@ async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> No
 
 async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
     store = Lagging()
-    sessions = Sessions(store, SessionLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
+    sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     future = sessions.commit(turn("b", base), joins=False)
@@ -296,7 +296,7 @@ async def test_a_made_session_is_new_and_its_record_on_the_way(kit: Kit) -> None
     assert outcome(frames).stored == "pending"
     assert text_of(frames)
     assert (await kit.run(chat("b", prompt="x")))[-1].session is None  # type: ignore[union-attr]
-    assert Turn(SessionRef(session_id="s"), []).version == 0
+    assert TurnContext(SessionRef(session_id="s"), []).version == 0
 
 
 def keyed(text: str, base: SessionRecord | None, request_id: str, digest: str = "d") -> SessionRecord:
@@ -322,7 +322,7 @@ def test_a_call_that_is_made_twice_at_once_is_joined_to_one_turn() -> None:
 
 
 def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=10_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=10_000)
 
     def begin(name: str) -> None:
         request = chat(name, note=b"n", tenant="t", call_key="k", call_digest="d")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames, PrefixSharing
-from services.worker.domain.scheduling.block_pool import BlockManager, blocks_for
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling

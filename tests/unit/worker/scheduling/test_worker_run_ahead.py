@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames, PrefixSharing
-from services.worker.domain.scheduling.block_pool import BlockManager, blocks_for
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
-from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.null_engine import TEXT
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
@@ -84,7 +84,7 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
 ) -> None:
     chance = random.Random(seed)
     blocks = BlockManager(num_blocks)
-    limits = Limits(budget, min(budget, 8), 1000)
+    limits = SchedulerLimits(budget, min(budget, 8), 1000)
     model, null = HashEngine(num_blocks), null_engine(blocks=num_blocks)
     null.reset()
     compute = model.compute if engine == "hash" else null.compute
@@ -122,7 +122,7 @@ def test_ten_thousand_tokens_and_random_cancels_leave_nothing_behind(run_ahead: 
     chance = random.Random(run_ahead)
     blocks = BlockManager(150)
     model = HashEngine(150)
-    run = Run(Scheduler(blocks, Limits(128, 32, 1000), BlockNames("f")), model.compute, run_ahead)
+    run = Run(Scheduler(blocks, SchedulerLimits(128, 32, 1000), BlockNames("f")), model.compute, run_ahead)
     expected, generated, alive = {}, 0, []
     for number, prompt in enumerate(prompts(chance, 500, 120)):
         name, max_tokens = str(number), chance.randint(1, 80)
@@ -141,7 +141,7 @@ def test_ten_thousand_tokens_and_random_cancels_leave_nothing_behind(run_ahead: 
     for sequence in alive:
         output, reason = sequence.tokens[sequence.prompt_len :], sequence.request_id
         generated += len(output)
-        assert sequence.phase is Phase.ENDED
+        assert sequence.phase is SequencePhase.ENDED
         assert output == expected[reason][0][: len(output)]
     assert all(run.outputs[name] == expected[name] for name in run.outputs)
     assert generated >= 10_000
@@ -153,7 +153,7 @@ def test_ten_thousand_tokens_and_random_cancels_leave_nothing_behind(run_ahead: 
 def test_the_second_turn_computes_only_what_is_new() -> None:
     chance = random.Random(5)
     model = HashEngine(512)
-    run = Run(Scheduler(BlockManager(512), Limits(512, 8, 8), BlockNames("f")), model.compute, 1)
+    run = Run(Scheduler(BlockManager(512), SchedulerLimits(512, 8, 8), BlockNames("f")), model.compute, 1)
     first = make("first", [chance.randint(1, 40) for _ in range(1900)], 100, eos_ids=frozenset())
     run.scheduler.add(first)
     run.finish()

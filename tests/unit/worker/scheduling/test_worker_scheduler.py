@@ -4,10 +4,10 @@ from collections import deque
 
 import pytest
 
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Advance, Limits, Scheduler
-from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.scheduler import Advance, Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from shared.messages import Sampling
 
@@ -39,7 +39,7 @@ def build(
     waiting: int = 64,
     names: BlockNames = UNNAMED,
 ) -> Scheduler:
-    return Scheduler(BlockManager(blocks), Limits(budget, running, waiting), names)
+    return Scheduler(BlockManager(blocks), SchedulerLimits(budget, running, waiting), names)
 
 
 def compute(plan: StepPlan, token_id: int = 1) -> StepResult:
@@ -125,7 +125,7 @@ def test_cancelled_anywhere_frees_at_once() -> None:
     assert scheduler.apply(compute(plan)) == []
     assert scheduler.plan().release == [1]
     assert not scheduler.has_work
-    assert running.phase is waiting.phase is Phase.ENDED
+    assert running.phase is waiting.phase is SequencePhase.ENDED
 
 
 def test_deadlines_hold_for_waiting_and_running() -> None:
@@ -157,7 +157,7 @@ def test_places_are_bounded() -> None:
 
 def test_impossible_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="token_budget"):
-        Limits(8, 16, 4)
+        SchedulerLimits(8, 16, 4)
     with pytest.raises(ValueError, match="at least one KV block"):
         BlockManager(0)
     with pytest.raises(ValueError, match="never fit"):
@@ -205,7 +205,7 @@ def test_a_preempted_sequence_keeps_the_token_that_was_in_flight() -> None:
     scheduler.apply(compute(first))
     third = scheduler.plan()
     assert (third.release, [piece.seq_id for piece in third.slices]) == ([2], [1])
-    assert (young.phase, young.pending, young.num_output) == (Phase.WAITING, 1, 1)
+    assert (young.phase, young.pending, young.num_output) == (SequencePhase.WAITING, 1, 1)
     scheduler.apply(compute(second, 5))
     assert (young.pending, young.num_output, young.tokens[-1]) == (0, 2, 5)
     scheduler.apply(compute(third))
@@ -221,7 +221,7 @@ def test_one_sequence_s_failure_is_its_own_and_nobody_finds_its_blocks() -> None
     bad = Sampled(seq_id=good.sampled[0].seq_id, token_id=0, error="no numbers")
     advances = scheduler.apply(StepResult(step_id=good.step_id, sampled=[bad, good.sampled[1]]))
     assert [(a.sequence.request_id, a.sampled.error) for a in advances] == [("a", "no numbers"), ("b", "")]
-    assert (first.phase, first.num_output, second.num_output) == (Phase.ENDED, 0, 1)
+    assert (first.phase, first.num_output, second.num_output) == (SequencePhase.ENDED, 0, 1)
     again = make("c", 40, 9, arrival=2)
     scheduler.add(again)
     step(scheduler)
@@ -319,7 +319,7 @@ def test_nobody_gives_way_for_blocks_that_the_other_shares_anyway() -> None:
 
 
 def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
-    scheduler = Scheduler(BlockManager(512), Limits(512, 16, 64, step_target_s=0.1))
+    scheduler = Scheduler(BlockManager(512), SchedulerLimits(512, 16, 64, step_target_s=0.1))
 
     def run(plan: StepPlan) -> int:
         """A step of 2 ms a token; returns how many tokens of prompts it has."""
@@ -360,7 +360,7 @@ def test_damage_is_seen(damage: str) -> None:
     scheduler.check_invariants()
     sequence = scheduler.running[0]
     if damage == "phase":
-        sequence.phase = Phase.WAITING
+        sequence.phase = SequencePhase.WAITING
     elif damage == "order":
         scheduler.running.reverse()
     else:

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
-from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.block_manager import BlockManager
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
 from tests.unit.worker.scheduling.test_worker_scheduler import make, step
 
@@ -19,7 +19,7 @@ def of(tenant: str, name: str, arrival: int, *, output: int = 3, priority: int =
 
 
 def scheduler(running: int = 4, share: float = 1.0) -> Scheduler:
-    return Scheduler(BlockManager(256), Limits(64, running, 256, tenant_share=share))
+    return Scheduler(BlockManager(256), SchedulerLimits(64, running, 256, tenant_share=share))
 
 
 def running_of(one: Scheduler) -> dict[str, int]:
@@ -32,9 +32,9 @@ def test_a_tenant_that_comes_late_gets_the_first_place_that_becomes_free() -> No
     late = of("b", "b", 40)
     for sequence in [*crowd, late]:
         one.add(sequence)
-    while late.phase is not Phase.ENDED:
+    while late.phase is not SequencePhase.ENDED:
         step(one)
-    ended = sum(sequence.phase is Phase.ENDED for sequence in crowd)
+    ended = sum(sequence.phase is SequencePhase.ENDED for sequence in crowd)
     assert ended <= 4  # those that ran before it, not the forty that came before it
 
 
@@ -106,4 +106,4 @@ def test_every_sequence_ends_and_no_tenant_has_more_than_it_may(
             break
         step(one)
         assert all(count <= most_running(running, share) for count in running_of(one).values())
-    assert all(sequence.phase is Phase.ENDED for sequence in sequences)
+    assert all(sequence.phase is SequencePhase.ENDED for sequence in sequences)

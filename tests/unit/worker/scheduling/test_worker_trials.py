@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.domain.scheduling.block_pool import BlockManager
-from services.worker.domain.scheduling.scheduler import Limits, Scheduler
-from services.worker.domain.scheduling.sequence import Phase, Sequence
-from services.worker.domain.scheduling.trials import TRIAL_TOKENS
+from services.worker.domain.scheduling.block_manager import BlockManager
+from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from shared.messages import Sampling
 from tests.kits.hash_engine import EOS, HashEngine, alone
 from tests.kits.scheduler import Run
@@ -17,7 +17,9 @@ Made = tuple[int, bool, int]  # tokens of the prompt, whether it is on trial, ch
 
 def make_run(blocks: int = 64, budget: int = 32) -> Run:
     return Run(
-        Scheduler(BlockManager(blocks), Limits(budget, 16, 64)), HashEngine(blocks).compute, run_ahead=0
+        Scheduler(BlockManager(blocks), SchedulerLimits(budget, 16, 64)),
+        HashEngine(blocks).compute,
+        run_ahead=0,
     )
 
 
@@ -52,7 +54,7 @@ def test_a_step_has_one_request_on_trial_or_none_and_answers_are_the_same(made: 
         on_trial = {
             one.request_id
             for one in sequences
-            if one.trial_tokens and one.sampling.n == 1 and one.phase is not Phase.ENDED
+            if one.trial_tokens and one.sampling.n == 1 and one.phase is not SequencePhase.ENDED
         }
         if not run.submit():
             continue

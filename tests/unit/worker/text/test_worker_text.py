@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.worker.domain.generation.retransmit_buffer import Outbox
-from services.worker.domain.generation.session_context import Turn, appends, conversation, next_record
-from services.worker.domain.generation.stops import StopMatcher, StopStrings
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
+from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
+from services.worker.domain.generation.turn_context import TurnContext, appends, conversation, next_record
 from shared import codec
 from shared.messages import (
     Accepted,
@@ -133,9 +133,9 @@ def test_history_is_put_before_the_new_messages_unless_they_bring_their_own() ->
 def test_a_turn_makes_the_next_version() -> None:
     session, asked = SessionRef(session_id="s"), [message("user", "q")]
     common = {"tenant": "t", "model": "m", "group": "g1", "answer": "a", "token_ids": b""}
-    first = next_record(Turn(session, asked), now_ms=9, **common)  # type: ignore[arg-type]
+    first = next_record(TurnContext(session, asked), now_ms=9, **common)  # type: ignore[arg-type]
     assert (first.version, first.turns, first.created_ms) == (1, 1, 9)
-    second = next_record(Turn(session, asked, record()), now_ms=9, **common)  # type: ignore[arg-type]
+    second = next_record(TurnContext(session, asked, record()), now_ms=9, **common)  # type: ignore[arg-type]
     assert (second.version, second.turns, second.created_ms, second.updated_ms) == (5, 3, 5, 9)
     assert second.messages[-1] == message("assistant", "a")
     assert second.last_group == "g1"
@@ -145,7 +145,7 @@ def tokens(seq: int, text: str = "x", name: str = "r") -> Tokens:
     return Tokens(request_id=name, seq=seq, deltas=[Delta(text=text, token_ids=b"1234")])
 
 
-def filled(name: str, outbox: Outbox, count: int, text: str = "x") -> None:
+def filled(name: str, outbox: RetransmitBuffer, count: int, text: str = "x") -> None:
     outbox.open(name, 0)
     outbox.add(name, Accepted(request_id=name, group="g"), 0.0)
     for seq in range(1, count):
@@ -153,7 +153,7 @@ def filled(name: str, outbox: Outbox, count: int, text: str = "x") -> None:
 
 
 def test_missed_frames_come_again_while_they_are_kept() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=10_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=10_000)
     filled("r", outbox, 4)
     assert [frame.seq for frame in outbox.resend("r", 0, 2).frames] == [2, 3]
     assert outbox.resend("r", 0, 9) == outbox.resend("r", 0, 4)
@@ -168,7 +168,7 @@ def test_missed_frames_come_again_while_they_are_kept() -> None:
 
 
 def test_a_newer_attempt_replaces_the_older() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=10_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=10_000)
     filled("r", outbox, 3)
     outbox.open("r", 1, first_seq=3)
     assert not outbox.resend("r", 0, 0).known
@@ -177,7 +177,7 @@ def test_a_newer_attempt_replaces_the_older() -> None:
 
 
 def test_bytes_are_bounded_ended_requests_go_first() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=8_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=8_000)
     filled("ended", outbox, 3)
     outbox.add("ended", Done(request_id="ended", seq=3, usage=Usage()), 0.0)
     filled("running", outbox, 4)
@@ -190,7 +190,7 @@ def test_bytes_are_bounded_ended_requests_go_first() -> None:
 
 
 def test_a_reply_is_no_larger_than_it_may_be() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=1_000_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=1_000_000)
     filled("r", outbox, 50)
     reply = outbox.resend("r", 0, 0, max_bytes=2_000)
     assert reply.next_seq == 50
@@ -199,7 +199,7 @@ def test_a_reply_is_no_larger_than_it_may_be() -> None:
 
 
 def test_a_reply_is_no_larger_for_having_changed_hands() -> None:
-    outbox = Outbox(retention_s=10, max_bytes=1_000_000)
+    outbox = RetransmitBuffer(retention_s=10, max_bytes=1_000_000)
     asked = GenerateRequest(request_id="r", model="m", prompt="p", note=b"n")
     outbox.open("r", 0, 0, asked)
     for seq in range(50):

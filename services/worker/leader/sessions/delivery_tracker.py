@@ -19,7 +19,7 @@ MAX_SESSIONS = 10_000  # of all tenants; beyond it those of the one that has mos
 CONFIRM_S = 0.25  # how long the word of a gateway may take that has the end of an answer
 
 
-class Deliveries:
+class DeliveryTracker:
     """The last turn of each session whose answer is on its way. `on_delivered` handles the gateways' word."""
 
     def __init__(self, replies: Replies, confirm_s: float = CONFIRM_S) -> None:

@@ -18,7 +18,7 @@ BIAS_BYTES = 100
 
 
 @dataclass(slots=True)
-class Retained:
+class RetainedRequest:
     """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is inf while it runs.
 
     request: with the attempt that counts, and without its prompt once it has ended; None when nobody else can
@@ -27,7 +27,7 @@ class Retained:
 
     attempt: int
     first_seq: int
-    account: "Account"
+    account: "TenantFrames"
     request: GenerateRequest | None = None
     request_bytes: int = 0
     reader: str = ""
@@ -56,12 +56,12 @@ class Retained:
 
 
 @dataclass(slots=True)
-class Account:
+class TenantFrames:
     """What is kept for one tenant. ended: in the order of their ends."""
 
     num_bytes: int = 0
-    running: dict[str, Retained] = field(default_factory=dict)
-    ended: dict[str, Retained] = field(default_factory=dict)
+    running: dict[str, RetainedRequest] = field(default_factory=dict)
+    ended: dict[str, RetainedRequest] = field(default_factory=dict)
 
 
 def estimate_request_bytes(request: GenerateRequest) -> int:

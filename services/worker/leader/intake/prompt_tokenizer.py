@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from services.worker.domain.generation.session_context import Turn
-from services.worker.domain.generation.too_long import too_long
+from services.worker.domain.generation.context_overflow import too_long
+from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.metrics import WorkerMetrics
 from services.worker.model_dir import Model
 from services.worker.text.control_tokens import ControlTokenGuard
@@ -42,7 +42,7 @@ COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its 
 _PROMPT = "the prompt was not tokenized"
 
 
-class Tokenizing:
+class PromptTokenizer:
     """Makes the tokens of prompts.
 
     timeout_s: for one prompt, in a thread. context_length: of the engine that runs now, in tokens.
@@ -89,7 +89,7 @@ class Tokenizing:
             chars += len(message.name) + (len(text) if text.isascii() else 2 * len(text))
         return chars <= INLINE_CHARS
 
-    def at_once(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
+    def at_once(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
         """The tokens of a short prompt; None: it needs a thread, because its template takes so long, or
         because the tenant's prompts have taken so long in this second.
         """
@@ -110,7 +110,7 @@ class Tokenizing:
             if took >= DEAR_S:
                 self._spent[request.tenant] = spent + took
 
-    async def in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+    async def in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
         """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
         work = functools.partial(self._tokens, request, turn, self._timeout_s)
         try:
@@ -158,7 +158,7 @@ class Tokenizing:
         running.add_done_callback(ended)
         return running
 
-    def _tokens(self, request: GenerateRequest, turn: Turn | None, limit_s: float) -> list[int]:
+    def _tokens(self, request: GenerateRequest, turn: TurnContext | None, limit_s: float) -> list[int]:
         """The tokens of a prompt; `limit_s` is the template's.
 
         Raises:
@@ -186,7 +186,7 @@ class Tokenizing:
             raise InvalidRequest(f"{param}: the prompt has no tokens", param=param)
         return tokens
 
-    def _check_length(self, request: GenerateRequest, turn: Turn | None, at_least: int) -> None:
+    def _check_length(self, request: GenerateRequest, turn: TurnContext | None, at_least: int) -> None:
         if at_least > max(COUNTED_TOKENS, holds := self._context_length()):
             raise too_long(self._model.name, request, turn, at_least, holds, exact=False)
 

@@ -6,13 +6,13 @@ was alone in the fatal step, and was in one before on another engine, has killed
 
 import structlog
 
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from shared.errors import GroupLost, Poison
 
 log = structlog.get_logger(__name__)
 
 
-def blame(generations: Generations, request_ids: set[str], why: str) -> None:
+def fail_suspects(generations: RequestTable, request_ids: set[str], why: str) -> None:
     """Ends the requests with these ids, which were computed when the engine died by a fault of its own."""
     suspects = [one for name in sorted(request_ids) if (one := generations.by_id.get(name)) is not None]
     for generation in suspects:

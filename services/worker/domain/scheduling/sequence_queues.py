@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from services.worker.domain.scheduling.block_pool import BlockManager, blocks_for
-from services.worker.domain.scheduling.fetches import Fetch, Fetches
-from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.block_fetches import BlockFetch, BlockFetches
+from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 ORDER = attrgetter("order")
 
 
 @dataclass(slots=True, frozen=True)
-class Limits:
+class SchedulerLimits:
     """Bounds of a scheduler, in tokens per step and in sequences. A budget below `max_running` is refused.
 
     step_target_s: how long a step with parts of prompts may take while other sequences decode; 0: any time.
@@ -41,7 +41,7 @@ class Limits:
             )
 
 
-class Queues:
+class SequenceQueues:
     """Both queues are in order of priority, then arrival.
 
     waiting_of: the same waiting sequences, those of each tenant. running_of: how many of each tenant run.
@@ -58,7 +58,7 @@ class Queues:
         self.running_of: Counter[str] = Counter()
         self.release: list[int] = []
         self.coming: dict[bytes, Sequence] = {}
-        self.fetches = Fetches(blocks)
+        self.fetches = BlockFetches(blocks)
         self.num_preemptions = 0
         self._last_seq_id = 0
         self._earliest_deadline = float("inf")  # a lower bound of all deadlines
@@ -80,7 +80,7 @@ class Queues:
         self._stop_waiting(sequence)
         insort(self.running, sequence, key=ORDER)
         self.running_of[sequence.tenant] += 1
-        sequence.phase = Phase.RUNNING
+        sequence.phase = SequencePhase.RUNNING
         sequence.computed = sequence.planned = cached
         sequence.new_blocks = list(self.blocks.table(seq_id))
         sequence.capacity = len(sequence.new_blocks) * BLOCK_SIZE
@@ -98,7 +98,7 @@ class Queues:
         """A sequence that has just come in waits for these blocks, the next after those that it found."""
         self.fetches.begin(sequence, sequence.computed // BLOCK_SIZE, names)
 
-    def fetched(self, fetch_id: int, count: int) -> Fetch | None:
+    def fetched(self, fetch_id: int, count: int) -> BlockFetch | None:
         """A fetch is done, with `count` blocks; who waited for it goes on from there."""
         fetch = self.fetches.end(fetch_id, count)
         if fetch is not None and fetch.sequence is not None:
@@ -120,13 +120,13 @@ class Queues:
 
     def end(self, sequence: Sequence, *, forget: bool = False) -> None:
         """Takes a sequence out, wherever it is. forget: nobody may have its blocks' content after it."""
-        if sequence.phase is Phase.WAITING:
+        if sequence.phase is SequencePhase.WAITING:
             self._stop_waiting(sequence)
-        elif sequence.phase is Phase.RUNNING:
+        elif sequence.phase is SequencePhase.RUNNING:
             if forget:
                 self.blocks.forget(sequence.seq_id)  # it was computed, so it waits for no fetch
             self._leave(sequence)
-        sequence.phase = Phase.ENDED
+        sequence.phase = SequencePhase.ENDED
 
     def expire(self, now: float) -> list[Sequence]:
         """Sequences whose deadline has passed; they stay where they are."""
@@ -148,10 +148,10 @@ class Queues:
         for sequence in self.running:
             held = len(self.blocks.table(sequence.seq_id)) * BLOCK_SIZE
             sound = sequence.computed <= sequence.planned <= sequence.capacity == held
-            if sequence.phase is not Phase.RUNNING or not sound:
+            if sequence.phase is not SequencePhase.RUNNING or not sound:
                 raise AssertionError(f"sequence {sequence.seq_id} says {sequence.capacity}, its table {held}")
         for sequence in self.waiting:
-            if sequence.phase is not Phase.WAITING or sequence.seq_id or sequence.planned:
+            if sequence.phase is not SequencePhase.WAITING or sequence.seq_id or sequence.planned:
                 raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
         if self.running_of != Counter(s.tenant for s in self.running):
             raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
@@ -166,7 +166,7 @@ class Queues:
             raise AssertionError("blocks are said to be coming from a sequence that does not run")
 
     def _wait(self, sequence: Sequence) -> None:
-        sequence.phase = Phase.WAITING
+        sequence.phase = SequencePhase.WAITING
         insort(self.waiting, sequence, key=ORDER)
         insort(self.waiting_of.setdefault(sequence.tenant, []), sequence, key=ORDER)
 

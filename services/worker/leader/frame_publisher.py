@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from services.worker.domain.generation.request import Generation
-from services.worker.domain.generation.retransmit_buffer import Outbox
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Bus
@@ -21,7 +21,7 @@ from shared.messages import AnyFrame
 log = structlog.get_logger(__name__)
 
 
-class Publisher:
+class FramePublisher:
     """One bucket of frames per reply subject. Run `run` as a task; frames of a subject keep their order."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Publisher:
         instance_id: str = "",
         *,
         bus: Bus,
-        outbox: Outbox,
+        outbox: RetransmitBuffer,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
     ) -> None:

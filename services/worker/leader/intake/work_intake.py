@@ -1,7 +1,7 @@
 """Takes work: decodes it, knows what it has taken before, accepts or refuses, and gets it to the scheduler.
 
 Short requests go all the way at once; those that need a session record or a long text tokenized go on in a
-task. Every request that is accepted ends in `Generations`.
+task. Every request that is accepted ends in `RequestTable`.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import structlog
 
 from services.worker.domain.generation.request import Generation, failed_frame, request_key
-from services.worker.domain.generation.session_context import Turn, new_turn
+from services.worker.domain.generation.turn_context import TurnContext, new_turn
 from services.worker.leader.error_replies import Replies
+from services.worker.leader.intake.sequence_builder import SequenceBuilder
+from services.worker.leader.intake.waiting_places import WaitingPlaces
 from services.worker.leader.kv_tier.kv_tier import KVTier
-from services.worker.leader.prepare import Preparer
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.turn_lines import TurnLines
-from services.worker.leader.waiting_places import Places
 from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
@@ -52,8 +52,8 @@ class Intake:
         self,
         group: str,
         *,
-        generations: Generations,
-        preparer: Preparer,
+        generations: RequestTable,
+        preparer: SequenceBuilder,
         replies: Replies,
         kv_tier: KVTier,
         turns: TurnLines,
@@ -72,7 +72,7 @@ class Intake:
         self._metrics = metrics
         self._refuse = refuse
         self._limits = limits
-        self.places = Places(group, generations, metrics, limits.retry_after_s)
+        self.places = WaitingPlaces(group, generations, metrics, limits.retry_after_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = log.bind()  # once: that costs more than a line that is not written
         self.taken = 0
@@ -217,7 +217,7 @@ class Intake:
         if preparer.needs_lookup(request):
             last_group = route.last_group if route.last_group != self._group else ""
             await self._turns.enter(generation)
-            turn: Turn | None = await preparer.turn(request, last_group)
+            turn: TurnContext | None = await preparer.turn(request, last_group)
         else:
             turn = self._new_turn(generation)
         if turn is not None:
@@ -229,7 +229,7 @@ class Intake:
         await preparer.build_later(generation, tokens, turn)
         return await self._kv_tier.find(generation)
 
-    def _new_turn(self, generation: Generation) -> Turn | None:
+    def _new_turn(self, generation: Generation) -> TurnContext | None:
         """The turn of a session whose id was made for it, so that no record has to be looked up."""
         self._turns.enter_now(generation)
         generation.session_version = 0

@@ -9,7 +9,7 @@ from shared.errors import GroupLost, Internal, RyzError
 
 
 @dataclass(slots=True)
-class Endings:
+class RequestCounts:
     """Counts since the leader's start.
 
     A fault of the group's own is a bug, or a model that gives no token. What a caller did wrong, its

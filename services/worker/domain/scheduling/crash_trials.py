@@ -6,12 +6,12 @@ planned ahead. One that brings a few new tokens so is cleared, since the fatal s
 like any other from then on. One that is alone in a second fatal step is the cause.
 """
 
-from services.worker.domain.scheduling.sequence import Phase, Sequence
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 
 TRIAL_TOKENS = 4  # beyond those that its caller has: what the fatal step, and one planned ahead, computed
 
 
-class Trials:
+class CrashTrials:
     """The sequences of one scheduler that are on trial; almost always there is none.
 
     sequences: to be read only; every step looks whether there are any.
@@ -32,7 +32,9 @@ class Trials:
 
     def others_first(self) -> bool:
         """Whether the next step is that of the others; forgets those on trial that ended or were cleared."""
-        self.sequences = {one for one in self.sequences if one.phase is not Phase.ENDED and one.trial_tokens}
+        self.sequences = {
+            one for one in self.sequences if one.phase is not SequencePhase.ENDED and one.trial_tokens
+        }
         others_first, self._had_turn = self._had_turn or not self.sequences, False
         return others_first
 

@@ -7,23 +7,23 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.worker.domain.generation.request import Choice, Generation
-from services.worker.domain.generation.session_context import (
-    Turn,
+from services.worker.domain.generation.context_overflow import too_long
+from services.worker.domain.generation.request import ChoiceState, Generation
+from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
+from services.worker.domain.generation.turn_context import (
+    TurnContext,
     appends,
     check_conditions,
     in_place_of_last,
     repeats,
     turn_of,
 )
-from services.worker.domain.generation.stops import StopMatcher, StopStrings
-from services.worker.domain.generation.too_long import too_long
 from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
+from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.scheduling.trials import TRIAL_TOKENS
-from services.worker.leader.sessions.deliveries import Deliveries
-from services.worker.leader.sessions.session_records import Sessions
-from services.worker.leader.tokenizing import Tokenizing, is_long
+from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
+from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.model_dir import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
@@ -31,7 +31,7 @@ from shared.messages import ChatMessage, GenerateRequest, ResumePoint, SessionRe
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EngineFacts:
     """What a sequence may grow to, in tokens, the ids that the engine knows, what names its weights
     and its KV format, and how its blocks are named.
     """
@@ -42,7 +42,7 @@ class Room:
     names: BlockNames = UNNAMED
 
 
-class Preparer:
+class SequenceBuilder:
     """Makes the sequences of a request.
 
     room: of the engine that runs now.
@@ -51,10 +51,10 @@ class Preparer:
     def __init__(
         self,
         model: Model,
-        sessions: Sessions,
-        deliveries: Deliveries,
-        tokenizing: Tokenizing,
-        room: Callable[[], Room],
+        sessions: SessionRecords,
+        deliveries: DeliveryTracker,
+        tokenizing: PromptTokenizer,
+        room: Callable[[], EngineFacts],
     ) -> None:
         self._model = model
         self._tokenizing = tokenizing
@@ -111,7 +111,7 @@ class Preparer:
         """Whether a session record has to be looked up first."""
         return request.messages is not None and request.session is not None and request.session.given
 
-    async def turn(self, request: GenerateRequest, last_group: str = "") -> Turn:
+    async def turn(self, request: GenerateRequest, last_group: str = "") -> TurnContext:
         """The turn of a session whose id the caller gave, with its history.
 
         last_group: who served the last turn, as far as the router knew.
@@ -126,7 +126,7 @@ class Preparer:
         except Unavailable:
             if appends(messages, session) or session.must_exist or session.if_version >= 0:
                 raise
-            return Turn(session, messages, commits=False)
+            return TurnContext(session, messages, commits=False)
         resumed_at = request.resume.session_version if request.resume is not None else -1
         turn = turn_of(
             messages,
@@ -149,15 +149,15 @@ class Preparer:
         """Whether `tokenize` and `build` may be called without a thread."""
         return self._tokenizing.is_short(request)
 
-    def tokenize(self, request: GenerateRequest, turn: Turn | None) -> list[int] | None:
+    def tokenize(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
         """The prompt as tokens; None: it takes longer than it should and needs a thread."""
         return self._tokenizing.at_once(request, turn)
 
-    async def tokenize_in_thread(self, request: GenerateRequest, turn: Turn | None) -> list[int]:
+    async def tokenize_in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
         """The prompt as tokens, however long it takes within the limit; raises `DeadlineExceeded` beyond."""
         return await self._tokenizing.in_thread(request, turn)
 
-    def build(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
+    def build(self, generation: Generation, tokens: list[int], turn: TurnContext | None) -> None:
         """Gives the generation its choices. Not if they are long (`is_short`).
 
         Raises:
@@ -167,7 +167,7 @@ class Preparer:
         room, max_tokens = self._fit(generation, tokens, turn)
         generation.choices = self._choices(generation, tokens, max_tokens, room)
 
-    async def build_later(self, generation: Generation, tokens: list[int], turn: Turn | None) -> None:
+    async def build_later(self, generation: Generation, tokens: list[int], turn: TurnContext | None) -> None:
         """The same, however long the choices are: then they are made in a thread.
 
         Raises:
@@ -183,7 +183,9 @@ class Preparer:
             generation.request.tenant, make, "the choices were not made"
         )
 
-    def _fit(self, generation: Generation, tokens: list[int], turn: Turn | None) -> tuple[Room, int]:
+    def _fit(
+        self, generation: Generation, tokens: list[int], turn: TurnContext | None
+    ) -> tuple[EngineFacts, int]:
         """The room, and how many tokens an answer may have in it."""
         request, room = generation.request, self._room()
         self._check_ids(request, tokens, room)
@@ -196,20 +198,20 @@ class Preparer:
         return room, max_tokens
 
     def _named_choices(
-        self, generation: Generation, tokens: list[int], max_tokens: int, room: Room
-    ) -> list[Choice]:
+        self, generation: Generation, tokens: list[int], max_tokens: int, room: EngineFacts
+    ) -> list[ChoiceState]:
         """The choices, and the names of the first one's blocks, of which a long prompt has many."""
         choices = self._choices(generation, tokens, max_tokens, room)
         room.names.of(choices[0].sequence)
         return choices
 
     def _choices(
-        self, generation: Generation, tokens: list[int], max_tokens: int, room: Room
-    ) -> list[Choice]:
+        self, generation: Generation, tokens: list[int], max_tokens: int, room: EngineFacts
+    ) -> list[ChoiceState]:
         """The choices of a request. Changes nothing else, so that it may be called in a thread."""
         request, sampling = generation.request, generation.request.sampling
         tokenizer, stops = self._model.tokenizer, StopStrings(sampling.stop) if sampling.stop else None
-        choices: list[Choice] = []
+        choices: list[ChoiceState] = []
         for index, before in enumerate(self._before(request, room)):
             sequence = Sequence(
                 request_id=generation.key,
@@ -227,7 +229,7 @@ class Preparer:
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
             )
-            choice = Choice(
+            choice = ChoiceState(
                 sequence=sequence,
                 detokenizer=tokenizer.detokenizer(),
                 stops=StopMatcher(stops) if stops is not None else None,
@@ -239,7 +241,7 @@ class Preparer:
         return choices
 
     @staticmethod
-    def _before(request: GenerateRequest, room: Room) -> list[list[int]]:
+    def _before(request: GenerateRequest, room: EngineFacts) -> list[list[int]]:
         """What earlier attempts have generated, for each choice."""
         if request.resume is None:
             return [[] for _ in range(request.sampling.n)]
@@ -253,7 +255,7 @@ class Preparer:
         return choices
 
     @staticmethod
-    def _check_ids(request: GenerateRequest, tokens: list[int], room: Room) -> None:
+    def _check_ids(request: GenerateRequest, tokens: list[int], room: EngineFacts) -> None:
         for param, ids in (
             ("prompt_token_ids", tokens if request.prompt_token_ids is not None else ()),
             ("logit_bias", request.sampling.logit_bias),

@@ -14,7 +14,7 @@ from shared.messages.sessions import MAX_MARKS
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnContext:
     """A turn of a session: the conversation that the model sees, and the record before it.
 
     commits: false when the store did not say what it has, so that nothing may be written over it. stored: the
@@ -94,11 +94,11 @@ def added_by(messages: list[ChatMessage], session: SessionRef) -> int:
     return len(messages) - (messages[0].role == "system")
 
 
-def new_turn(request: GenerateRequest) -> Turn | None:
+def new_turn(request: GenerateRequest) -> TurnContext | None:
     """The turn of a session that is new, so that no part has a record of it; None: no session."""
     if request.session is None or request.messages is None:
         return None
-    return Turn(request.session, request.messages, added=added_by(request.messages, request.session))
+    return TurnContext(request.session, request.messages, added=added_by(request.messages, request.session))
 
 
 def turn_of(
@@ -110,7 +110,7 @@ def turn_of(
     *,
     call_key: str = "",
     call_digest: str = "",
-) -> Turn:
+) -> TurnContext:
     """The turn that a request is, after that record.
 
     A request whose answer got lost on the way comes again, perhaps after its turn was stored: then the record
@@ -131,10 +131,12 @@ def turn_of(
             )
         told = rewind(record, record.recent[-place].version) if place > 1 else record
         if told is not None:
-            return Turn(session, told.messages[:-1], record, commits=False, stored=place)
+            return TurnContext(session, told.messages[:-1], record, commits=False, stored=place)
     if record is not None and 0 <= resumed_at < record.version:
         record = (rewind(record, resumed_at) or record) if resumed_at else None
-    return Turn(session, conversation(messages, session, record), record, added=added_by(messages, session))
+    return TurnContext(
+        session, conversation(messages, session, record), record, added=added_by(messages, session)
+    )
 
 
 def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> bool:
@@ -148,12 +150,14 @@ def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRec
     return record.messages[-mark.size : -1] == said and record.messages[: len(system)] == system
 
 
-def in_place_of_last(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> Turn | None:
+def in_place_of_last(
+    messages: list[ChatMessage], session: SessionRef, record: SessionRecord
+) -> TurnContext | None:
     """The turn that takes the place of the record's last one, which says the same; None: it cannot."""
     before = rewind(record, record.recent[-1].version - 1)
     if before is None and record.turns > 1:
         return None
-    return Turn(
+    return TurnContext(
         session,
         conversation(messages, session, before),
         before,
@@ -173,7 +177,7 @@ def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
 
 
 def next_record(
-    turn: Turn,
+    turn: TurnContext,
     *,
     tenant: str,
     model: str,

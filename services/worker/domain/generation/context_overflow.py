@@ -1,6 +1,6 @@
 """What a caller is told whose prompt does not fit into the model's context."""
 
-from services.worker.domain.generation.session_context import Turn, appends
+from services.worker.domain.generation.turn_context import TurnContext, appends
 from shared.errors import ContextLengthExceeded
 from shared.messages import GenerateRequest
 
@@ -8,7 +8,7 @@ from shared.messages import GenerateRequest
 def too_long(
     model: str,
     request: GenerateRequest,
-    turn: Turn | None,
+    turn: TurnContext | None,
     prompt_tokens: int,
     holds: int,
     *,

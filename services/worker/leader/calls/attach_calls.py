@@ -9,7 +9,7 @@ import structlog
 
 from services.worker.domain.generation.request import failed_frame, request_key
 from services.worker.leader.error_replies import Replies
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 ROOM_BYTES = 1024  # of an answer beside the request in it
 
 
-class Attaching:
+class AttachCalls:
     """The handler of the attach subject, on which all leaders listen; one without that request is silent."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Attaching:
         group: str,
         instance_id: str,
         *,
-        generations: Generations,
+        generations: RequestTable,
         replies: Replies,
         metrics: WorkerMetrics,
         max_payload: int,

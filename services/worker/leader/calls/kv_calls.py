@@ -11,8 +11,8 @@ from itertools import islice
 
 from services.worker.leader.error_replies import Replies
 from services.worker.leader.kv_tier.kv_tier import KVTier
-from services.worker.leader.request_table import Generations
-from services.worker.leader.sessions.session_records import Sessions
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.session_records import SessionRecords
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
@@ -49,9 +49,9 @@ class KVCalls:
         model: str,
         tensor_parallel: int,
         bus: Bus,
-        generations: Generations,
+        generations: RequestTable,
         tier: KVTier,
-        sessions: Sessions,
+        sessions: SessionRecords,
         replies: Replies,
         refuse: Callable[[], RyzError | None],
     ) -> None:

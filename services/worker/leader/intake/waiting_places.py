@@ -7,19 +7,19 @@ the queue, up to as many as may run. What the queue holds is bounded all the sam
 from collections.abc import Iterator
 
 from services.worker.domain.generation.request import Generation, request_key
-from services.worker.domain.generation.shedding import Waiter, displaced_by
-from services.worker.domain.scheduling.sequence import Phase, Sequence
-from services.worker.leader.request_table import Generations
+from services.worker.domain.generation.shedding import WaitingRequest, displaced_by
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.leader.request_table import RequestTable
 from services.worker.metrics import WorkerMetrics
 from shared.errors import DeadlineExceeded, Overloaded
 from shared.messages import GenerateRequest
 
 
-class Places:
+class WaitingPlaces:
     """retry_after_s: what those are told for whom there is no place."""
 
     def __init__(
-        self, group: str, generations: Generations, metrics: WorkerMetrics, retry_after_s: float
+        self, group: str, generations: RequestTable, metrics: WorkerMetrics, retry_after_s: float
     ) -> None:
         self._group = group
         self._generations = generations
@@ -39,7 +39,7 @@ class Places:
         if missing <= 0:
             return
         key = request_key(request.tenant, request.request_id)
-        newcomer = Waiter(key, request.tenant, request.priority, num_sequences)
+        newcomer = WaitingRequest(key, request.tenant, request.priority, num_sequences)
         displaced = displaced_by(newcomer, self._waiting(), missing)
         if not displaced:
             raise Overloaded(
@@ -73,12 +73,12 @@ class Places:
             group=self._group,
         )
 
-    def _waiting(self) -> Iterator[Waiter]:
+    def _waiting(self) -> Iterator[WaitingRequest]:
         for key, generation in self._generations.by_id.items():
             request = generation.request
             places = _places(generation)
             if places:
-                yield Waiter(
+                yield WaitingRequest(
                     key,
                     request.tenant,
                     request.priority,
@@ -92,7 +92,7 @@ def _places(generation: Generation) -> int:
     """How many waiting places a request holds."""
     if not generation.started:
         return generation.request.sampling.n
-    return sum(choice.sequence.phase is Phase.WAITING for choice in generation.choices)
+    return sum(choice.sequence.phase is SequencePhase.WAITING for choice in generation.choices)
 
 
 def _is_firm(generation: Generation) -> bool:
@@ -103,4 +103,4 @@ def _is_firm(generation: Generation) -> bool:
 
 
 def _was_admitted(sequence: Sequence) -> bool:
-    return sequence.phase is not Phase.WAITING or sequence.num_preemptions > 0
+    return sequence.phase is not SequencePhase.WAITING or sequence.num_preemptions > 0

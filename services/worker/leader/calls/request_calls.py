@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.leader.error_replies import Replies
-from services.worker.leader.request_table import Generations
+from services.worker.leader.request_table import RequestTable
 from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.accounts import in_inbox
@@ -20,7 +20,7 @@ from shared.subjects import caller_of
 M = TypeVar("M", Cancel, Resend)
 
 
-class Control:
+class RequestCalls:
     """Handlers of the cancel and resend subjects.
 
     What names another instance is ignored: two leaders of one name read the same subjects, and only the one
@@ -29,7 +29,7 @@ class Control:
 
     def __init__(
         self,
-        generations: Generations,
+        generations: RequestTable,
         replies: Replies,
         reply_bytes: int,
         *,

@@ -10,16 +10,16 @@ import time
 from typing import Literal
 
 from services.worker.domain.generation.request import Generation
-from services.worker.domain.generation.session_context import Turn, next_record
-from services.worker.leader.request_table import Generations
-from services.worker.leader.sessions.deliveries import Deliveries
-from services.worker.leader.sessions.session_commits import Commit
-from services.worker.leader.sessions.session_records import Sessions
+from services.worker.domain.generation.turn_context import TurnContext, next_record
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.session_commits import CommitOutcome
+from services.worker.leader.sessions.session_records import SessionRecords
 from shared.codec import pack_tokens
 from shared.messages import SessionOutcome, SessionRecord
 
 
-class Finisher:
+class TurnFinisher:
     """Called when a generation has all its tokens."""
 
     def __init__(
@@ -27,9 +27,9 @@ class Finisher:
         group: str,
         model: str,
         *,
-        generations: Generations,
-        sessions: Sessions,
-        deliveries: Deliveries,
+        generations: RequestTable,
+        sessions: SessionRecords,
+        deliveries: DeliveryTracker,
         commit_wait_s: float,
     ) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class Finisher:
         timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete)
         stored.add_done_callback(lambda _: complete())
 
-    def _record_of(self, generation: Generation, turn: Turn) -> SessionRecord:
+    def _record_of(self, generation: Generation, turn: TurnContext) -> SessionRecord:
         choice = generation.choices[0]
         return next_record(
             turn,
@@ -83,7 +83,7 @@ class Finisher:
         )
 
 
-def outcome_of(turn: Turn, commit: Commit | None, trouble: str) -> SessionOutcome:
+def outcome_of(turn: TurnContext, commit: CommitOutcome | None, trouble: str) -> SessionOutcome:
     """What the caller is told of its turn.
 
     Args:

@@ -7,12 +7,12 @@ table goes on under the fetch's own number. What came is an ordinary part of the
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from services.worker.domain.scheduling.block_pool import BlockManager
+from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class BlockFetch:
     """`names[i]` comes into `blocks[i]`, block `first + i` of the table `table`.
 
     sequence: waits for it; None: nobody, or nobody any more. after_step: see `FetchBlocks`.
@@ -27,13 +27,13 @@ class Fetch:
     after_step: int = 0
 
 
-class Fetches:
+class BlockFetches:
     """All fetches under way; new ones are handed out once, by `take`. num_blocks: that they bring."""
 
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
-        self._under_way: dict[int, Fetch] = {}
-        self._new: list[Fetch] = []
+        self._under_way: dict[int, BlockFetch] = {}
+        self._new: list[BlockFetch] = []
         self._last_id = 0
         self.num_blocks = 0
 
@@ -58,7 +58,7 @@ class Fetches:
             return 0
         return self._open(holder, first, names[first:], None)
 
-    def get(self, fetch_id: int) -> Fetch | None:
+    def get(self, fetch_id: int) -> BlockFetch | None:
         """The fetch of that number, while it is under way."""
         return self._under_way.get(fetch_id)
 
@@ -67,7 +67,7 @@ class Fetches:
         """Whether `take` has something to give."""
         return bool(self._new)
 
-    def take(self, after_step: int) -> list[Fetch]:
+    def take(self, after_step: int) -> list[BlockFetch]:
         """What has to be ordered now; ranks are to wait until they have begun with that step."""
         new, self._new = self._new, []
         for fetch in new:
@@ -81,7 +81,7 @@ class Fetches:
         self._blocks.hand_over(sequence.seq_id, fetch.table)
         sequence.fetching = 0
 
-    def end(self, fetch_id: int, count: int) -> Fetch | None:
+    def end(self, fetch_id: int, count: int) -> BlockFetch | None:
         """The ranks are done; the first `count` blocks have their content, and anybody may find them.
 
         Returns the fetch; None if it is not known.
@@ -106,7 +106,7 @@ class Fetches:
     def _open(self, table: int, first: int, names: Items[bytes], sequence: Sequence | None) -> int:
         self._last_id += 1
         blocks = list(self._blocks.table(table)[first : first + len(names)])
-        fetch = Fetch(self._last_id, table, first, list(names), blocks, sequence)
+        fetch = BlockFetch(self._last_id, table, first, list(names), blocks, sequence)
         self._under_way[self._last_id] = fetch
         self.num_blocks += len(fetch.names)
         self._new.append(fetch)

@@ -8,8 +8,8 @@ from services.worker.domain.scheduling.compute_rate import TokenRate
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
-from services.worker.leader.request_table import Generations
-from services.worker.leader.sessions.session_records import Sessions
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.model_dir import Model
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import Engine
@@ -18,7 +18,7 @@ from shared.messages import Heartbeat, ModelCard
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
 
 
-class Description:
+class GroupDescription:
     """Reads the leader's parts when it is asked; keeps nothing but the average of the group's speed."""
 
     def __init__(
@@ -29,9 +29,9 @@ class Description:
         engine: Engine,
         group: MultiGPUOrchestrator,
         loop: EngineLoop,
-        generations: Generations,
+        generations: RequestTable,
         kv_tier: KVTier,
-        sessions: Sessions,
+        sessions: SessionRecords,
     ) -> None:
         self._options = options
         self._model = model

@@ -1,0 +1,1 @@
+"""The way of a request into the leader: admission, prompt tokens, sequences, the KV lookup."""
