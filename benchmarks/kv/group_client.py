@@ -13,9 +13,11 @@ from typing import Literal
 
 from shared import kv_hash, subjects
 from shared.bus import Message
+from shared.bus.endpoint import call
 from shared.bus.nats import NatsBus
 from shared.client.calls.blocks_client import BlocksClient
-from shared.codec import decode, decode_reply, encode, pack_tokens, unpack_tokens
+from shared.client.calls.model_list import list_models
+from shared.codec import decode, encode, pack_tokens, unpack_tokens
 from shared.messages import (
     Accepted,
     Done,
@@ -24,8 +26,6 @@ from shared.messages import (
     GenerateRequest,
     HoldersQuery,
     Holding,
-    ListModels,
-    ModelList,
     Route,
     Sampling,
     Tokens,
@@ -81,13 +81,12 @@ class GroupClient:
         client = cls(bus, asks, model)
         await bus.subscribe(client._inbox, client._on_frames)
         await bus.flush()
-        answer = await asks.request(subjects.MODELS, encode(ListModels()), timeout_s=5.0)
-        cards = {card.name: card for card in decode_reply(answer.data, ModelList).models}
+        cards = {card.name: card for card in await list_models(asks, timeout_s=5.0)}
         if model not in cards:
             raise TurnError(f"nobody serves {model}")
-        asked = encode(HoldersQuery(tenant=TENANT, token_ids=b""))
-        reply = await asks.request(subjects.KV_HOLDERS, asked, timeout_s=5.0)
-        client._names = (cards[model].fingerprint, decode_reply(reply.data, Holding).kv_format)
+        query = HoldersQuery(tenant=TENANT, token_ids=b"")
+        holding = await call(asks, subjects.KV_HOLDERS, query, Holding, timeout_s=5.0)
+        client._names = (cards[model].fingerprint, holding.kv_format)
         return client
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from cli.stack.state import StateDir
 from cli.status.status_query import Report, connect_broker, find_broker, query
 from shared import subjects
 from shared.bus.api import NoResponders
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.errors import RyzError
 from shared.messages import DrainGroup, Draining
 
@@ -110,12 +110,11 @@ class Groups:
         if all(row.state == "draining" for row in there):
             left = sum(row.requests for row in there)
             fail(f"{group} drains already, with {count(left)} in hand.", DRAINS_ALREADY)
-        asked = encode(DrainGroup(timeout_ms=round(1000 * timeout_s)))
+        asked = DrainGroup(timeout_ms=round(1000 * timeout_s))
         try:
             bus = await connect_broker(self._url, self._place, "ryz groups")
             try:
-                answer = await bus.request(subjects.drain(group), asked, timeout_s=ANSWER_S)
-                return decode_reply(answer.data, Draining)
+                return await call(bus, subjects.drain(group), asked, Draining, timeout_s=ANSWER_S)
             finally:
                 await bus.close()
         except NoResponders:

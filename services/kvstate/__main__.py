@@ -15,15 +15,15 @@ from services.kvstate.blocks.leftovers import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.blocks.sweep import Sweeper, SweepRules
 from services.kvstate.blocks.tier import Tier, TierLimits
+from services.kvstate.call_server import CallServer
 from services.kvstate.domain.eviction import SESSION_SHARE, Quotas
 from services.kvstate.domain.quota import ALONE_SHARE, SessionQuotas
-from services.kvstate.handlers import Handlers
-from services.kvstate.metrics import Metrics
+from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_guard import Guard
 from services.kvstate.sessions.guarded_sessions import GuardedStore
 from services.kvstate.sessions.redis_sessions import RedisStore
-from services.kvstate.sessions.session_calls import SessionCalls, SessionLimits
+from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_store import SESSION_STORE
 from services.kvstate.settings import KVStateSettings
 from shared.circuit import Circuit, CircuitLimits
@@ -42,20 +42,20 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     blocks = make_block_store(settings)
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
-    metrics, counted = Metrics(service.registry), BlockMetrics(service.registry)
+    metrics, counted = KVStateMetrics(service.registry), BlockMetrics(service.registry)
     metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     metrics.watch(lambda: store.last)
     tier = Tier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
     sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
-    handlers = Handlers(
+    server = CallServer(
         bus,
         metrics,
         max_concurrent=settings.kvstate_max_concurrent,
         max_pending=settings.kvstate_max_pending,
     )
-    limits = SessionLimits(settings.session_max_bytes, settings.session_ttl_s)
+    limits = RecordLimits(settings.session_max_bytes, settings.session_ttl_s)
     sessions = SessionCalls(bus, store, tier, metrics, limits)
 
     def detail() -> dict[str, Any]:
@@ -81,8 +81,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
     service.add_check("session store", lambda: not store.circuit.open)
     service.set_detail(detail)
-    service.on_drain(handlers.stop)
-    await handlers.start([*sessions.named(), *BlockCalls(tier, counted).named()])
+    service.on_drain(server.stop)
+    await server.start([*sessions.calls(), *BlockCalls(tier, counted).calls()])
     await service.answer_status(bus)
     await service.serve_admin(stack)
     service.ready()

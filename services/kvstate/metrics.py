@@ -11,7 +11,7 @@ from shared.telemetry.children import Children
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-class Metrics:
+class KVStateMetrics:
     """All metrics of one instance."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -4,7 +4,7 @@ import structlog
 
 from shared import subjects
 from shared.bus import Bus
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.errors import RyzError, SessionNotFound
 from shared.messages import SessionFound, SessionGet
 
@@ -20,10 +20,10 @@ class LastGroups:
 
     async def find(self, tenant: str, session_id: str) -> str:
         """The group of the session's last turn; empty when there was none, or nobody knows."""
-        query = encode(SessionGet(tenant=tenant, session_id=session_id))
+        query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
         try:
-            reply = await self._bus.request(subjects.SESSION_GET, query, timeout_s=self._timeout_s)
-            return decode_reply(reply.data, SessionFound).record.last_group
+            found = await call(self._bus, subjects.SESSION_GET, query, SessionFound, timeout_s=timeout_s)
+            return found.record.last_group
         except SessionNotFound:
             return ""
         except RyzError as error:

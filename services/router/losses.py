@@ -10,7 +10,8 @@ from services.router.domain.loss import read_disconnect
 from services.router.router_context import Parts
 from shared import subjects
 from shared.bus import Message
-from shared.codec import decode, encode
+from shared.bus.endpoint import Endpoint
+from shared.codec import encode
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import GroupDown
 from shared.telemetry.repeated import RepeatedLog
@@ -31,7 +32,8 @@ class Losses:
 
     async def listen(self) -> None:
         """Every router hears all of it."""
-        await self._bus.subscribe(subjects.GROUP_DOWN, self.on_news, max_pending=4096)
+        news = Endpoint(self._bus, self._report_bad).handler(GroupDown, self.on_news, answers_bad=False)
+        await self._bus.subscribe(subjects.GROUP_DOWN, news, max_pending=4096)
         await self._bus.subscribe(subjects.BROKER_DISCONNECT, self.on_disconnect)
 
     async def tell(self) -> None:
@@ -58,14 +60,8 @@ class Losses:
                     )
                 )
 
-    async def on_news(self, message: Message) -> None:
+    async def on_news(self, news: GroupDown, _: Message) -> None:
         """Another router gave a group up, or this one did."""
-        try:
-            news = decode(message.data, GroupDown)
-        except InvalidRequest as error:
-            self._repeated.warning("bad message", subject=message.subject, error=error.message)
-            self._metrics.event("bad_group_down")
-            return
         if news.router_id != self._router_id:
             self._fleet.told(news, self._clock())
             await self.tell()
@@ -82,6 +78,10 @@ class Losses:
             self._metrics.event("leader_disconnected")
             self._fleet.disconnected(instance_id, self._clock())
             await self.tell()
+
+    def _report_bad(self, message: Message, error: InvalidRequest) -> None:
+        self._repeated.warning("bad message", subject=message.subject, error=error.message)
+        self._metrics.event("bad_group_down")
 
     async def _publish(self, news: GroupDown) -> None:
         try:

@@ -18,9 +18,9 @@ from services.router.outside.outside_gate import OutsideGate
 from services.router.router_context import Parts
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.codec import decode, encode
+from shared.bus.endpoint import Endpoint
 from shared.errors import InvalidRequest, RyzError
-from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
+from shared.messages import Heartbeat, ListModels, ModelList
 from shared.telemetry.repeated import RepeatedLog
 
 LOOKUPS_AT_ONCE = 256
@@ -53,13 +53,17 @@ class Handlers:
 
     async def listen(self) -> None:
         """Learns the fleet from here on, and hears of work that nobody took."""
-        await self._bus.subscribe(subjects.HEARTBEAT_ALL, self.on_heartbeat)
+        heartbeats = Endpoint(self._bus, self._report_heartbeat)
+        await self._bus.subscribe(
+            subjects.HEARTBEAT_ALL, heartbeats.handler(Heartbeat, self.on_heartbeat, check=_check_subject)
+        )
         await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
 
     async def take(self) -> None:
         """Takes requests and queries from here on, as a member of the queue group."""
         queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
+        models = Endpoint(self._bus, lambda *_: self._metrics.event("bad_query"))
         self._taking = [
             await self._bus.subscribe(
                 subjects.GENERATE_ALL,
@@ -76,7 +80,12 @@ class Handlers:
                 max_pending=max_pending,
                 max_per_s=self._settings.router_outside_calls_s,
             ),
-            await self._bus.subscribe(subjects.MODELS, self.on_models, queue=queue, max_pending=max_pending),
+            await self._bus.subscribe(
+                subjects.MODELS,
+                models.handler(ListModels, self.list_models),
+                queue=queue,
+                max_pending=max_pending,
+            ),
         ]
 
     async def leave(self) -> None:
@@ -127,19 +136,8 @@ class Handlers:
             await self._losses.tell()
         await self._dispatcher.undelivered(forward, now)
 
-    async def on_heartbeat(self, message: Message) -> None:
+    async def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> None:
         """A leader's heartbeat."""
-        try:
-            heartbeat = decode(message.data, Heartbeat)
-            if message.subject != _heartbeat_subject(heartbeat.group):
-                raise InvalidRequest(
-                    f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
-                )
-        except InvalidRequest as error:
-            self._repeated.warning("bad heartbeat", subject=message.subject, error=error.message)
-            self._metrics.event("bad_heartbeat")
-            await self._reply_error(message, error)
-            return
         change = self._fleet.observe(heartbeat, self._clock())
         if change == "same":
             return
@@ -159,24 +157,21 @@ class Handlers:
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
-    async def on_models(self, message: Message) -> None:
-        """A query for the models that can be routed to."""
-        try:
-            decode(message.data, ListModels)
-        except InvalidRequest as error:
-            self._metrics.event("bad_query")
-            await self._reply_error(message, error)
-            return
-        if message.reply:
-            await self._bus.publish(
-                message.reply, encode(ModelList(models=self._fleet.models(self._clock())))
-            )
+    async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
+        """Returns the models that can be routed to."""
+        return ModelList(models=self._fleet.models(self._clock())) if message.reply else None
+
+    def _report_heartbeat(self, message: Message, error: InvalidRequest) -> None:
+        self._repeated.warning("bad heartbeat", subject=message.subject, error=error.message)
+        self._metrics.event("bad_heartbeat")
 
     async def _looked_up(self, last_groups: LastGroups, incoming: Incoming) -> Incoming:
         last = await last_groups.find(incoming.asker.tenant, incoming.session_id)
         return replace(incoming, facts=replace(incoming.facts, last_group=last)) if last else incoming
 
-    async def _reply_error(self, message: Message, error: RyzError) -> None:
-        if message.reply:
-            failure = ErrorReply(error=error.code, message=error.message, data=error.data)
-            await self._bus.publish(message.reply, encode(failure))
+
+def _check_subject(heartbeat: Heartbeat, message: Message) -> None:
+    if message.subject != _heartbeat_subject(heartbeat.group):
+        raise InvalidRequest(
+            f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
+        )

@@ -22,7 +22,7 @@ class Message:
     no_responders: bool = False
 
 
-Handler = Callable[[Message], Awaitable[None]]
+Handler = Callable[[Message], Awaitable[object]]  # what it returns is ignored
 
 
 class NoResponders(Unavailable):

@@ -2,12 +2,11 @@
 
 from services.kvstate.blocks.block_metrics import BlockMetrics
 from services.kvstate.blocks.tier import Tier
-from services.kvstate.handlers import Named
+from services.kvstate.call_server import Call
 from shared import subjects
-from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.kv_hash import NAME_BYTES, split
-from shared.messages import BlocksCommit, BlocksFind, BlocksFound
+from shared.messages import BlocksCommit, BlocksCommitted, BlocksFind, BlocksFound
 
 
 class BlockCalls:
@@ -17,26 +16,24 @@ class BlockCalls:
         self._tier = tier
         self._metrics = metrics
 
-    def named(self) -> tuple[Named, ...]:
-        """The calls with their names and subjects."""
+    def calls(self) -> tuple[Call, ...]:
+        """Returns the calls with their names, subjects and types."""
         return (
-            ("find", subjects.BLOCKS_FIND, self._find),
-            ("commit_blocks", subjects.BLOCKS_COMMIT, self._commit),
+            Call("find", subjects.BLOCKS_FIND, BlocksFind, self._find),
+            Call("commit_blocks", subjects.BLOCKS_COMMIT, BlocksCommit, self._commit),
         )
 
-    async def _find(self, data: bytes) -> bytes:
-        query = decode(data, BlocksFind)
+    async def _find(self, query: BlocksFind) -> BlocksFound:
         names = _names(query.names)
         found = await self._tier.find(names, query.lease_ms, query.parts)
         self._metrics.found(found.blocks, len(names))
-        return encode(BlocksFound(count=found.blocks, num_bytes=found.num_bytes))
+        return BlocksFound(count=found.blocks, num_bytes=found.num_bytes)
 
-    async def _commit(self, data: bytes) -> bytes:
-        commit = decode(data, BlocksCommit)
+    async def _commit(self, commit: BlocksCommit) -> BlocksCommitted:
         asked = {name for one in commit.held for name in _names(one.names)}
         done = await self._tier.commit(commit.held)
         self._metrics.committed(done.stored, len(asked))
-        return encode(done)
+        return done
 
 
 def _names(packed: bytes) -> list[bytes]:

@@ -8,17 +8,18 @@ import time
 from dataclasses import dataclass
 
 import structlog
+from msgspec import Raw
 from msgspec.structs import replace
 
 from services.kvstate.blocks.block_store import Account
 from services.kvstate.blocks.tier import Tier
+from services.kvstate.call_server import Call
 from services.kvstate.domain.records import Entry, Verdict, make_cursor, make_entry, read_cursor
-from services.kvstate.handlers import Named
-from services.kvstate.metrics import Metrics
+from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.sessions.session_store import PinOutcome, Put, SessionStore, StoreFull
 from shared import subjects
 from shared.bus import Bus
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import Overloaded, RateLimited, RyzError, SessionNotFound, Unavailable
 from shared.messages import (
     PinList,
@@ -43,28 +44,28 @@ from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 _NAMED, _QUIET_S = 8, 10.0  # tenants in a line of the log about quotas, and time between two such lines
 _QUOTA_REMEDY = "delete sessions, or raise RYZ_SESSION_MAX_PER_TENANT and RYZ_SESSION_BYTES_PER_TENANT"
-_FOUND = b"\x81\xa6record"  # a MessagePack map with one key, `record`; its value follows
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLimits:
+class RecordLimits:
     """The largest record in bytes, and how long records live."""
 
     max_record_bytes: int = 512 * 1024
     ttl_s: float = 604_800.0
 
 
-def found_reply(record: bytes) -> bytes:
-    """An encoded `SessionFound` around an encoded record, which is not decoded for it."""
-    return _FOUND + record
+class FoundRecord(Wire, frozen=True, kw_only=True):
+    """A `SessionFound` whose record is encoded already and need not be decoded to be sent."""
+
+    record: Raw
 
 
 class SessionCalls:
     """The calls of leaders, routers and gateways. Changes that others must hear of are published."""
 
     def __init__(
-        self, bus: Bus, store: SessionStore, tier: Tier, metrics: Metrics, limits: SessionLimits
+        self, bus: Bus, store: SessionStore, tier: Tier, metrics: KVStateMetrics, limits: RecordLimits
     ) -> None:
         self._bus = bus
         self._store = store
@@ -73,29 +74,28 @@ class SessionCalls:
         self._limits = limits
         self._quiet_until = 0.0
 
-    def named(self) -> tuple[Named, ...]:
-        """The calls with their names and subjects."""
+    def calls(self) -> tuple[Call, ...]:
+        """Returns the calls with their names, subjects and types."""
         return (
-            ("get", subjects.SESSION_GET, self._get),
-            ("commit", subjects.SESSION_COMMIT, self._commit),
-            ("list", subjects.SESSION_LIST, self._list),
-            ("delete", subjects.SESSION_DELETE, self._delete),
-            ("describe", subjects.SESSION_DESCRIBE, self._describe),
-            ("pin", subjects.SESSION_PIN, self._pin),
-            ("pins", subjects.PINS, self._pins),
+            Call("get", subjects.SESSION_GET, SessionGet, self._get),
+            Call("commit", subjects.SESSION_COMMIT, SessionCommit, self._commit),
+            Call("list", subjects.SESSION_LIST, SessionList, self._list),
+            Call("delete", subjects.SESSION_DELETE, SessionDelete, self._delete),
+            Call("describe", subjects.SESSION_DESCRIBE, SessionDescribe, self._describe),
+            Call("pin", subjects.SESSION_PIN, SessionPin, self._pin),
+            Call("pins", subjects.PINS, PinList, self._pins),
         )
 
-    async def _get(self, data: bytes) -> bytes:
-        query = decode(data, SessionGet)
+    async def _get(self, query: SessionGet) -> FoundRecord:
         record = await self._store.get(query.tenant, query.session_id)
         if record is None:
             deleted_ms = await self._store.deleted_ms(query.tenant, query.session_id)
             raise _not_found(query.session_id, deleted_ms)
-        return found_reply(record)
+        return FoundRecord(record=Raw(record))
 
-    async def _commit(self, data: bytes) -> bytes:
+    async def _commit(self, commit: SessionCommit) -> SessionCommitted:
         now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
-        records = decode(data, SessionCommit).records
+        records = commit.records
         entries = [make_entry(record, now_ms, ttl_ms) for record in records]
         limit, too_large, fitting = self._limits.max_record_bytes, list[int](), list[int]()
         for place, (record, entry) in enumerate(zip(records, entries, strict=True)):
@@ -122,7 +122,7 @@ class SessionCalls:
             tenants = sorted({entries[place].tenant for place in answer.over_quota})
             log.warning("tenants are at their quota: records were not stored", tenants=tenants[:_NAMED],
                         remedy=_QUOTA_REMEDY)  # fmt: skip
-        return encode(answer)
+        return answer
 
     async def _put(self, entries: list[Entry]) -> Put:
         """Stores records; when Redis has no memory for them, KV blocks go, but not those of other tenants."""
@@ -133,18 +133,15 @@ class SessionCalls:
                 raise
             return await self._store.put(entries)
 
-    async def _list(self, data: bytes) -> bytes:
-        query = decode(data, SessionList)
+    async def _list(self, query: SessionList) -> SessionPage:
         page = await self._store.page(query.tenant, query.limit, read_cursor(query.cursor))
         cursor = make_cursor(page.last.score_ms, page.last.session_id) if page.last else ""
-        return encode(SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor))
+        return SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor)
 
-    async def _describe(self, data: bytes) -> bytes:
-        query = decode(data, SessionDescribe)
+    async def _describe(self, query: SessionDescribe) -> SessionDescribed:
         return await self._described(query.tenant, query.session_id)
 
-    async def _pin(self, data: bytes) -> bytes:
-        query = decode(data, SessionPin)
+    async def _pin(self, query: SessionPin) -> SessionDescribed:
         outcome = await self._store.pin(query.tenant, query.session_id, query.group)
         if outcome is PinOutcome.NO_SESSION:
             raise _not_found(query.session_id)
@@ -155,13 +152,11 @@ class SessionCalls:
         await self._tell(subjects.SESSION_PINNED, pinned)
         return await self._described(query.tenant, query.session_id)
 
-    async def _pins(self, data: bytes) -> bytes:
-        query = decode(data, PinList)
+    async def _pins(self, query: PinList) -> PinPage:
         found = await self._store.pins(query.limit, query.cursor)
-        return encode(PinPage(pins=found.pins, cursor=found.last))
+        return PinPage(pins=found.pins, cursor=found.last)
 
-    async def _delete(self, data: bytes) -> bytes:
-        query = decode(data, SessionDelete)
+    async def _delete(self, query: SessionDelete) -> SessionDeleted:
         place = query.tenant, query.session_id
         if not await self._store.delete(*place):
             raise _not_found(query.session_id)
@@ -174,14 +169,14 @@ class SessionCalls:
             packed = b"".join(names[first : first + MAX_NAMES])
             gone = SessionGone(tenant=query.tenant, session_id=query.session_id, names=packed)
             await self._tell(subjects.SESSION_GONE, gone)
-        return encode(SessionDeleted(session_id=query.session_id))
+        return SessionDeleted(session_id=query.session_id)
 
-    async def _described(self, tenant: str, session_id: str) -> bytes:
+    async def _described(self, tenant: str, session_id: str) -> SessionDescribed:
         summary = await self._store.describe(tenant, session_id)
         if summary is None:
             raise _not_found(session_id)
         (session,) = await self._with_kv(tenant, [summary])
-        return encode(SessionDescribed(session=session))
+        return SessionDescribed(session=session)
 
     async def _with_kv(self, tenant: str, sessions: list[SessionSummary]) -> list[SessionSummary]:
         try:

@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.generation.request import Generation
 from services.worker.domain.generation.resend_budget import ResendBudget
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
-from services.worker.leader.calls.attach_calls import AttachCalls
-from services.worker.leader.calls.kv_calls import MAX_ASKED, MAX_WARMS, KVCalls
+from services.worker.leader.bad_messages import BadMessages
+from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
+from services.worker.leader.calls.kv_calls import MAX_ASKED, MAX_WARMS, KVCalls, check_token_ids
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.engine_loop import EngineLoop
-from services.worker.leader.error_replies import Replies
 from services.worker.leader.fleet.drain import Drain
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.fleet.group_description import GroupDescription
@@ -45,9 +45,24 @@ from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestr
 from services.worker.rank_protocol.plan import Engine
 from shared import subjects
 from shared.bus.api import Bus, Subscription
+from shared.bus.endpoint import Endpoint
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import RyzError, Unavailable
-from shared.messages import Heartbeat, Load, State
+from shared.messages import (
+    Attach,
+    Cancel,
+    Delivered,
+    DrainGroup,
+    GroupDown,
+    Heartbeat,
+    HoldersQuery,
+    Load,
+    Resend,
+    SessionGet,
+    SessionGone,
+    State,
+    WarmSession,
+)
 
 log = structlog.get_logger(__name__)
 HOUSEKEEPING_S = 0.5
@@ -84,7 +99,8 @@ class Leader:
         self.crashed = asyncio.Event()
         metrics = WorkerMetrics(registry)
         registry.register(LoadCollector(self))
-        replies = Replies(bus, metrics)
+        self._bad_messages = BadMessages(metrics)
+        self._endpoint = Endpoint(bus, self._bad_messages.report)
         outbox = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
         self._publisher = FramePublisher(
             options.group, options.instance_id, bus=bus, outbox=outbox, metrics=metrics, clock=clock
@@ -144,7 +160,6 @@ class Leader:
             generations=self._generations,
             tier=self._kv_tier,
             sessions=self._sessions,
-            replies=replies,
             refuse=self._refusal,
         )
         self._drain = Drain(
@@ -153,13 +168,12 @@ class Leader:
             generations=self._generations,
             kv_tier=self._kv_tier,
             sessions=self._sessions,
-            replies=replies,
             on_begin=self._group.drain,
             announce=self._heartbeats.beat,
             timeout_s=options.drain_timeout_s,
         )
         self._sessions.on_turns = self._kv_calls.tell_turns
-        self._deliveries = DeliveryTracker(replies)
+        self._deliveries = DeliveryTracker()
         finisher = TurnFinisher(
             options.group,
             model.name,
@@ -178,7 +192,7 @@ class Leader:
             preparer=SequenceBuilder(
                 model, self._sessions, self._deliveries, self._tokenizing, lambda: self._loop.room
             ),
-            replies=replies,
+            endpoint=self._endpoint,
             kv_tier=self._kv_tier,
             turns=self._turns,
             metrics=metrics,
@@ -188,7 +202,6 @@ class Leader:
         )
         self._control = RequestCalls(
             self._generations,
-            replies,
             bus.max_payload // 2,
             instance_id=options.instance_id,
             metrics=metrics,
@@ -199,7 +212,6 @@ class Leader:
             options.group,
             options.instance_id,
             generations=self._generations,
-            replies=replies,
             metrics=metrics,
             max_payload=bus.max_payload,
         )
@@ -226,34 +238,44 @@ class Leader:
         await self._heartbeats.start()
         self._spawn(self._heartbeats.run(), self._publisher.run(), self._sessions.run(), self._kv_tier.run())
         group, bus = self._options.group, self._bus
-        for subject, handler in (
+        handler, own_inbox = self._endpoint.handler, self._bad_messages.without_foreign_inboxes
+        cancel = own_inbox(handler(Cancel, self._control.cancel))
+        resend = own_inbox(handler(Resend, self._control.resend))
+        down = Endpoint(bus, self._fence.report_bad).handler(
+            GroupDown, self._fence.on_group_down, answers_bad=False
+        )
+        for subject, handle in (
             (subjects.work(group), self._intake.on_work),
-            (subjects.cancel(group), self._control.on_cancel),
-            (subjects.CANCEL_ALL, self._control.on_cancel),
-            (subjects.resend(group), self._control.on_resend),
-            (subjects.ATTACH, self._attaching.on_attach),
-            (subjects.delivered(group), self._deliveries.on_delivered),
-            (subjects.peer(group), self._kv_calls.on_peer),
-            (subjects.SESSION_GONE, self._kv_calls.on_gone),
-            (subjects.drain(group), self._drain.on_drain),
-            (subjects.GROUP_DOWN, self._fence.on_group_down),
+            (subjects.cancel(group), cancel),
+            (subjects.CANCEL_ALL, cancel),
+            (subjects.resend(group), resend),
+            (subjects.ATTACH, handler(Attach, self._attaching.attach, check=check_reply_to)),
+            (subjects.delivered(group), handler(Delivered, self._deliveries.on_delivered)),
+            (subjects.peer(group), handler(SessionGet, self._kv_calls.find_record)),
+            (subjects.SESSION_GONE, handler(SessionGone, self._kv_calls.forget_session)),
+            (subjects.drain(group), handler(DrainGroup, self._drain.on_drain)),
+            (subjects.GROUP_DOWN, down),
         ):
-            self._subscriptions.append(await bus.subscribe(subject, handler))
-        for subject, handler in (
-            (subjects.cancel(group, subjects.ANY_CALLER), self._control.on_cancel),
-            (subjects.cancel_all(subjects.ANY_CALLER), self._control.on_cancel),
-            (subjects.resend(group, subjects.ANY_CALLER), self._control.on_resend),
+            self._subscriptions.append(await bus.subscribe(subject, handle))
+        for subject, handle in (
+            (subjects.cancel(group, subjects.ANY_CALLER), cancel),
+            (subjects.cancel_all(subjects.ANY_CALLER), cancel),
+            (subjects.resend(group, subjects.ANY_CALLER), resend),
         ):
             self._subscriptions.append(
-                await self._outside.subscribe(subject, handler, max_per_s=self._options.outside_calls_s)
+                await self._outside.subscribe(subject, handle, max_per_s=self._options.outside_calls_s)
             )
         self._subscriptions.append(
-            await bus.subscribe(subjects.KV_HOLDERS, self._kv_calls.on_holders, max_pending=MAX_ASKED)
+            await bus.subscribe(
+                subjects.KV_HOLDERS,
+                handler(HoldersQuery, self._kv_calls.find_cached, check=check_token_ids),
+                max_pending=MAX_ASKED,
+            )
         )
         self._subscriptions.append(
             await bus.subscribe(
                 subjects.warm(group),
-                self._kv_calls.on_warm,
+                handler(WarmSession, self._kv_calls.warm_session),
                 max_concurrent=MAX_WARMING,
                 max_pending=MAX_WARMS,
             )

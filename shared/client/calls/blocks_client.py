@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from shared import subjects
 from shared.bus import Bus
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.messages import BlocksCommit, BlocksCommitted, BlocksFind, BlocksFound, HeldBlocks, Wire
 
 M = TypeVar("M", bound=Wire)
@@ -37,5 +37,4 @@ class BlocksClient:
 
     async def _call(self, subject: str, message: Wire, kind: type[M], timeout_s: float | None) -> M:
         timeout = self._timeout_s if timeout_s is None else timeout_s
-        answer = await self._bus.request(subject, encode(message), timeout_s=timeout)
-        return decode_reply(answer.data, kind)
+        return await call(self._bus, subject, message, kind, timeout_s=timeout)

@@ -2,7 +2,7 @@
 
 from shared import subjects
 from shared.bus import Bus
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.messages import ListModels, ModelCard, ModelList
 
 
@@ -12,5 +12,4 @@ async def list_models(bus: Bus, *, timeout_s: float = 2.0) -> list[ModelCard]:
     Raises:
         Unavailable: no router runs, or none answered in time.
     """
-    answer = await bus.request(subjects.MODELS, encode(ListModels()), timeout_s=timeout_s)
-    return decode_reply(answer.data, ModelList).models
+    return (await call(bus, subjects.MODELS, ListModels(), ModelList, timeout_s=timeout_s)).models

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from shared import subjects
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
-from shared.codec import decode, decode_reply, encode
+from shared.bus.endpoint import call
+from shared.codec import decode, encode
 from shared.errors import RateLimited, Unavailable
 from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQuery, Warmed, WarmSession
 from shared.tenant_places import TenantPlaces, TooManyWait
@@ -68,10 +69,8 @@ class SessionFleet:
         """Where a session of that model would go, and the model's groups with their states."""
         message = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model)
         with asking("the router", "no_router"):
-            answer = await self._bus.request(
-                subjects.SESSION_ROUTE, encode(message), timeout_s=self._timeout_s
-            )
-            return decode_reply(answer.data, SessionRoute)
+            subject, timeout_s = subjects.SESSION_ROUTE, self._timeout_s
+            return await call(self._bus, subject, message, SessionRoute, timeout_s=timeout_s)
 
     async def holders(
         self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()
@@ -110,5 +109,4 @@ class SessionFleet:
         """
         message = WarmSession(tenant=tenant, session_id=session_id)
         with asking(f"group {group!r}", "group_away"):
-            answer = await self._bus.request(subjects.warm(group), encode(message), timeout_s=self._timeout_s)
-            return decode_reply(answer.data, Warmed)
+            return await call(self._bus, subjects.warm(group), message, Warmed, timeout_s=self._timeout_s)

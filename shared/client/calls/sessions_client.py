@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from shared import subjects
 from shared.bus import Bus
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.messages import (
     PinList,
     PinPage,
@@ -107,5 +107,4 @@ class SessionsClient:
         """Sends one call and reads its answer; `turns_of`: the tenant whose turn it waits for, if any."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
         headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
-        answer = await self._bus.request(subject, encode(message), timeout_s=timeout, headers=headers)
-        return decode_reply(answer.data, kind)
+        return await call(self._bus, subject, message, kind, timeout_s=timeout, headers=headers)

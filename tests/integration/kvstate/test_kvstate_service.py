@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
-from services.kvstate.sessions.session_calls import found_reply
+from services.kvstate.sessions.session_calls import FoundRecord
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.nats import NatsBus
@@ -241,5 +242,6 @@ async def test_the_process_starts_answers_and_stops(nats_url: str, redis_url: st
 
 def test_an_answer_around_stored_bytes_is_the_answer_encoded() -> None:
     found = SessionFound(record=record("t", version=7))
-    assert found_reply(encode(found.record)) == encode(found)
-    assert decode(found_reply(encode(found.record)), SessionFound) == found
+    reply = encode(FoundRecord(record=Raw(encode(found.record))))
+    assert reply == encode(found)
+    assert decode(reply, SessionFound) == found

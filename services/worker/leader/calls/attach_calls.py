@@ -8,7 +8,6 @@ import msgspec
 import structlog
 
 from services.worker.domain.generation.request import failed_frame, request_key
-from services.worker.leader.error_replies import Replies
 from services.worker.leader.request_table import RequestTable
 from services.worker.metrics import WorkerMetrics
 from shared import codec
@@ -24,7 +23,7 @@ ROOM_BYTES = 1024  # of an answer beside the request in it
 
 
 class AttachCalls:
-    """The handler of the attach subject, on which all leaders listen; one without that request is silent."""
+    """The call of the attach subject, on which all leaders listen; one without that request is silent."""
 
     def __init__(
         self,
@@ -32,28 +31,17 @@ class AttachCalls:
         instance_id: str,
         *,
         generations: RequestTable,
-        replies: Replies,
         metrics: WorkerMetrics,
         max_payload: int,
     ) -> None:
         self._group = group
         self._instance_id = instance_id
         self._generations = generations
-        self._replies = replies
         self._metrics = metrics
         self._max_payload = max_payload
 
-    async def on_attach(self, message: Message) -> None:
+    async def attach(self, attach: Attach, message: Message) -> Attached | None:
         """One question. Asked again by the same caller (the same reply subject), the answer is the same."""
-        try:
-            attach = codec.decode(message.data, Attach)
-            if not can_answer(attach.reply_to):
-                raise InvalidRequest(
-                    f"reply_to: {attach.reply_to[:64]!r} is no subject for answers", param="reply_to"
-                )
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
         outbox = self._generations.outbox
         key = request_key(attach.tenant, attach.request_id)
         if attach.call_key:
@@ -61,23 +49,22 @@ class AttachCalls:
         kept = outbox.kept(key)
         request = kept.offer(attach.tenant) if kept is not None else None
         if kept is None or request is None or not message.reply:
-            return
+            return None
         same = not attach.call_key or attach.call_digest == request.call_digest
         if same and kept.reader != message.reply:
             request = self._renumbered(request, attach.reply_to)
             if request is None:
-                return
+                return None
             self._hand_over(request)
             outbox.give(key, request, message.reply)
             self._metrics.attached.inc()
-        answer = Attached(
+        return Attached(
             request=codec.encode(request),
             group=self._group,
             instance_id=self._instance_id,
             first_seq=kept.first_seq,
             next_seq=kept.next_seq,
         )
-        await self._replies.send(message, answer)
 
     def _renumbered(self, request: GenerateRequest, reply_to: str) -> GenerateRequest | None:
         """The request as its next attempt; None: there is none, or it would not fit into an answer."""
@@ -98,3 +85,11 @@ class AttachCalls:
         last = failed_frame(generation.request, gone, generation.next_seq)
         self._generations.publisher.send_untracked(generation.reply_to, last)
         generation.request, generation.reply_to = request, request.reply_to
+
+
+def check_reply_to(attach: Attach, _: Message) -> None:
+    """Raises `InvalidRequest` if frames cannot be sent to the subject that the caller names."""
+    if not can_answer(attach.reply_to):
+        raise InvalidRequest(
+            f"reply_to: {attach.reply_to[:64]!r} is no subject for answers", param="reply_to"
+        )

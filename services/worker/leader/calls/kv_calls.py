@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from itertools import islice
 
-from services.worker.leader.error_replies import Replies
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
@@ -17,7 +16,6 @@ from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
 from shared.messages import (
-    ErrorReply,
     HoldersQuery,
     Holding,
     SessionFound,
@@ -27,7 +25,6 @@ from shared.messages import (
     SessionTurns,
     Warmed,
     WarmSession,
-    Wire,
 )
 from shared.messages.sessions import SessionRecord
 
@@ -37,7 +34,7 @@ _SLICE = 256  # names that are made before others have their turn; some 0.3 ms
 
 
 class KVCalls:
-    """Handlers of the subjects; each answers, with an `ErrorReply` if it has to.
+    """The calls of the subjects.
 
     model, tensor_parallel: what the group is. refuse: why it warms nothing now; None: it does.
     """
@@ -52,7 +49,6 @@ class KVCalls:
         generations: RequestTable,
         tier: KVTier,
         sessions: SessionRecords,
-        replies: Replies,
         refuse: Callable[[], RyzError | None],
     ) -> None:
         self._group = group
@@ -62,90 +58,22 @@ class KVCalls:
         self._generations = generations
         self._tier = tier
         self._sessions = sessions
-        self._replies = replies
         self._refuse = refuse
 
-    async def on_holders(self, message: Message) -> None:
+    async def find_cached(self, query: HoldersQuery, _: Message) -> Holding:
         """How much of a sequence is in this group's memory; only up to the first gap are blocks named."""
-        try:
-            query = codec.decode(message.data, HoldersQuery)
-            num_tokens = codec.num_packed(query.token_ids)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
         cached = await self._num_cached(query.token_ids, query.tenant)
-        await self._replies.send(
-            message,
-            Holding(
-                group=self._group,
-                model=self._model,
-                num_tokens=num_tokens,
-                cached_tokens=cached * kv_hash.BLOCK_TOKENS,
-                tensor_parallel=self._tensor_parallel,
-                kv_format=self._tier.names.kv_format,
-            ),
+        return Holding(
+            group=self._group,
+            model=self._model,
+            num_tokens=codec.num_packed(query.token_ids),
+            cached_tokens=cached * kv_hash.BLOCK_TOKENS,
+            tensor_parallel=self._tensor_parallel,
+            kv_format=self._tier.names.kv_format,
         )
 
-    async def on_warm(self, message: Message) -> None:
+    async def warm_session(self, asked: WarmSession, _: Message) -> Warmed:
         """Has a session's blocks fetched, and tells routers that it is here now."""
-        try:
-            asked = codec.decode(message.data, WarmSession)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
-        try:
-            answer: Wire = await self._warm(asked)
-        except RyzError as error:
-            answer = ErrorReply(error=error.code, message=error.message, data=error.data)
-        await self._replies.send(message, answer)
-
-    async def on_peer(self, message: Message) -> None:
-        """What this leader knows of a session, for a leader that cannot have it from the store."""
-        try:
-            asked = codec.decode(message.data, SessionGet)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
-        record = self._sessions.vouched(asked.tenant, asked.session_id)
-        answer: Wire
-        if record is not None:
-            answer = SessionFound(record=record)
-        else:
-            missing = SessionNotFound(f"group {self._group} knows no session {asked.session_id!r}")
-            answer = ErrorReply(error=missing.code, message=missing.message)
-        await self._replies.send(message, answer)
-
-    async def on_gone(self, message: Message) -> None:
-        """A session was deleted: neither its text nor its KV stay here."""
-        try:
-            gone = codec.decode(message.data, SessionGone)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
-        names = kv_hash.split(gone.names)
-        record = self._sessions.newest(gone.tenant, gone.session_id)
-        self._sessions.forget(gone.tenant, gone.session_id)
-        if record is not None:  # what others share with it is computed again; better than to leave any of it
-            names += await self._names(record.token_ids, gone.tenant)
-        scheduler = self._generations.scheduler
-        if scheduler is not None:
-            scheduler.blocks.drop(names)
-            scheduler.write_behind.forget(names)
-
-    async def tell_turns(self, records: list[SessionRecord]) -> None:
-        """Turns ended here: routers hear where these sessions are."""
-        turns = [
-            SessionTurn(
-                tenant=record.tenant,
-                session_id=record.session_id,
-                group=self._group,
-                num_tokens=len(record.token_ids) // 4,
-            )
-            for record in records
-        ]
-        await self._bus.publish(subjects.SESSION_TURNS, codec.encode(SessionTurns(turns=turns)))
-
-    async def _warm(self, asked: WarmSession) -> Warmed:
         refusal = self._refuse()
         if refusal is not None:
             raise refusal
@@ -170,6 +98,38 @@ class KVCalls:
             fetched_tokens=fetched * kv_hash.BLOCK_TOKENS,
         )
 
+    async def find_record(self, asked: SessionGet, _: Message) -> SessionFound:
+        """What this leader knows of a session, for a leader that cannot have it from the store."""
+        record = self._sessions.vouched(asked.tenant, asked.session_id)
+        if record is None:
+            raise SessionNotFound(f"group {self._group} knows no session {asked.session_id!r}")
+        return SessionFound(record=record)
+
+    async def forget_session(self, gone: SessionGone, _: Message) -> None:
+        """A session was deleted: neither its text nor its KV stay here."""
+        names = kv_hash.split(gone.names)
+        record = self._sessions.newest(gone.tenant, gone.session_id)
+        self._sessions.forget(gone.tenant, gone.session_id)
+        if record is not None:  # what others share with it is computed again; better than to leave any of it
+            names += await self._names(record.token_ids, gone.tenant)
+        scheduler = self._generations.scheduler
+        if scheduler is not None:
+            scheduler.blocks.drop(names)
+            scheduler.write_behind.forget(names)
+
+    async def tell_turns(self, records: list[SessionRecord]) -> None:
+        """Turns ended here: routers hear where these sessions are."""
+        turns = [
+            SessionTurn(
+                tenant=record.tenant,
+                session_id=record.session_id,
+                group=self._group,
+                num_tokens=len(record.token_ids) // 4,
+            )
+            for record in records
+        ]
+        await self._bus.publish(subjects.SESSION_TURNS, codec.encode(SessionTurns(turns=turns)))
+
     async def _num_cached(self, token_ids: bytes, tenant: str) -> int:
         """How many of a sequence's blocks are here, from the first on without a gap."""
         scheduler, count = self._generations.scheduler, 0
@@ -191,3 +151,8 @@ class KVCalls:
             names += part
             await asyncio.sleep(0)
         return names
+
+
+def check_token_ids(query: HoldersQuery, _: Message) -> None:
+    """Raises `InvalidRequest` if the packed token ids are cut."""
+    codec.num_packed(query.token_ids)

@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from services.worker.leader.error_replies import Replies
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
-from shared import codec
 from shared.bus.api import Message
-from shared.errors import GroupLost, InvalidRequest, Unavailable
+from shared.errors import GroupLost, Unavailable
 from shared.messages import DrainGroup, Draining
 
 log = structlog.get_logger(__name__)
@@ -40,7 +38,6 @@ class Drain:
         generations: RequestTable,
         kv_tier: KVTier,
         sessions: SessionRecords,
-        replies: Replies,
         on_begin: Callable[[], None],
         announce: Callable[[], Awaitable[None]],
         timeout_s: float,
@@ -50,7 +47,6 @@ class Drain:
         self._generations = generations
         self._kv_tier = kv_tier
         self._sessions = sessions
-        self._replies = replies
         self._on_begin = on_begin
         self._announce = announce
         self._timeout_s = timeout_s
@@ -68,22 +64,16 @@ class Drain:
         """What is said to who comes with work."""
         return Unavailable(f"group {self._group} is shutting down", reason="draining")
 
-    async def on_drain(self, message: Message) -> None:
+    async def on_drain(self, asked: DrainGroup, _: Message) -> Draining:
         """Answers, and drains; what ends the process then waits for `done`."""
-        try:
-            asked = codec.decode(message.data, DrainGroup)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
         self.begin(asked.timeout_ms / 1000 if asked.timeout_ms else self._timeout_s)
         left_s = max(0.0, self._deadline - self._generations.clock())
-        answer = Draining(
+        return Draining(
             group=self._group,
             instance_id=self._instance_id,
             requests=len(self._generations.by_id),
             timeout_ms=round(1000 * left_s),
         )
-        await self._replies.send(message, answer)
 
     def begin(self, timeout_s: float) -> None:
         """Takes no new work from here on; requests in hand may go on for that long."""

@@ -8,7 +8,6 @@ it learns from the last frame that its request can be resumed.
 import structlog
 
 from services.worker.leader.request_table import RequestTable
-from shared import codec
 from shared.bus.api import Message
 from shared.errors import GroupLost, InvalidRequest
 from shared.messages import GroupDown
@@ -26,13 +25,12 @@ class Fence:
         self._generations = generations
         self._repeated = RepeatedLog(log)
 
-    async def on_group_down(self, message: Message) -> None:
+    def report_bad(self, message: Message, error: InvalidRequest) -> None:
+        """Logs a message that could not be decoded."""
+        self._repeated.warning("news that cannot be read", subject=message.subject, error=error.message)
+
+    async def on_group_down(self, down: GroupDown, _: Message) -> None:
         """Ends every request if it is this instance that was given up."""
-        try:
-            down = codec.decode(message.data, GroupDown)
-        except InvalidRequest as error:
-            self._repeated.warning("news that cannot be read", subject=message.subject, error=error.message)
-            return
         if (down.group, down.instance_id) != (self._group, self._instance_id):
             return
         log.warning("given up by a router", reason=down.reason, requests=len(self._generations.by_id))

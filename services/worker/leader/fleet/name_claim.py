@@ -14,8 +14,8 @@ import structlog
 
 from shared import subjects
 from shared.bus.api import Bus, Message, RequestTimedOut, Subscription
-from shared.codec import decode, decode_reply, encode
-from shared.errors import InvalidRequest, RyzError
+from shared.bus.endpoint import Endpoint, call
+from shared.errors import InvalidRequest
 from shared.messages import ClaimGroup, GroupClaimed, State
 from shared.telemetry.repeated import RepeatedLog
 
@@ -57,7 +57,9 @@ class NameClaim:
             Unavailable: no broker.
         """
         subject = subjects.claim(self._claim.group)
-        self._subscription = await self._bus.subscribe(subject, self._on_claim)
+        endpoint = Endpoint(self._bus, self._report_bad)
+        answer = endpoint.handler(ClaimGroup, self._answer_claim, answers_bad=False)
+        self._subscription = await self._bus.subscribe(subject, answer)
         give_up_at = time.monotonic() + LEAVING_WAIT_S
         while self._wait_s:
             holder = await self._ask(subject)
@@ -80,35 +82,28 @@ class NameClaim:
     async def _ask(self, subject: str) -> GroupClaimed | None:
         """Who has the name; None: no leader answers."""
         try:
-            answer = await self._bus.request(subject, encode(self._claim), timeout_s=self._wait_s)
+            return await call(self._bus, subject, self._claim, GroupClaimed, timeout_s=self._wait_s)
         except RequestTimedOut:
             return None
-        return decode_reply(answer.data, GroupClaimed)
 
-    async def _on_claim(self, message: Message) -> None:
-        try:
-            theirs = decode(message.data, ClaimGroup)
-        except InvalidRequest as error:
-            self._repeated.warning("message not decoded", subject=message.subject, error=error.message)
-            return
+    async def _answer_claim(self, theirs: ClaimGroup, message: Message) -> GroupClaimed | None:
         ours = self._claim
         if theirs.claim_id == ours.claim_id:
-            return
+            return None
         if not self._taken and (theirs.since_ms, theirs.claim_id) < (ours.since_ms, ours.claim_id):
             self._earlier = theirs
-            return
+            return None
         if not message.reply:
-            return
+            return None
         log.warning(
             "another leader asked for this group's name", other=theirs.instance_id, other_host=theirs.host
         )
-        answer = GroupClaimed(
+        return GroupClaimed(
             group=ours.group, instance_id=ours.instance_id, host=ours.host, state=self._state()
         )
-        try:
-            await self._bus.publish(message.reply, encode(answer))
-        except RyzError as error:
-            log.warning("claim not answered", other=theirs.instance_id, problem=error.message)
+
+    def _report_bad(self, message: Message, error: InvalidRequest) -> None:
+        self._repeated.warning("message not decoded", subject=message.subject, error=error.message)
 
     def _refusal(self, instance_id: str, host: str, why: str) -> InvalidRequest:
         group, where = self._claim.group, host or "unknown"

@@ -13,7 +13,6 @@ import structlog
 
 from services.worker.domain.generation.request import Generation, failed_frame, request_key
 from services.worker.domain.generation.turn_context import TurnContext, new_turn
-from services.worker.leader.error_replies import Replies
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.intake.waiting_places import WaitingPlaces
 from services.worker.leader.kv_tier.kv_tier import KVTier
@@ -22,6 +21,7 @@ from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
+from shared.bus.endpoint import Endpoint
 from shared.bus.subject import check_subject
 from shared.errors import Cancelled, DeadlineExceeded, Internal, InvalidRequest, RyzError
 from shared.messages import GenerateRequest, KVSource, Route, Work
@@ -54,7 +54,7 @@ class Intake:
         *,
         generations: RequestTable,
         preparer: SequenceBuilder,
-        replies: Replies,
+        endpoint: Endpoint,
         kv_tier: KVTier,
         turns: TurnLines,
         metrics: WorkerMetrics,
@@ -66,7 +66,7 @@ class Intake:
         self._instance_id = instance_id
         self._generations = generations
         self._preparer = preparer
-        self._replies = replies
+        self._endpoint = endpoint
         self._kv_tier = kv_tier
         self._turns = turns
         self._metrics = metrics
@@ -84,7 +84,7 @@ class Intake:
             check_subject(work.reply_to)  # a request that nobody can hear of is not begun
         except InvalidRequest as error:
             self.taken += 1
-            await self._replies.undecodable(message, error)
+            await self._endpoint.refuse(message, error)
             return
         if work.instance_id and work.instance_id != self._instance_id:
             # a leader that was started again a moment ago, or that shares its name: if the one that is meant
@@ -97,7 +97,7 @@ class Intake:
         except InvalidRequest as error:
             bare = _bare_request(work.request)
             if bare is None:
-                await self._replies.undecodable(message, error)
+                await self._endpoint.refuse(message, error)
             else:
                 self._metrics.bad_messages.labels("work").inc()
                 self._generations.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))

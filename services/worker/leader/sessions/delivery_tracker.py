@@ -9,10 +9,7 @@ that is there twice does less harm than one that is lost.
 import asyncio
 
 from services.worker.domain.generation.tenant_entries import TenantEntries
-from services.worker.leader.error_replies import Replies
-from shared import codec
 from shared.bus.api import Message
-from shared.errors import InvalidRequest
 from shared.messages import Delivered, GenerateRequest
 
 MAX_SESSIONS = 10_000  # of all tenants; beyond it those of the one that has most count as delivered
@@ -22,8 +19,7 @@ CONFIRM_S = 0.25  # how long the word of a gateway may take that has the end of 
 class DeliveryTracker:
     """The last turn of each session whose answer is on its way. `on_delivered` handles the gateways' word."""
 
-    def __init__(self, replies: Replies, confirm_s: float = CONFIRM_S) -> None:
-        self._replies = replies
+    def __init__(self, confirm_s: float = CONFIRM_S) -> None:
         self._confirm_s = confirm_s
         self._open = TenantEntries[tuple[str, asyncio.Event]](MAX_SESSIONS)
 
@@ -49,13 +45,8 @@ class DeliveryTracker:
             return True
         return False
 
-    async def on_delivered(self, message: Message) -> None:
+    async def on_delivered(self, told: Delivered, _: Message) -> None:
         """A gateway is about to send the last of an answer to a caller that is still there."""
-        try:
-            told = codec.decode(message.data, Delivered)
-        except InvalidRequest as error:
-            await self._replies.undecodable(message, error)
-            return
         place = told.tenant, told.session_id
         found = self._open.get(*place)
         if found is not None and found[0] == told.request_id:

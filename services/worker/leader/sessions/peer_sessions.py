@@ -2,7 +2,7 @@
 
 from shared import subjects
 from shared.bus.api import Bus
-from shared.codec import decode_reply, encode
+from shared.bus.endpoint import call
 from shared.messages import SessionFound, SessionGet, SessionRecord
 
 _PATIENCE = 3  # times the store's limit: nobody else can be asked, and one that is gone shows at once
@@ -20,6 +20,5 @@ class PeerSessionClient:
 
     async def __call__(self, group: str, tenant: str, session_id: str) -> SessionRecord:
         """The record as that leader knows it."""
-        asked = encode(SessionGet(tenant=tenant, session_id=session_id))
-        answer = await self._bus.request(subjects.peer(group), asked, timeout_s=self._timeout_s)
-        return decode_reply(answer.data, SessionFound).record
+        query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
+        return (await call(self._bus, subjects.peer(group), query, SessionFound, timeout_s=timeout_s)).record

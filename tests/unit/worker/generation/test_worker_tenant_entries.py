@@ -47,7 +47,7 @@ def test_what_is_over_goes_and_leaves_nothing() -> None:
 
 
 async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
-    deliveries = DeliveryTracker(cast(Any, None), confirm_s=0.01)
+    deliveries = DeliveryTracker(confirm_s=0.01)
 
     def expect(tenant: str, name: str) -> None:
         deliveries.expect(chat(name, tenant=tenant, confirms=True, session={"session_id": name}))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.handlers import MAX_WAITING, PER_TENANT, PLACES, Handlers
-from services.kvstate.metrics import Metrics
+from services.kvstate.call_server import MAX_WAITING, PER_TENANT, PLACES, Call, CallServer
+from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
 from shared.bus.memory import MemoryBus
 from shared.client import SessionsClient
 from shared.client.calls.session_admin import SessionAdmin
-from shared.codec import decode, encode
+from shared.codec import encode
 from shared.errors import RateLimited
 from shared.messages import (
     SessionCommit,
@@ -37,30 +37,28 @@ class Store:
         self.deleted = list[tuple[str, str]]()
         self.go, self.running, self.most = asyncio.Event(), Counter[str](), Counter[str]()
 
-    async def answer(self, data: bytes, tenant: str) -> None:
+    async def answer(self, tenant: str) -> None:
         self.running[tenant] += 1
         self.most[tenant] = max(self.most[tenant], self.running[tenant])
         if tenant in self.held_back:
             await self.go.wait()
         self.running[tenant] -= 1
 
-    async def list(self, data: bytes) -> bytes:
-        await self.answer(data, decode(data, SessionList).tenant)
-        return encode(SessionPage(sessions=[]))
+    async def list(self, query: SessionList) -> SessionPage:
+        await self.answer(query.tenant)
+        return SessionPage(sessions=[])
 
-    async def get(self, data: bytes) -> bytes:
-        query = decode(data, SessionGet)
-        await self.answer(data, query.tenant)
-        return encode(SessionFound(record=record(query.tenant)))
+    async def get(self, query: SessionGet) -> SessionFound:
+        await self.answer(query.tenant)
+        return SessionFound(record=record(query.tenant))
 
-    async def delete(self, data: bytes) -> bytes:
-        query = decode(data, SessionDelete)
+    async def delete(self, query: SessionDelete) -> SessionDeleted:
         self.deleted.append((query.tenant, query.session_id))
-        return encode(SessionDeleted(session_id=query.session_id))
+        return SessionDeleted(session_id=query.session_id)
 
-    async def commit(self, data: bytes) -> bytes:
-        await self.answer(data, decode(data, SessionCommit).records[0].tenant)
-        return encode(SessionCommitted())
+    async def commit(self, commit: SessionCommit) -> SessionCommitted:
+        await self.answer(commit.records[0].tenant)
+        return SessionCommitted()
 
 
 def record(tenant: str) -> SessionRecord:
@@ -73,22 +71,22 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def handlers(memory_bus: MemoryBus, store: Store) -> AsyncIterator[Handlers]:
-    handlers = Handlers(memory_bus, Metrics(CollectorRegistry()))
-    await handlers.start(
+async def server(memory_bus: MemoryBus, store: Store) -> AsyncIterator[CallServer]:
+    server = CallServer(memory_bus, KVStateMetrics(CollectorRegistry()))
+    await server.start(
         [
-            ("list", subjects.SESSION_LIST, store.list),
-            ("get", subjects.SESSION_GET, store.get),
-            ("delete", subjects.SESSION_DELETE, store.delete),
-            ("commit", subjects.SESSION_COMMIT, store.commit),
+            Call("list", subjects.SESSION_LIST, SessionList, store.list),
+            Call("get", subjects.SESSION_GET, SessionGet, store.get),
+            Call("delete", subjects.SESSION_DELETE, SessionDelete, store.delete),
+            Call("commit", subjects.SESSION_COMMIT, SessionCommit, store.commit),
         ]
     )
-    yield handlers
+    yield server
     store.go.set()
-    await handlers.stop()
+    await server.stop()
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("server")
 async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     memory_bus: MemoryBus, store: Store
 ) -> None:
@@ -113,7 +111,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     assert store.most["many"] == PER_TENANT + 1  # a turn's call beside them
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("server")
 async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
     memory_bus: MemoryBus, store: Store
 ) -> None:
@@ -138,12 +136,12 @@ async def test_beyond_its_bound_a_tenant_is_told_to_make_fewer_calls(
 
 
 async def test_calls_that_were_taken_are_answered_before_the_end(
-    memory_bus: MemoryBus, store: Store, handlers: Handlers
+    memory_bus: MemoryBus, store: Store, server: CallServer
 ) -> None:
     admin = SessionAdmin(memory_bus)
     calls = [asyncio.create_task(admin.page("many")) for _ in range(10)]
     await asyncio.sleep(0.01)
-    stopping = asyncio.create_task(handlers.stop())
+    stopping = asyncio.create_task(server.stop())
     await asyncio.sleep(0.01)
     assert not stopping.done()
     store.go.set()
@@ -151,7 +149,7 @@ async def test_calls_that_were_taken_are_answered_before_the_end(
 
 
 async def test_a_caller_that_names_no_tenant_waits_in_one_line_with_its_like(
-    memory_bus: MemoryBus, store: Store, handlers: Handlers
+    memory_bus: MemoryBus, store: Store, server: CallServer
 ) -> None:
     query = encode(SessionList(tenant="many"))
     calls = [

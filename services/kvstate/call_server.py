@@ -1,0 +1,145 @@
+"""Takes calls from the bus, puts them into the order of their tenants, answers and counts them.
+
+What the answers are is decided in `session_calls.py` and `block_calls.py`. Calls that turns wait for (of
+leaders and routers) run as they come. Calls of people and programs (lists, exports, imports, changes) wait in
+a line of their own, in which tenants take turns, so that many calls of one tenant delay no other.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from services.kvstate.metrics import KVStateMetrics
+from shared import subjects
+from shared.bus import Bus, Message, Subscription
+from shared.bus.endpoint import Endpoint
+from shared.errors import Internal, RateLimited, RyzError
+from shared.messages import Wire
+from shared.subjects import HEADER_TENANT
+from shared.tenant_places import TenantPlaces, TooManyWait
+
+log = structlog.get_logger(__name__)
+
+NEVER_FOR_TURNS = frozenset({"list", "delete", "describe", "pin"})  # others are if they name no tenant
+PLACES, PER_TENANT = 4, 2  # calls that no turn waits for, at the same time
+# Of a tenant. At 30 ms each, which the longest lists take, the last one waits 2 s, as long as callers do.
+MAX_WAITING = 128
+STOP_WAIT_S = 5.0
+RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kind of call.
+
+    Attributes:
+        name: Names the call in metrics.
+        subject: Where requests arrive.
+        kind: The type of the requests.
+        answer: Takes a request of that type and returns the reply.
+    """
+
+    name: str
+    subject: str
+    kind: type[Wire]
+    answer: Callable[[Any], Awaitable[Wire]]
+
+
+class CallServer:
+    """Subscribes to calls and answers them. Several calls of each kind run at once, in no order."""
+
+    def __init__(
+        self, bus: Bus, metrics: KVStateMetrics, *, max_concurrent: int = 32, max_pending: int = 4096
+    ) -> None:
+        self._bus = bus
+        self._endpoint = Endpoint(bus)
+        self._metrics = metrics
+        self._max_concurrent = max_concurrent
+        self._max_pending = max_pending
+        self._subscriptions: list[Subscription] = []
+        self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
+        self._by_turns: set[asyncio.Task[None]] = set()
+
+    async def start(self, calls: Sequence[Call]) -> None:
+        """Takes these calls from here on, as a member of the queue group."""
+        for call in calls:
+            subscription = await self._bus.subscribe(
+                call.subject,
+                self._scheduled(call),
+                queue=subjects.KVSTATE_QUEUE,
+                max_concurrent=self._max_concurrent,
+                max_pending=self._max_pending,
+            )
+            self._subscriptions.append(subscription)
+
+    async def stop(self) -> None:
+        """Takes no more calls; those that were taken are answered, within `STOP_WAIT_S`."""
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        self._subscriptions.clear()
+        if self._by_turns:
+            await asyncio.wait(self._by_turns, timeout=STOP_WAIT_S)
+        for late in self._by_turns:
+            late.cancel()
+
+    def _scheduled(self, call: Call) -> Callable[[Message], Awaitable[None]]:
+        """A handler that answers at once what a turn waits for, and puts other calls into their line."""
+        answer, never_for_turns = self._counted(call), call.name in NEVER_FOR_TURNS
+
+        async def handle(message: Message) -> None:
+            tenant = message.headers.get(HEADER_TENANT, "")
+            if not (tenant or never_for_turns):
+                await answer(message)
+                return
+            task = asyncio.create_task(self._in_turn(call.name, tenant, answer, message))
+            self._by_turns.add(task)
+            task.add_done_callback(self._by_turns.discard)
+
+        return handle
+
+    async def _in_turn(
+        self, name: str, tenant: str, answer: Callable[[Message], Awaitable[None]], message: Message
+    ) -> None:
+        try:
+            await self._places.enter(tenant)
+        except TooManyWait:
+            error = RateLimited(
+                f"the tenant has {MAX_WAITING} calls about sessions waiting; make fewer at the same time",
+                reason="session_calls",
+                retry_after_s=RETRY_AFTER_S,
+            )
+            self._metrics.requests.labels(name, error.code).inc()
+            await self._endpoint.send_error(message, error)
+            return
+        try:
+            await answer(message)
+        finally:
+            self._places.leave(tenant)
+
+    def _counted(self, call: Call) -> Callable[[Message], Awaitable[None]]:
+        """A handler that answers and counts."""
+
+        async def answer(request: Wire, _: Message) -> Wire:
+            try:
+                return await call.answer(request)
+            except RyzError:
+                raise
+            except Exception:
+                log.exception("call failed", call=call.name)
+                raise Internal(
+                    f"call {call.name} failed; the log of the KV state service has the trace"
+                ) from None
+
+        respond = self._endpoint.handler(call.kind, answer)
+
+        async def handle(message: Message) -> None:
+            started = time.perf_counter()
+            error = await respond(message)
+            self._metrics.requests.labels(call.name, error.code if error else "ok").inc()
+            self._metrics.seconds.labels(call.name).observe(time.perf_counter() - started)
+
+        return handle

@@ -1,0 +1,117 @@
+"""Request and reply with typed messages.
+
+`Endpoint` is the side that answers: it decodes requests, sends replies, and turns errors into `ErrorReply`.
+`call` is the side that asks. Subjects, queue groups and limits are given to `Bus.subscribe` as ever.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from shared.bus.api import Bus, Message
+from shared.codec import decode, decode_reply, encode
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import ErrorReply, Wire
+
+M = TypeVar("M", bound=Wire)
+Answer = Callable[[M, Message], Awaitable[Wire | None]]
+Check = Callable[[M, Message], object]
+log = structlog.get_logger(__name__)
+
+
+class Endpoint:
+    """Makes message handlers out of functions that take a request and return its reply.
+
+    A message that cannot be decoded is reported to `on_bad` and answered with an `ErrorReply`. A `RyzError`
+    that the function raises is answered in the same way, without a report. Other exceptions pass to the bus,
+    which logs and counts them. Nothing is sent for a message without a reply subject.
+
+    Args:
+        bus: Sends the replies.
+        on_bad: Counts and logs messages that cannot be decoded or that fail their check.
+    """
+
+    def __init__(self, bus: Bus, on_bad: Callable[[Message, InvalidRequest], None] | None = None) -> None:
+        self._bus = bus
+        self._on_bad = on_bad
+
+    def handler(
+        self,
+        kind: type[M],
+        answer: Answer[M],
+        *,
+        check: Check[M] | None = None,
+        answers_bad: bool = True,
+    ) -> Callable[[Message], Awaitable[RyzError | None]]:
+        """Returns a handler for `Bus.subscribe`; awaited, it returns the error that was answered, if any.
+
+        Args:
+            kind: The type of the requests.
+            answer: Returns the reply to a request, or None for no reply.
+            check: Raises `InvalidRequest` for requests that are as bad as one that cannot be decoded.
+            answers_bad: False on subjects that many services read: bad messages are only reported.
+        """
+        return partial(self._respond, kind, answer, check, answers_bad)
+
+    async def refuse(self, message: Message, error: InvalidRequest) -> None:
+        """Reports and answers a message that its handler could not decode."""
+        if self._on_bad is not None:
+            self._on_bad(message, error)
+        await self.send_error(message, error)
+
+    async def send_error(self, message: Message, error: RyzError) -> None:
+        """Answers with an `ErrorReply`; a reply that cannot be sent is logged."""
+        if not message.reply:
+            return
+        failure = ErrorReply(error=error.code, message=error.message, data=error.data)
+        try:
+            await self._bus.publish(message.reply, encode(failure))
+        except RyzError as problem:  # no broker, or no subject to which anything can be sent
+            log.warning("error not delivered", subject=message.subject, error=error.message,
+                        problem=problem.message)  # fmt: skip
+
+    async def _respond(
+        self, kind: type[M], answer: Answer[M], check: Check[M] | None, answers_bad: bool, message: Message
+    ) -> RyzError | None:
+        try:
+            request = decode(message.data, kind)
+            if check is not None:
+                check(request, message)
+        except InvalidRequest as error:
+            if answers_bad:
+                await self.refuse(message, error)
+            elif self._on_bad is not None:
+                self._on_bad(message, error)
+            return error
+        try:
+            reply = await answer(request, message)
+            if reply is not None and message.reply:
+                await self._bus.publish(message.reply, encode(reply))
+        except RyzError as error:
+            await self.send_error(message, error)
+            return error
+        return None
+
+
+async def call(
+    bus: Bus,
+    subject: str,
+    request: Wire,
+    kind: type[M],
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+) -> M:
+    """Sends a request and returns its reply of type `kind`.
+
+    Raises:
+        RyzError: The error of the `ErrorReply` that came instead.
+        Internal: The reply cannot be decoded.
+        NoResponders: Nothing listens on the subject.
+        RequestTimedOut: No reply came within `timeout_s`.
+        Unavailable: There is no connection to the broker.
+    """
+    answer = await bus.request(subject, encode(request), timeout_s=timeout_s, headers=headers)
+    return decode_reply(answer.data, kind)
