@@ -15,10 +15,18 @@ import numpy as np
 import torch
 
 from services.worker.engine.cold_zone import ColdZone
-from services.worker.engine.native.library import NUM_TIMES, BatchPointers, Kernels, kernels
-from services.worker.engine.native.native_cache import LayerCache, NativeCache, block_bytes, hot_bytes
+from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
+from services.worker.engine.native.native_cache import (
+    HeadShape,
+    NativeCache,
+    NativeLayerCache,
+    block_bytes,
+    hot_bytes,
+)
+from services.worker.engine.native.operands import Activation, QueryKeyInputs
 from services.worker.engine.native.packed_weights import buffer, padded
-from services.worker.engine.native.program import Activation, HeadShape, Program
+from services.worker.engine.native.program import Program
+from services.worker.engine.native.structs import ForwardBatch
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 HOT = ColdZone(1, (True,))
@@ -39,7 +47,7 @@ def run(
     contexts: Sequence[int] = (512, 2048, 4096),
     threads: int = 1,
     repeats: int = 50,
-    compiled: Kernels | None = None,
+    compiled: KernelLibrary | None = None,
 ) -> dict[str, Any]:
     """Times and sizes of one layer.
 
@@ -95,7 +103,7 @@ def run(
 class _Case:
     """What is computed: one token of each of `batch` sequences of `context` tokens."""
 
-    compiled: Kernels
+    compiled: KernelLibrary
     shape: HeadShape
     batch: int
     context: int
@@ -107,7 +115,7 @@ class _Timed:
 
     def __init__(self, case: _Case, dtype: torch.dtype, zone: ColdZone | None) -> None:
         shape, batch, context = case.shape, case.batch, case.context
-        self._kernels, self._team = case.compiled, case.compiled.team_new(case.threads, False)
+        self._kernels, self._threads = case.compiled, case.compiled.new_thread_pool(case.threads, False)
         self._clock = np.zeros(NUM_TIMES, np.int64)
         self._seconds: list[float] = []
         per_sequence = context // BLOCK_SIZE + 1
@@ -116,61 +124,52 @@ class _Timed:
         qkv = buffer(batch, padded((shape.heads + 2 * shape.kv_heads) * shape.dim)).normal_()
         rotation = buffer(context + 1, shape.dim // 2), buffer(context + 1, shape.dim // 2)
         self._program = program = Program()  # owns what the ops point to
-        program.attention(
-            qkv,
-            shape,
-            (cache.keys, cache.values),
-            cold=cache.cold.pointers if cache.cold else None,
-            rotation=rotation,
-            norms=None,
-            eps=0.0,
-            window=0,
-            out=Activation.make(shape.heads * shape.dim, False),
-        )
-        self._ops = program.whole(exchanges=False)
+        inputs = QueryKeyInputs(*rotation, norms=None, eps=0.0)
+        out = Activation.allocate(shape.heads * shape.dim, False)
+        program.attention(shape, cache, window=0, inputs=inputs, qkv=qkv, out=out)
+        self._ops = program.whole(barriers=False)
         # blocks lie apart, as after some time of serving
         tables = (
             np.random.default_rng(1).permutation(batch * per_sequence).astype(np.int32).reshape(batch, -1)
         )
         first = max(0, context // BLOCK_SIZE - HOT.hot_blocks)
         hot = per_sequence - first
-        places = np.arange(batch * hot, dtype=np.int32)
         positions = np.full(batch, context, np.int32)
         numbers = np.arange(batch, dtype=np.int32)
         ones, offset = np.ones(batch, np.int32), context % BLOCK_SIZE
-        self._arrays = {
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {
             "token_ids": numbers,
             "positions": positions,
-            "slots": tables[:, -1] * BLOCK_SIZE + offset,
-            "span": np.stack([numbers, ones, positions, numbers * per_sequence], 1),
-            "tables": tables,
+            "slot_mapping": tables[:, -1] * BLOCK_SIZE + offset,
+            "spans": np.stack([numbers, ones, positions, numbers * per_sequence], 1),
+            "block_tables": tables,
             "sample_rows": numbers,
-            "zone_slots": (numbers * hot + hot - 1) * BLOCK_SIZE + offset,
-            "zone": np.stack([ones * first, numbers * hot], 1),
-            "places": places,
-            "full": np.zeros((0, 2), np.int32),
+            "window_slot_mapping": (numbers * hot + hot - 1) * BLOCK_SIZE + offset,
+            "window_spans": np.stack([ones * first, numbers * hot], 1),
+            "window_tables": np.arange(batch * hot),
+            "full_blocks": np.zeros((0, 2), np.int32),
         }
         self._arrays = {name: np.ascontiguousarray(made, np.int32) for name, made in self._arrays.items()}
         addresses = {name: made.ctypes.data for name, made in self._arrays.items()}
-        self._batch = BatchPointers(rows=batch, spans=batch, samples=0, fulls=0, **addresses)
+        self._batch = ForwardBatch(num_rows=batch, num_spans=batch, **addresses)
         self.step()
         self._seconds.clear()
 
     def step(self) -> None:
         """One op."""
         began = time.perf_counter()
-        self._kernels.run(
-            self._team, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None
+        self._kernels.run_program(
+            self._threads, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None
         )
         self._seconds.append(time.perf_counter() - began)
 
     def close(self) -> float:
         """Ends the threads; the median step, in seconds."""
-        self._kernels.team_free(self._team)
+        self._kernels.free_thread_pool(self._threads)
         return median(self._seconds)
 
 
-def _compress(compiled: Kernels, shape: HeadShape, repeats: int) -> float:
+def _compress(compiled: KernelLibrary, shape: HeadShape, repeats: int) -> float:
     """Seconds to compress a block of a layer, on one thread."""
     count = 2 * shape.kv_heads * BLOCK_SIZE * shape.width
     side, codes, scale = torch.randn(count), np.zeros(count, np.uint8), np.zeros(1, np.float32)
@@ -182,7 +181,7 @@ def _compress(compiled: Kernels, shape: HeadShape, repeats: int) -> float:
     return median(seconds)
 
 
-def fill(cache: LayerCache) -> None:
+def fill(cache: NativeLayerCache) -> None:
     """Random keys and values everywhere."""
     for side in (cache.keys, cache.values):
         side.normal_()

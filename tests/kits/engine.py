@@ -22,7 +22,7 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.native.build import NoKernels
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
@@ -171,7 +171,9 @@ def native_compute(
     except NoKernels as error:
         pytest.skip(f"no compiled kernels here: {error}")
     weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
-    return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, threads=1, spin=False)
+    return NativeCompute(
+        compiled, config, weights, collectives, num_blocks=num_blocks, options=NativeOptions(spin=False)
+    )
 
 
 COMPUTES = {"plain": plain_compute, "native": native_compute}

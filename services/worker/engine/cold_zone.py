@@ -42,7 +42,7 @@ class ColdZone:
         """How many layers have a cold zone."""
         return sum(self.layers)
 
-    def places(self, max_running: int) -> int:
+    def window_slots(self, max_running: int) -> int:
         """How many blocks so many sequences read in full precision at a time, prefills included."""
         return max_running * (self.hot_blocks + 1) + 2 * PASS_TOKENS // BLOCK_SIZE
 

@@ -22,7 +22,7 @@ from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
@@ -61,17 +61,8 @@ def native(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, int8)
-        return NativeCompute(
-            compiled,
-            config,
-            weights,
-            collectives,
-            num_blocks=num_blocks,
-            threads=1,
-            kv_dtype=kv_dtype,
-            cold=cold,
-            spin=False,
-        )
+        options = NativeOptions(kv_dtype=kv_dtype, cold=cold, spin=False)
+        return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, options=options)
 
     return make
 

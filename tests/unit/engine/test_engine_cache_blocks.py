@@ -18,7 +18,7 @@ from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import KVCache
@@ -50,8 +50,8 @@ def native(dtype: torch.dtype = torch.float32) -> ComputeFactory:
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, kernels(), False)
-        options: dict[str, Any] = {"num_blocks": num_blocks, "threads": 1, "kv_dtype": dtype, "spin": False}
-        return NativeCompute(kernels(), config, weights, collectives, **options)
+        options = NativeOptions(kv_dtype=dtype, spin=False)
+        return NativeCompute(kernels(), config, weights, collectives, num_blocks=num_blocks, options=options)
 
     return make
 

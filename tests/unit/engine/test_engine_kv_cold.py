@@ -26,9 +26,9 @@ from services.worker.engine.cold_zone import (
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
-from services.worker.engine.native.recent_window import Zones
+from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.plain.cold_zone_reference import ColdReference
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.engine.rank.compute import Compute
@@ -70,17 +70,8 @@ def native(
     ) -> Compute:
         compiled = kernels(target)
         weights = NativeWeights.load(open_source(checkpoint, config, collectives), config, compiled, False)
-        return NativeCompute(
-            compiled,
-            config,
-            weights,
-            collectives,
-            num_blocks=num_blocks,
-            threads=threads,
-            kv_dtype=kv_dtype,
-            cold=zone,
-            spin=False,
-        )
+        options = NativeOptions(threads, kv_dtype, zone, spin=False)
+        return NativeCompute(compiled, config, weights, collectives, num_blocks=num_blocks, options=options)
 
     return make
 
@@ -315,29 +306,29 @@ def blocks_near(tokens: int) -> int:
     return -(-tokens // BLOCK_SIZE) - (tokens // BLOCK_SIZE - 1)
 
 
-def test_places_come_back(models: dict[str, Path]) -> None:
+def test_window_slots_are_freed(models: dict[str, Path]) -> None:
     model = models["grouped heads"]
     compute = _loaded(model, native(ColdZone(1, ALL)), SingleRank())
     assert isinstance(compute, NativeCompute)
-    zones = compute._zones
-    assert zones is not None
+    window = compute._recent_window
+    assert window is not None
     runner, blocks = Runner(compute), Blocks(64)
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}
     for i, text in texts.items():
         runner.forward(StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[blocks.slice(i, 0, text)]))
-        assert zones.num_used == sum(blocks_near(len(texts[other])) for other in range(1, i + 1))
+        assert window.num_used == sum(blocks_near(len(texts[other])) for other in range(1, i + 1))
     for i, text in texts.items():
         runner.forward(StepPlan(step_id=i, slices=[blocks.slice(i, len(text), [1])]))
-    assert zones.num_used == sum(blocks_near(len(text) + 1) for text in texts.values())
+    assert window.num_used == sum(blocks_near(len(text) + 1) for text in texts.values())
     runner.forward(StepPlan(step_id=9, release=list(texts)))
-    assert zones.num_used == 0
+    assert window.num_used == 0
 
 
 @pytest.mark.parametrize("hot_blocks", [0, 1, 4])
-def test_places_are_never_more_than_was_said(hot_blocks: int) -> None:
+def test_window_slots_are_never_more_than_was_said(hot_blocks: int) -> None:
     """Sequences that come and go, in passes that are as large as they may be."""
     rng, max_running = Random(hot_blocks), 12
-    zones = Zones(ColdZone(hot_blocks, ALL).places(max_running), hot_blocks)
+    window = RecentWindow(ColdZone(hot_blocks, ALL).window_slots(max_running), hot_blocks)
     running: dict[SequenceState, int] = {}
     for seq_id in range(600):
         if len(running) == max_running:
@@ -352,10 +343,10 @@ def test_places_are_never_more_than_was_said(hot_blocks: int) -> None:
                 spans.append((each, running[each], count))
                 running[each], room = running[each] + count, room - count
         if spans:
-            zones.enter(spans)
+            window.assign_slots(spans)
         del state, each, spans
     running.clear()
-    assert zones.num_used == 0
+    assert window.num_used == 0
 
 
 def test_damage_stays_in_its_sequence(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.native_compute import NativeCompute
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions
 from services.worker.engine.native.native_weights import NativeWeights
-from services.worker.engine.native.program import MAX_ROWS
+from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
@@ -54,15 +54,9 @@ def native(
     ) -> Compute:
         source = open_source(checkpoint, config, collectives)
         weights = NativeWeights.load(source, config, kernels(target), int8)
+        options = NativeOptions(threads, kv_dtype, spin=False)
         return NativeCompute(
-            kernels(target),
-            config,
-            weights,
-            collectives,
-            num_blocks=num_blocks,
-            threads=threads,
-            kv_dtype=kv_dtype,
-            spin=False,
+            kernels(target), config, weights, collectives, num_blocks=num_blocks, options=options
         )
 
     return make

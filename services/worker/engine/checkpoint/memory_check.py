@@ -71,9 +71,9 @@ def cache_bytes(
     full, compressed = 2 * each * shape.head_dim * BLOCK_SIZE, 2 * (shape.head_dim * BLOCK_SIZE + SCALE_BYTES)
     if cold is None:
         return heads * shape.num_layers * full * blocks
-    places = min(blocks, cold.places(max_running))
+    window_slots = min(blocks, cold.window_slots(max_running))
     exact = heads * (shape.num_layers - cold.num_layers) * full * blocks
-    return exact + heads * cold.num_layers * (compressed * blocks + full * places)
+    return exact + heads * cold.num_layers * (compressed * blocks + full * window_slots)
 
 
 def require_room(

@@ -21,7 +21,7 @@ from torch import Tensor
 from services.worker.engine.checkpoint.model_config import ModelError
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
-from services.worker.engine.native.library import Kernels
+from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.native_signals import NativeSignals
 from services.worker.host import usable_cores
 from services.worker.rank_protocol.rank_messages import CACHE_LINE, SLOT_BYTES, SLOTS, shared_bytes
@@ -56,7 +56,7 @@ class SharedMemoryCollectives:
     """
 
     def __init__(
-        self, shared_fd: int, rank: int, world: int, timeout_s: float, kernels: Kernels | None = None
+        self, shared_fd: int, rank: int, world: int, timeout_s: float, kernels: KernelLibrary | None = None
     ) -> None:
         if platform.machine() not in {"x86_64", "AMD64"}:
             raise ModelError(

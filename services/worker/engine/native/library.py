@@ -1,168 +1,96 @@
-"""The compiled kernels as Python sees them: structures, and functions with their types.
+"""The compiled kernels as Python functions; their structs are in `structs.py`.
 
-Field by field as in `src/`; addresses are plain integers, and whoever gives one keeps its memory alive.
+Addresses are plain integers; the caller keeps the memory alive.
 """
 
 import ctypes
-from enum import IntEnum, IntFlag
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from services.worker.engine.native.build import NoKernels, ensure
-
-
-class Kind(IntEnum):
-    """What an op does; see `src/program.cpp` for its fields."""
-
-    EMBED = 0
-    RESIDUAL = 1
-    LINEAR = 2
-    ROTATE = 3
-    ATTENTION = 4
-    PREPARE = 5
-    EXCHANGE = 6
-    COMPRESS = 7
-
-
-class Flag(IntFlag):
-    """Variants of an op."""
-
-    NONE = 0
-    SAMPLED = 1
-    ASSIGN = 2
-    SILU = 4
-    HALF = 8
-    ZONED = 16
-
-
-class WeightType(IntEnum):
-    """How packed weights are stored."""
-
-    F32 = 0
-    BF16 = 1
-    F16 = 2
-    INT8 = 3
-
-
-class Op(ctypes.Structure):
-    """One op of a program."""
-
-    _fields_ = [
-        ("kind", ctypes.c_int32),
-        ("flags", ctypes.c_int32),
-        ("n", ctypes.c_int64 * 7),
-        ("p", ctypes.c_uint64 * 10),
-        ("eps", ctypes.c_float),
-        ("type", ctypes.c_int32),
-    ]
-
-
-class BatchPointers(ctypes.Structure):
-    """The inputs of a forward pass."""
-
-    _fields_ = [
-        ("rows", ctypes.c_int32),
-        ("spans", ctypes.c_int32),
-        ("samples", ctypes.c_int32),
-        ("fulls", ctypes.c_int32),
-        ("token_ids", ctypes.c_uint64),
-        ("positions", ctypes.c_uint64),
-        ("slots", ctypes.c_uint64),
-        ("span", ctypes.c_uint64),
-        ("tables", ctypes.c_uint64),
-        ("sample_rows", ctypes.c_uint64),
-        ("zone_slots", ctypes.c_uint64),
-        ("zone", ctypes.c_uint64),
-        ("places", ctypes.c_uint64),
-        ("full", ctypes.c_uint64),
-    ]
-
-
-class Cold(ctypes.Structure):
-    """The compressed blocks of a layer; see `src/cache.h`. owner: of the memory."""
-
-    owner: object = None
-    _fields_ = [
-        ("keys", ctypes.c_uint64),
-        ("values", ctypes.c_uint64),
-        ("key_scales", ctypes.c_uint64),
-        ("value_scales", ctypes.c_uint64),
-        ("hot", ctypes.c_int64),
-    ]
-
-
-class LayerBlocks(ctypes.Structure):
-    """One layer's part of the cache; scales are 0 where keys and values are floats. See `src/blocks.h`."""
-
-    _fields_ = [
-        ("keys", ctypes.c_uint64),
-        ("values", ctypes.c_uint64),
-        ("key_scales", ctypes.c_uint64),
-        ("value_scales", ctypes.c_uint64),
-        ("item", ctypes.c_int64),
-    ]
-
-
-class CachePointers(ctypes.Structure):
-    """The whole cache, for copies of blocks."""
-
-    _fields_ = [
-        ("layers", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("dim", ctypes.c_int64),
-        ("width", ctypes.c_int64),
-        ("layer", ctypes.POINTER(LayerBlocks)),
-    ]
-
-
-class Exchange(ctypes.Structure):
-    """A rank's view of the counters that all ranks of a host share."""
-
-    _fields_ = [
-        ("published", ctypes.c_uint64),
-        ("timeout_ns", ctypes.c_int64),
-        ("count", ctypes.c_uint32),
-        ("rank", ctypes.c_int32),
-        ("world", ctypes.c_int32),
-        ("spin", ctypes.c_int32),
-    ]
-
+from services.worker.engine.native.ops import Op, OpHeader
+from services.worker.engine.native.structs import (
+    AttentionLayer,
+    AttentionRows,
+    CachePointers,
+    ColdBlocks,
+    ForwardBatch,
+    LayerPointers,
+    LinearOutput,
+    RankBarrier,
+    Residual,
+    Rotary,
+    TiledRows,
+)
 
 MAX_HEAD_DIM = 256
-ALL_HERE = -1  # what calls return that would name a rank that is late
-NUM_TIMES = 4  # linears, attention, exchanges, rows; nanoseconds
+ALL_HERE = -1  # returned in place of the number of a rank that is late
+NUM_TIMES = 4  # nanoseconds of linears, attention, rank barriers, and operations on rows
+SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
+    ForwardBatch,
+    AttentionLayer,
+    ColdBlocks,
+    TiledRows,
+    LinearOutput,
+    Residual,
+    Rotary,
+    AttentionRows,
+    OpHeader,
+    *Op.__subclasses__(),
+    LayerPointers,
+    CachePointers,
+    RankBarrier,
+)
 
 
-class Kernels:
-    """The functions of one library. target: the instruction set that it was made for."""
+class LayoutError(Exception):
+    """A struct of the library differs from the one here."""
+
+
+class KernelLibrary:
+    """The functions of one compiled library.
+
+    Args:
+        path: Of the library.
+
+    Attributes:
+        target: The instruction set that it was compiled for.
+        panel: Outputs of a panel of packed weights.
+
+    Raises:
+        LayoutError: Its structs differ from those in `structs.py` and `ops.py`.
+        OSError: It cannot be loaded.
+    """
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
+        check_layout(library)
         self.target = "avx512" if library.ryz_avx512() else "avx2"
-        self.team_new = library.ryz_team_new
-        self.team_new.argtypes = [ctypes.c_int, ctypes.c_int]
-        self.team_new.restype = ctypes.c_void_p
-        self.team_free = library.ryz_team_free
-        self.team_free.argtypes = [ctypes.c_void_p]
-        self.team_free.restype = None
-        self.run = library.ryz_run
-        self.run.argtypes = [
+        self.new_thread_pool = library.ryz_thread_pool_new
+        self.new_thread_pool.argtypes = [ctypes.c_int, ctypes.c_int]
+        self.new_thread_pool.restype = ctypes.c_void_p
+        self.free_thread_pool = library.ryz_thread_pool_free
+        self.free_thread_pool.argtypes = [ctypes.c_void_p]
+        self.free_thread_pool.restype = None
+        self.run_program = library.ryz_run
+        self.run_program.argtypes = [
             ctypes.c_void_p,
-            ctypes.POINTER(Exchange),
+            ctypes.POINTER(RankBarrier),
             ctypes.c_void_p,
             ctypes.c_int,
-            ctypes.POINTER(BatchPointers),
+            ctypes.POINTER(ForwardBatch),
             ctypes.c_void_p,
             ctypes.c_void_p,
         ]
-        self.publish = library.ryz_publish
-        self.publish.argtypes = [ctypes.POINTER(Exchange)]
-        self.publish.restype = None
-        self.wait = library.ryz_wait
-        self.wait.argtypes = [ctypes.POINTER(Exchange)]
+        self.publish_count = library.ryz_publish
+        self.publish_count.argtypes = [ctypes.POINTER(RankBarrier)]
+        self.publish_count.restype = None
+        self.wait_for_ranks = library.ryz_wait
+        self.wait_for_ranks.argtypes = [ctypes.POINTER(RankBarrier)]
         self.all_reduce = library.ryz_all_reduce
         self.all_reduce.argtypes = [
-            ctypes.POINTER(Exchange),
+            ctypes.POINTER(RankBarrier),
             ctypes.c_void_p,
             ctypes.c_int64,
             ctypes.c_void_p,
@@ -182,7 +110,7 @@ class Kernels:
             ctypes.c_int,
         ]
         self.pack.restype = None
-        # microseconds on the thread that computes: it keeps the interpreter, for which it might have to wait
+        # takes microseconds on the computing thread: it keeps the GIL rather than wait to get it back
         self.copy_out = ctypes.PyDLL(str(path)).ryz_copy_out
         self.copy_out.argtypes = [
             ctypes.POINTER(CachePointers),
@@ -208,10 +136,52 @@ class Kernels:
 
 
 @cache
-def kernels(target: str | None = None) -> Kernels:
-    """The kernels for this machine, or of one variant. Raises `NoKernels`."""
+def kernels(target: str | None = None) -> KernelLibrary:
+    """The kernels for this machine, or of one variant.
+
+    Raises:
+        NoKernels: There are none.
+    """
     path = ensure(target)
     try:
-        return Kernels(path)
+        return KernelLibrary(path)
     except OSError as error:  # a file system without `exec`, a C++ runtime that is missing
         raise NoKernels(f"{path} cannot be loaded: {error}; remove it to have it compiled anew") from error
+
+
+class _LayoutEntry(ctypes.Structure):
+    """An entry of a library's table of structs; an empty field stands for the whole struct."""
+
+    _fields_ = [
+        ("type", ctypes.c_char_p),
+        ("field", ctypes.c_char_p),
+        ("offset", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+    ]
+
+
+def check_layout(library: ctypes.CDLL, structs: Sequence[type[ctypes.Structure]] = SHARED_STRUCTS) -> None:
+    """Compares the structs with those of a library.
+
+    Raises:
+        LayoutError: A field has another offset or size there, or is missing on one side.
+    """
+    table = library.ryz_layout
+    table.restype = ctypes.POINTER(_LayoutEntry)
+    entries, native = table(), dict[str, tuple[int, int]]()
+    index = 0
+    while entries[index].type:
+        entry = entries[index]
+        native[f"{entry.type.decode()}.{entry.field.decode()}"] = entry.offset, entry.size
+        index += 1
+    own = {f"{struct.__name__}.": (0, ctypes.sizeof(struct)) for struct in structs}
+    for struct in structs:
+        for name, *_ in struct._fields_:
+            field = getattr(struct, name)
+            own[f"{struct.__name__}.{name}"] = field.offset, field.size
+    for name in sorted(own | native, key=lambda name: name.endswith(".")):  # fields before whole structs
+        if own.get(name) != native.get(name):
+            raise LayoutError(
+                f"{name.removesuffix('.')}: offset and size are {own.get(name)} in native/*.py and "
+                f"{native.get(name)} in native/src; change both alike"
+            )

@@ -1,4 +1,4 @@
-"""The blocks of the kernels' cache as bytes. The kernels copy; this says from where and to where."""
+"""The blocks of the native cache as bytes for the store; the kernels copy them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,32 +6,35 @@ from numpy.typing import NDArray
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.cold_zone import SCALE_BYTES
 from services.worker.engine.kv_transfer.kv_blocks import written_heads
-from services.worker.engine.native.library import CachePointers, Kernels, LayerBlocks
-from services.worker.engine.native.native_cache import LayerCache, NativeCache
+from services.worker.engine.native.library import KernelLibrary
+from services.worker.engine.native.native_cache import NativeCache, NativeLayerCache
+from services.worker.engine.native.structs import CachePointers, LayerPointers
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 class NativeBlocks:
-    """See `CacheBlocks` for the contract. Of a layer with a cold zone the codes travel.
+    """See `CacheBlocks` for the contract. In layers with a cold zone the codes are copied.
 
-    A full block has them from the pass on that filled it, also while its sequence still reads it in full.
+    A full block has codes from the pass that filled it, also while its sequence reads it in full precision.
     """
 
     def __init__(
-        self, kernels: Kernels, cache: NativeCache, config: ModelConfig, rank: int, world: int
+        self, kernels: KernelLibrary, cache: NativeCache, config: ModelConfig, rank: int, world: int
     ) -> None:
         self.heads = config.kv_heads_of(rank, world)
         self.writes = written_heads(config, rank, world)
         self._kernels, self._cache = kernels, cache
         layers = [_pointers(layer) for layer in cache.layers]
         scales = 2 * SCALE_BYTES * sum(layer.cold is not None for layer in cache.layers)
-        self.head_bytes = sum(2 * BLOCK_SIZE * config.head_dim * layer.item for layer in layers) + scales
+        self.head_bytes = (
+            sum(2 * BLOCK_SIZE * config.head_dim * layer.item_bytes for layer in layers) + scales
+        )
         self._pointers = CachePointers(
-            layers=len(layers),
+            num_layers=len(layers),
             kv_heads=len(self.heads),
             dim=config.head_dim,
             width=cache.width,
-            layer=(LayerBlocks * len(layers))(*layers),
+            layers=(LayerPointers * len(layers))(*layers),
         )
 
     def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
@@ -51,16 +54,16 @@ class NativeBlocks:
         assert 0 <= block < self._cache.num_blocks, f"no block {block} of {self._cache.num_blocks}"
 
 
-def _pointers(layer: LayerCache) -> LayerBlocks:
+def _pointers(layer: NativeLayerCache) -> LayerPointers:
     cold = layer.cold
     if cold is None:
-        return LayerBlocks(
-            keys=layer.keys.data_ptr(), values=layer.values.data_ptr(), item=layer.keys.itemsize
+        return LayerPointers(
+            keys=layer.keys.data_ptr(), values=layer.values.data_ptr(), item_bytes=layer.keys.itemsize
         )
-    return LayerBlocks(
+    return LayerPointers(
         keys=cold.keys.data_ptr(),
         values=cold.values.data_ptr(),
         key_scales=cold.key_scales.data_ptr(),
         value_scales=cold.value_scales.data_ptr(),
-        item=1,
+        item_bytes=1,
     )

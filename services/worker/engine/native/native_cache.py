@@ -1,8 +1,8 @@
-"""The KV cache of one rank as the kernels read it: floats, halves, or fp8 beside some of these.
+"""The KV cache of one rank as the kernels read it: floats, halves, or fp8 beside one of these.
 
 Of each block a KV head's keys lie as [head_dim][16 tokens], its values as [16 tokens][head_dim], both with
 head_dim padded to whole registers. A layer with a cold zone has all blocks as fp8 codes with scales, and
-*places* for the blocks that are read in full precision; which block has which place is known to `zones.py`.
+*window slots* for the blocks that are read in full precision; `recent_window.py` assigns them.
 """
 
 from dataclasses import dataclass
@@ -11,48 +11,73 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
-from services.worker.engine.native.library import Cold
-from services.worker.engine.native.packed_weights import buffer
-from services.worker.engine.native.program import HeadShape
+from services.worker.engine.native.packed_weights import buffer, padded
+from services.worker.engine.native.structs import ColdBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class ColdLayer:
-    """All blocks of a layer as codes, [blocks, kv heads, 16 * padded head_dim], scales [blocks, kv heads]."""
+class HeadShape:
+    """One rank's heads."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+
+    @property
+    def width(self) -> int:
+        """Floats of a cached key or value: `dim` padded to whole registers."""
+        return padded(self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdLayerCache:
+    """All blocks of a layer as codes.
+
+    Attributes:
+        keys: [blocks, kv heads, 16 * padded head_dim].
+        values: The same.
+        key_scales: [blocks, kv heads].
+        value_scales: [blocks, kv heads].
+        pointers: To these, for the kernels.
+    """
 
     keys: Tensor
     values: Tensor
     key_scales: Tensor
     value_scales: Tensor
-    pointers: Cold
+    pointers: ColdBlocks
 
     @classmethod
-    def make(cls, num_blocks: int, heads: HeadShape, hot_blocks: int) -> "ColdLayer":
+    def allocate(cls, num_blocks: int, heads: HeadShape, hot_blocks: int) -> "ColdLayerCache":
         """Zeros, for that many blocks."""
         shape = num_blocks, heads.kv_heads
         keys, values = (buffer(*shape, BLOCK_SIZE * heads.width, dtype=torch.uint8) for _ in range(2))
         key_scales, value_scales = (buffer(*shape) for _ in range(2))
         sides = keys, values, key_scales, value_scales
-        pointers = Cold(*(side.data_ptr() for side in sides), hot_blocks)
-        pointers.owner = sides
-        return cls(*sides, pointers)
+        return cls(*sides, ColdBlocks(*(side.data_ptr() for side in sides), hot_blocks))
 
 
 @dataclass(frozen=True, slots=True)
-class LayerCache:
-    """A layer's keys and values, [blocks, kv heads, 16 * padded head_dim]; with `cold` places for blocks."""
+class NativeLayerCache:
+    """One layer's keys and values.
+
+    Attributes:
+        keys: [blocks, kv heads, 16 * padded head_dim]; with `cold` [window slots, ...].
+        values: The same.
+        cold: The compressed blocks of a layer with a cold zone.
+    """
 
     keys: Tensor
     values: Tensor
-    cold: ColdLayer | None = None
+    cold: ColdLayerCache | None = None
 
 
 class NativeCache:
     """All layers, zeros at the start.
 
-    A place costs memory from its first use on (so does a block), and those in use are never more than blocks,
-    since each belongs to a block that one sequence fills; `ColdZone.places` says how many there will be.
+    A window slot, like a block, takes memory from its first use on. There are as many as blocks, since each
+    in use belongs to a block that one sequence fills; `ColdZone.window_slots` says how many will be used.
     """
 
     def __init__(
@@ -67,10 +92,12 @@ class NativeCache:
         self.num_blocks = num_blocks
         self.width = heads.width
         self.layers = [
-            LayerCache(
+            NativeLayerCache(
                 buffer(*shape, dtype=dtype),
                 buffer(*shape, dtype=dtype),
-                ColdLayer.make(num_blocks, heads, zone.hot_blocks) if zone and zone.layers[index] else None,
+                ColdLayerCache.allocate(num_blocks, heads, zone.hot_blocks)
+                if zone and zone.layers[index]
+                else None,
             )
             for index in range(num_layers)
         ]
@@ -85,6 +112,6 @@ def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, zone: Col
 
 
 def hot_bytes(max_running: int, heads: HeadShape, dtype: torch.dtype, zone: ColdZone) -> int:
-    """Memory of the places that so many sequences use, on one rank."""
-    place = 2 * heads.kv_heads * zone.num_layers * BLOCK_SIZE * heads.width * dtype.itemsize
-    return zone.places(max_running) * place
+    """Memory of the window slots that so many sequences use, on one rank."""
+    slot = 2 * heads.kv_heads * zone.num_layers * BLOCK_SIZE * heads.width * dtype.itemsize
+    return zone.window_slots(max_running) * slot

@@ -13,7 +13,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     load_head,
     load_layer,
 )
-from services.worker.engine.native.library import Kernels
+from services.worker.engine.native.library import KernelLibrary
 from services.worker.engine.native.packed_weights import PackedLinear, pack, padded, vector
 
 
@@ -49,7 +49,9 @@ class NativeWeights:
     step_bytes: int
 
     @classmethod
-    def load(cls, source: Source, config: ModelConfig, kernels: Kernels, quantized: bool) -> "NativeWeights":
+    def load(
+        cls, source: Source, config: ModelConfig, kernels: KernelLibrary, quantized: bool
+    ) -> "NativeWeights":
         """Reads and packs this rank's share. quantized: matrices as bytes; the embedding stays as it is.
 
         Raises:
@@ -78,7 +80,7 @@ class NativeWeights:
 
 
 def _layer(
-    source: Source, config: ModelConfig, index: int, kernels: Kernels, dtype: torch.dtype | None
+    source: Source, config: ModelConfig, index: int, kernels: KernelLibrary, dtype: torch.dtype | None
 ) -> NativeLayer:
     layer, int8 = load_layer(source, config, index, dtype), dtype is not None
     width = padded(config.hidden_size)

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.native.library import Kernels, WeightType
+from services.worker.engine.native.library import KernelLibrary
+from services.worker.engine.native.structs import WeightType
 
 LANES = 16  # floats that a kernel handles at a time; vectors are padded to a multiple
 ALIGNMENT = 64  # bytes: a cache line
@@ -64,7 +65,7 @@ class PackedLinear:
 
 
 def pack(
-    kernels: Kernels, weight: Tensor, bias: Tensor | None = None, *, int8: bool, gated: bool = False
+    kernels: KernelLibrary, weight: Tensor, bias: Tensor | None = None, *, int8: bool, gated: bool = False
 ) -> PackedLinear:
     """Packs [outputs, inputs] of any floating type.
 

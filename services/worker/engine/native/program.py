@@ -1,92 +1,45 @@
 """A forward pass as a list of ops: made once at the start, run for every step.
 
-Knows how ops are put down and which buffers lie between them; which ops a decoder needs is in `decoder.py`.
-Buffers hold `MAX_ROWS` tokens; a larger batch goes through in several passes.
+Fills in the structs of the ops. Which ops a decoder needs is in `decoder.py`, the buffers between them in
+`operands.py`.
 """
 
-from __future__ import annotations
-
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from services.worker.engine.cold_zone import PASS_TOKENS
-from services.worker.engine.native.library import Cold, Flag, Kind, Op
-from services.worker.engine.native.packed_weights import PackedLinear, buffer, padded
+from services.worker.engine.native.native_cache import HeadShape, NativeLayerCache
+from services.worker.engine.native.operands import (
+    MAX_ROWS,
+    Activation,
+    PartialSums,
+    QueryKeyInputs,
+    ResidualStream,
+    address_of,
+)
+from services.worker.engine.native.ops import (
+    AttentionOp,
+    CompressOp,
+    EmbedOp,
+    LinearOp,
+    Op,
+    RankBarrierOp,
+    ResidualOp,
+    RotateOp,
+    TileOp,
+)
+from services.worker.engine.native.packed_weights import STORED_TYPES, PackedLinear
+from services.worker.engine.native.structs import (
+    AttentionLayer,
+    AttentionRows,
+    LinearOutput,
+    Residual,
+    Rotary,
+)
 
-MAX_ROWS = PASS_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """The input of a linear: rows of floats [MAX_ROWS, width], and what is made of them for it.
-
-    tiles: the same floats in tiles of rows; or `bytes` in tiles, with scale and sum of each row.
-    """
-
-    rows: Tensor
-    tiles: Tensor | None
-    bytes: Tensor | None
-    scales: Tensor | None
-    sums: Tensor | None
-
-    @classmethod
-    def make(cls, features: int, quantized: bool) -> Activation:
-        """Buffers for that many features."""
-        width = padded(features)
-        rows = buffer(MAX_ROWS, width)
-        if not quantized:
-            return cls(rows, buffer(MAX_ROWS, width), None, None, None)
-        return cls(
-            rows,
-            None,
-            buffer(MAX_ROWS, width, dtype=torch.int8),
-            buffer(MAX_ROWS),
-            buffer(MAX_ROWS, dtype=torch.int32),
-        )
-
-    @property
-    def width(self) -> int:
-        """Floats of a row, and floats or bytes of a row in tiles."""
-        return self.rows.shape[1]
-
-    def input(self) -> tuple[int, int, int, int]:
-        """Addresses of tiles, bytes, scales and sums; 0 for what there is not."""
-        return _address(self.tiles), _address(self.bytes), _address(self.scales), _address(self.sums)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the ranks add to the residual stream: [count][MAX_ROWS, width], one after another from `address`.
-
-    own: where this rank puts its share.
-    """
-
-    address: int
-    own: int
-    count: int
-    owner: object = None
-
-    @classmethod
-    def local(cls, part: Tensor) -> Parts:
-        """One part, in this process's own memory."""
-        return cls(part.data_ptr(), part.data_ptr(), 1, part)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadShape:
-    """This rank's heads."""
-
-    heads: int
-    kv_heads: int
-    dim: int
-
-    @property
-    def width(self) -> int:
-        """Floats of a cached key or value."""
-        return padded(self.dim)
+OpList = ctypes.Array[ctypes.c_void_p]
 
 
 class Program:
@@ -94,139 +47,167 @@ class Program:
 
     def __init__(self) -> None:
         self._ops: list[Op] = []
-        self._kept: list[object] = []
+        self._kept_alive: list[object] = []
 
-    def embed(self, table: Tensor, kind: int, first_id: int, out: int, width: int) -> None:
+    def embed(self, table: Tensor, first_id: int, out: int, width: int) -> None:
         """Rows of [ids, columns] by token id into [rows, width]; zeros for the ids of other ranks."""
-        self._add(
-            Kind.EMBED,
-            n=(table.shape[1], width, first_id, table.shape[0]),
-            p=(_address(table), out),
-            type=kind,
+        num_ids, columns = table.shape
+        self._append(
+            EmbedOp(
+                type=STORED_TYPES[table.dtype],
+                table=address_of(table),
+                columns=columns,
+                first_id=first_id,
+                num_ids=num_ids,
+                out=out,
+                width=width,
+            ),
+            table,
         )
-        self._kept.append(table)
 
     def residual(
         self,
-        hidden: Tensor,
-        columns: int,
-        parts: Parts,
-        *,
+        stream: ResidualStream,
+        partials: PartialSums,
         bias: Tensor | None,
         norm: Tensor,
-        eps: float,
-        out: Activation,
-        flags: Flag = Flag.NONE,
+        *,
+        sampled: bool = False,
+        assign: bool = False,
     ) -> None:
-        """hidden += sum of parts + bias (or = with ASSIGN); and `out` = its RMS norm, ready for a linear."""
-        width = hidden.shape[1]
-        self._add(
-            Kind.RESIDUAL,
-            flags,
-            n=(columns, width, MAX_ROWS * width, parts.count, out.width),
-            p=(
-                _address(hidden),
-                parts.address,
-                _address(bias),
-                _address(norm),
-                _address(out.rows),
-                *out.input(),
-            ),
-            eps=eps,
+        """Adds partial sums and bias to the stream, and makes its RMS norm.
+
+        Args:
+            stream: The residual stream.
+            partials: What the ranks add.
+            bias: [width].
+            norm: Weights of the norm, [width].
+            sampled: For the sampled rows only, which become the first ones of `stream.normed`.
+            assign: The sum replaces the stream.
+        """
+        residual = Residual(
+            hidden=address_of(stream.hidden),
+            columns=stream.columns,
+            width=stream.width,
+            partials=partials.address,
+            partial_stride=MAX_ROWS * stream.width,
+            num_partials=partials.count,
+            bias=address_of(bias),
+            norm=address_of(norm),
+            eps=stream.eps,
+            assign=assign,
+            normed=address_of(stream.normed.rows),
+            tiled=stream.normed.tiled,
         )
-        self._kept += [hidden, parts, bias, norm, out]
+        self._append(ResidualOp(sampled=sampled, residual=residual), stream, partials, bias, norm)
 
     def linear(
-        self, source: Activation, weights: PackedLinear, out: int, stride: int, flags: Flag = Flag.NONE
+        self, source: Activation, weights: PackedLinear, out: int, stride: int, *, sampled: bool = False
     ) -> None:
-        """[rows, inputs] -> `columns` floats of each row, rows `stride` floats apart."""
-        self._add(
-            Kind.LINEAR,
-            flags | (Flag.SILU if weights.gated else Flag.NONE),
-            n=(weights.inputs, source.width, weights.panels, stride, weights.columns),
-            p=(
-                *source.input(),
-                _address(weights.weights),
-                out,
-                _address(weights.bias),
-                _address(weights.scales),
-            ),
-            type=weights.type,
+        """[rows, inputs] -> `weights.columns` floats of each row, rows `stride` floats apart."""
+        output = LinearOutput(
+            y=out,
+            stride=stride,
+            columns=weights.columns,
+            bias=address_of(weights.bias),
+            scales=address_of(weights.scales),
+            gated=weights.gated,
         )
-        self._kept += [source, weights]
+        self._append(
+            LinearOp(
+                sampled=sampled,
+                type=weights.type,
+                input=source.tiled,
+                weights=address_of(weights.weights),
+                inputs=weights.inputs,
+                panels=weights.panels,
+                output=output,
+            ),
+            source,
+            weights,
+        )
 
     def attention(
         self,
-        qkv: Tensor,
-        shape: HeadShape,
-        cache: tuple[Tensor, Tensor],
+        heads: HeadShape,
+        cache: NativeLayerCache,
         *,
-        cold: Cold | None,
-        rotation: tuple[Tensor, Tensor],
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
         window: int,
+        inputs: QueryKeyInputs,
+        qkv: Tensor,
         out: Activation,
     ) -> None:
-        """Turns queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim].
+        """Rotates queries and keys, stores keys and values, attends: [rows, heads] -> [rows, heads * dim].
 
-        With `cold` the cache is of places, and blocks that are full are compressed in between.
+        In a layer with a cold zone, blocks that are full are compressed in between.
         """
-        q_norm, k_norm = norms or (None, None)
-        n = (shape.heads, shape.kv_heads, shape.dim, shape.width, window, qkv.shape[1], out.width)
-        p = tuple(_address(x) for x in (qkv, *cache, *rotation, q_norm, k_norm, out.rows))
-        flags = Flag.HALF if cache[0].dtype == torch.float16 else Flag.NONE
-        if cold is not None:
-            flags |= Flag.ZONED
-            p += (ctypes.addressof(cold),)
-        self._add(Kind.ROTATE, flags, n=n, p=p, eps=eps)
-        if cold is not None:
-            self._add(Kind.COMPRESS, flags, n=n, p=p)
-        self._add(Kind.ATTENTION, flags, n=n, p=p, eps=eps)
-        self._kept += [qkv, cache, cold, rotation, norms, out]
+        layer = AttentionLayer(
+            heads=heads.heads,
+            kv_heads=heads.kv_heads,
+            dim=heads.dim,
+            width=heads.width,
+            keys=address_of(cache.keys),
+            values=address_of(cache.values),
+            window=window,
+        )
+        query_norm, key_norm = inputs.norms or (None, None)
+        rotary = Rotary(
+            cos=address_of(inputs.cos),
+            sin=address_of(inputs.sin),
+            query_norm=address_of(query_norm),
+            key_norm=address_of(key_norm),
+            eps=inputs.eps,
+        )
+        rows = AttentionRows(
+            qkv=address_of(qkv), qkv_stride=qkv.shape[1], out=address_of(out.rows), out_stride=out.width
+        )
+        half, cold = cache.keys.dtype == torch.float16, 0
+        if cache.cold is not None:
+            cold = ctypes.addressof(cache.cold.pointers)
+        self._append(
+            RotateOp(
+                half=half,
+                recent_window=cold != 0,
+                layer=layer,
+                rotary=rotary,
+                qkv=rows.qkv,
+                stride=rows.qkv_stride,
+            ),
+            inputs,
+        )
+        if cold:
+            self._append(CompressOp(half=half, layer=layer, cold=cold))
+        self._append(AttentionOp(half=half, layer=layer, cold=cold, rows=rows), cache, qkv, out)
 
-    def prepare(self, target: Activation) -> None:
-        """Makes the linear's input of the activation's rows."""
-        self._add(Kind.PREPARE, n=(target.width, target.width), p=(_address(target.rows), *target.input()))
-        self._kept.append(target)
+    def tile(self, target: Activation) -> None:
+        """Copies an activation's rows into its tiles."""
+        self._append(
+            TileOp(rows=address_of(target.rows), width=target.width, tiled=target.tiled),
+            target,
+        )
 
-    def exchange(self) -> None:
-        """All ranks have written their part."""
-        self._add(Kind.EXCHANGE)
+    def rank_barrier(self) -> None:
+        """Waits until all ranks have written their partial sums or logits."""
+        self._append(RankBarrierOp())
 
-    def segments(self) -> list[ctypes.Array[Op]]:
-        """The ops between exchanges, for collectives that are called from Python."""
-        parts: list[list[Op]] = [[]]
+    def segments(self) -> list[OpList]:
+        """The ops between the barriers, for collectives that are called from Python."""
+        segments: list[list[Op]] = [[]]
         for op in self._ops:
-            if op.kind == Kind.EXCHANGE:
-                parts.append([])
+            if isinstance(op, RankBarrierOp):
+                segments.append([])
             else:
-                parts[-1].append(op)
-        return [_array(part) for part in parts]
+                segments[-1].append(op)
+        return [_addresses(ops) for ops in segments]
 
-    def whole(self, exchanges: bool) -> ctypes.Array[Op]:
-        """All ops; a rank alone has nothing to exchange."""
-        return _array([op for op in self._ops if exchanges or op.kind != Kind.EXCHANGE])
+    def whole(self, barriers: bool) -> OpList:
+        """All ops; a rank alone needs no barriers."""
+        return _addresses([op for op in self._ops if barriers or not isinstance(op, RankBarrierOp)])
 
-    def _add(
-        self,
-        kind: Kind,
-        flags: Flag = Flag.NONE,
-        *,
-        n: tuple[int, ...] = (),
-        p: tuple[int, ...] = (),
-        eps: float = 0.0,
-        type: int = 0,
-    ) -> None:
-        op = Op(kind=kind, flags=flags, eps=eps, type=type)
-        op.n[: len(n)] = n
-        op.p[: len(p)] = p
+    def _append(self, op: Op, *keep_alive: object) -> None:
         self._ops.append(op)
+        self._kept_alive += keep_alive
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _array(ops: list[Op]) -> ctypes.Array[Op]:
-    return (Op * len(ops))(*ops)
+def _addresses(ops: Sequence[Op]) -> OpList:
+    return (ctypes.c_void_p * len(ops))(*map(ctypes.addressof, ops))

@@ -18,8 +18,8 @@ from services.worker.engine.cold_zone import cold_zone
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.native import native_cache
 from services.worker.engine.native.build import NoKernels
-from services.worker.engine.native.library import MAX_HEAD_DIM, Kernels, kernels
-from services.worker.engine.native.native_compute import NativeCompute, heads_of
+from services.worker.engine.native.library import MAX_HEAD_DIM, KernelLibrary, kernels
+from services.worker.engine.native.native_compute import NativeCompute, NativeOptions, heads_of
 from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.plain import plain_cache
 from services.worker.engine.plain.cuda_graphs import CudaCapture
@@ -52,7 +52,7 @@ class Backend:
     hot_bytes: int = 0
 
 
-def shared_kernels(config: RankConfig) -> Kernels | None:
+def shared_kernels(config: RankConfig) -> KernelLibrary | None:
     """The kernels for what ranks of one host do together, where there are any and they are not unwanted."""
     try:
         return None if config.kernels == "plain" else kernels()
@@ -133,7 +133,11 @@ def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
 
 
 def _load_native(
-    native: Kernels, config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
+    native: KernelLibrary,
+    config: RankConfig,
+    shape: ModelConfig,
+    checkpoint: Checkpoint,
+    collectives: Collectives,
 ) -> Backend:
     cold = cold_zone(config, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
@@ -143,19 +147,10 @@ def _load_native(
     if config.kv_dtype == "auto" and quantized:
         kv_dtype = torch.float16
     spin = config.world * config.threads <= usable_cores()
+    options = NativeOptions(config.threads, kv_dtype, cold, spin)
 
     def start(num_blocks: int) -> Compute:
-        return NativeCompute(
-            native,
-            shape,
-            weights,
-            collectives,
-            num_blocks=num_blocks,
-            threads=config.threads,
-            kv_dtype=kv_dtype,
-            cold=cold,
-            spin=spin,
-        )
+        return NativeCompute(native, shape, weights, collectives, num_blocks=num_blocks, options=options)
 
     heads = heads_of(shape, collectives.rank, collectives.world)
     weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
@@ -169,7 +164,7 @@ def _load_native(
     )
 
 
-def _native(config: RankConfig, shape: ModelConfig) -> Kernels | None:
+def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
     """The kernels, where they are wanted and can be had."""
     special = [f"quantize={config.quantize}"] * (config.quantize != "none")
     special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")

@@ -21,34 +21,34 @@ struct Rotary {
   float eps;
 };
 
-// Turns one token's queries and keys, in place, and stores its key and value.
+// Rotates one token's queries and keys in place, and stores its key and value.
 template <class T>
-void rotate_and_store(const Heads& h, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
-  const int64_t half = h.dim / 2;
+void rotate_and_store(const AttentionLayer& layer, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
+  const int64_t half = layer.dim / 2;
   const float *cos = r.cos + position * half, *sin = r.sin + position * half;
   alignas(64) float key[MAX_DIM] = {0};  // zeros beyond dim, always
-  for (int64_t head = 0; head < h.heads + h.kv_heads; head++) {
-    float* x = qkv + head * h.dim;
-    const float* norm = head < h.heads ? r.query_norm : r.key_norm;
+  for (int64_t head = 0; head < layer.heads + layer.kv_heads; head++) {
+    float* x = qkv + head * layer.dim;
+    const float* norm = head < layer.heads ? r.query_norm : r.key_norm;
     if (norm) {
-      std::memcpy(key, x, h.dim * sizeof(float));
-      rms_norm(key, norm, r.eps, h.dim, h.width, key);
-      std::memcpy(x, key, h.dim * sizeof(float));
+      std::memcpy(key, x, layer.dim * sizeof(float));
+      rms_norm(key, norm, r.eps, layer.dim, layer.width, key);
+      std::memcpy(x, key, layer.dim * sizeof(float));
     }
     rotate(x, cos, sin, half);
   }
-  const Cache<T> cache(h);
+  const FullPrecision<T> cache(layer);
   const int64_t block = slot / BLOCK, offset = slot % BLOCK;
   alignas(64) T stored[MAX_DIM];
-  for (int64_t head = 0; head < h.kv_heads; head++) {
-    const float* k = qkv + (h.heads + head) * h.dim;
-    std::memcpy(key, k, h.dim * sizeof(float));
-    for (int64_t d = 0; d < h.width; d += LANES) store_kv(stored + d, load(key + d));
+  for (int64_t head = 0; head < layer.kv_heads; head++) {
+    const float* k = qkv + (layer.heads + head) * layer.dim;
+    std::memcpy(key, k, layer.dim * sizeof(float));
+    for (int64_t d = 0; d < layer.width; d += LANES) store_kv(stored + d, load(key + d));
     T* keys = cache.key(block, head) + offset;
-    for (int64_t d = 0; d < h.dim; d++) keys[d * BLOCK] = stored[d];
-    std::memcpy(key, k + h.kv_heads * h.dim, h.dim * sizeof(float));
-    T* values = cache.value(block, head) + offset * h.width;
-    for (int64_t d = 0; d < h.width; d += LANES) store_kv(values + d, load(key + d));
+    for (int64_t d = 0; d < layer.dim; d++) keys[d * BLOCK] = stored[d];
+    std::memcpy(key, k + layer.kv_heads * layer.dim, layer.dim * sizeof(float));
+    T* values = cache.value(block, head) + offset * layer.width;
+    for (int64_t d = 0; d < layer.width; d += LANES) store_kv(values + d, load(key + d));
   }
 }
 
@@ -60,12 +60,12 @@ struct Query {
   int64_t first;
 };
 
-// Blocks are short runs of memory far from each other, too short for the processor to foresee what comes: while
-// keys are read, the values of the same blocks are asked for, and with these the keys of the next head.
-inline void foresee_later(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
+// Blocks are short runs of memory far from each other, too short for the processor's own prefetcher: while keys are
+// read, the values of the same blocks are prefetched, and with these the keys of the next head.
+inline void prefetch_kv(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
 template <int ROWS, int BLOCKS, class C>
-inline void score_blocks(const Heads& h, const C& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
+inline void score_blocks(const AttentionLayer& layer, const C& cache, int64_t head, const int32_t* blocks, const float (*q)[MAX_QUERIES],
                          float (*scores)[CHUNK * BLOCK]) {
   F acc[ROWS][BLOCKS];
   decltype(cache.key(0, 0)) keys[BLOCKS], values[BLOCKS];
@@ -75,11 +75,11 @@ inline void score_blocks(const Heads& h, const C& cache, int64_t head, const int
   }
   for (int r = 0; r < ROWS; r++)
     for (int b = 0; b < BLOCKS; b++) acc[r][b] = zero();
-  for (int64_t d = 0; d < h.dim; d++) {
+  for (int64_t d = 0; d < layer.dim; d++) {
     F k[BLOCKS];
     for (int b = 0; b < BLOCKS; b++) {
       k[b] = load_kv(keys[b] + d * BLOCK);
-      foresee_later(values[b] + d * BLOCK);
+      prefetch_kv(values[b] + d * BLOCK);
     }
     for (int r = 0; r < ROWS; r++) {
       const F x = set1(q[d][r]);
@@ -97,16 +97,16 @@ inline void score_blocks(const Heads& h, const C& cache, int64_t head, const int
 
 // scores of ROWS queries against `count` blocks
 template <int ROWS, class C>
-inline void score(const Heads& h, const C& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
+inline void score(const AttentionLayer& layer, const C& cache, int64_t head, const int32_t* blocks, int count, const float (*q)[MAX_QUERIES],
                   float (*scores)[CHUNK * BLOCK]) {
   constexpr int TOGETHER = ROWS <= 2 ? 4 : ROWS <= 4 ? 2 : 1;
   int b = 0;
   float(*to)[CHUNK * BLOCK] = scores;
   for (; b + TOGETHER <= count; b += TOGETHER) {
-    score_blocks<ROWS, TOGETHER>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<ROWS, TOGETHER>(layer, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
   for (; b < count; b++) {
-    score_blocks<ROWS, 1>(h, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
+    score_blocks<ROWS, 1>(layer, cache, head, blocks + b, q, (float(*)[CHUNK * BLOCK])(to[0] + b * BLOCK));
   }
 }
 
@@ -123,7 +123,7 @@ inline void mix(const C& cache, int64_t head, const int32_t* blocks, int from, i
     F value[WIDE];
     for (int c = 0; c < WIDE; c++) {
       value[c] = load_kv(v + c * LANES);
-      foresee_later(next + c * LANES);
+      prefetch_kv(next + c * LANES);
     }
     for (int r = 0; r < ROWS; r++) {
       const F w = set1(weights[r][t]);
@@ -135,10 +135,11 @@ inline void mix(const C& cache, int64_t head, const int32_t* blocks, int from, i
 }
 
 template <class View, int ROWS>
-void attend(const Heads& h, int64_t head, const View& view, const Query* queries) {
+void attend(const AttentionLayer& layer, int64_t head, const View& view, const Query* queries) {
   alignas(64) float scores[ROWS][CHUNK * BLOCK];
   alignas(64) float sums[ROWS][MAX_DIM];  // the running results, [width]
   float q[MAX_DIM][MAX_QUERIES];
+  const float scale = 1.0f / std::sqrt((float)layer.dim);
   float peak[ROWS], total[ROWS], factor[ROWS];
   float* out[ROWS];
   int64_t first = queries[0].first, last = 0;
@@ -146,20 +147,20 @@ void attend(const Heads& h, int64_t head, const View& view, const Query* queries
     peak[r] = -std::numeric_limits<float>::infinity();
     total[r] = 0;
     out[r] = sums[r];
-    std::memset(sums[r], 0, h.width * sizeof(float));
-    for (int64_t d = 0; d < h.dim; d++) q[d][r] = queries[r].q[d] * h.scale;
+    std::memset(sums[r], 0, layer.width * sizeof(float));
+    for (int64_t d = 0; d < layer.dim; d++) q[d][r] = queries[r].q[d] * scale;
     first = std::min(first, queries[r].first);
     last = std::max(last, queries[r].position);
   }
   constexpr int64_t STEP = CHUNK * BLOCK;
   for (int64_t base = first / STEP * STEP; base <= last; base += STEP) {
     const int count = (int)std::min<int64_t>(CHUNK, (last - base) / BLOCK + 1);
-    // blocks before the window may be gone or hold anything: they are neither read nor named
+    // blocks before the window may have been freed: they are neither read nor looked up
     const int skip = (int)(std::max<int64_t>(0, first - base) / BLOCK);
     const int64_t block = base / BLOCK;
     view.runs(block + skip, block + count, [&](const auto& cache, const int32_t* table, int64_t from, int64_t to) {
       auto* run = (float(*)[CHUNK * BLOCK])(scores[0] + (from - block) * BLOCK);
-      score<ROWS>(h, cache, head, table + from, (int)(to - from), q, run);
+      score<ROWS>(layer, cache, head, table + from, (int)(to - from), q, run);
     });
     for (int r = 0; r < ROWS; r++) {
       const int from = (int)std::max<int64_t>(0, queries[r].first - base);
@@ -200,13 +201,13 @@ void attend(const Heads& h, int64_t head, const View& view, const Query* queries
       const int32_t* blocks = table + block;
       const int begin = std::max(seen, (int)(from - block) * BLOCK), end = std::min(last_seen, (int)(to - block) * BLOCK);
       int64_t column = 0;
-      for (; column + 4 * LANES <= h.width && ROWS <= 4; column += 4 * LANES) {
+      for (; column + 4 * LANES <= layer.width && ROWS <= 4; column += 4 * LANES) {
         mix<ROWS, 4>(cache, head, blocks, begin, end, column, scores, factor, out);
       }
-      for (; column + 2 * LANES <= h.width; column += 2 * LANES) {
+      for (; column + 2 * LANES <= layer.width; column += 2 * LANES) {
         mix<ROWS, 2>(cache, head, blocks, begin, end, column, scores, factor, out);
       }
-      for (; column < h.width; column += LANES) {
+      for (; column < layer.width; column += LANES) {
         mix<ROWS, 1>(cache, head, blocks, begin, end, column, scores, factor, out);
       }
       for (int r = 0; r < ROWS; r++) factor[r] = 1;  // for the next run
@@ -214,38 +215,45 @@ void attend(const Heads& h, int64_t head, const View& view, const Query* queries
   }
   for (int r = 0; r < ROWS; r++) {
     const float inverse = 1.0f / total[r];
-    for (int64_t d = 0; d < h.dim; d++) queries[r].out[d] = sums[r][d] * inverse;
+    for (int64_t d = 0; d < layer.dim; d++) queries[r].out[d] = sums[r][d] * inverse;
   }
 }
 
 template <int ROWS, class View>
-inline void attend_of(int rows, const Heads& h, int64_t head, const View& view, const Query* queries) {
+inline void attend_of(int rows, const AttentionLayer& layer, int64_t head, const View& view, const Query* queries) {
   if (rows == ROWS) {
-    attend<View, ROWS>(h, head, view, queries);
+    attend<View, ROWS>(layer, head, view, queries);
   } else if constexpr (ROWS > 1) {
-    attend_of<ROWS - 1>(rows, h, head, view, queries);
+    attend_of<ROWS - 1>(rows, layer, head, view, queries);
   }
 }
 
-// How many tasks a span makes: per KV head, tiles of tokens whose queries fit one task. Tiles begin at multiples of
-// their size, which is a power of two, so that all tokens of one see the same blocks compressed.
-inline int64_t tile_tokens(const Heads& h) {
+// A span has a task for each KV head and each tile of tokens whose queries fit one task. Tiles begin at multiples of
+// their size, which is a power of two, so that all tokens of a tile read the same blocks compressed.
+inline int64_t tile_tokens(const AttentionLayer& layer) {
   int64_t tokens = 1;
-  while (2 * tokens * (h.heads / h.kv_heads) <= MAX_QUERIES) tokens *= 2;
+  while (2 * tokens * (layer.heads / layer.kv_heads) <= MAX_QUERIES) tokens *= 2;
   return tokens;
 }
-inline int64_t tasks_of(const Heads& h, const Span& span) {
-  const int64_t tokens = tile_tokens(h);
-  return h.kv_heads * ((span.start + span.count - 1) / tokens - span.start / tokens + 1);
+inline int64_t tasks_of(const AttentionLayer& layer, const Span& span) {
+  const int64_t tokens = tile_tokens(layer);
+  return layer.kv_heads * ((span.start + span.count - 1) / tokens - span.start / tokens + 1);
 }
 
-// Task `index` of a span: qkv [rows, stride] has the turned queries, out [rows, out_stride] takes the results.
-// view_of: position -> what is read of the sequence from there.
+// The rows of an attention op.
+struct AttentionRows {
+  const float* qkv;  // [rows, qkv_stride], queries and keys rotated
+  int64_t qkv_stride;
+  float* out;  // [rows, out_stride]
+  int64_t out_stride;
+};
+
+// Task `index` of a span. view_of: the position of a task's first token -> the view of its sequence.
 template <class ViewOf>
-void attention_task(const Heads& h, const Span& span, int64_t index, const float* qkv, int64_t stride, float* out,
-                    int64_t out_stride, ViewOf view_of) {
-  const int64_t group = h.heads / h.kv_heads, tokens = tile_tokens(h);
-  const int64_t head = index % h.kv_heads, tile = (span.start / tokens + index / h.kv_heads) * tokens;
+void attention_task(const AttentionLayer& layer, const Span& span, int64_t index, const AttentionRows& rows,
+                    ViewOf view_of) {
+  const int64_t group = layer.heads / layer.kv_heads, tokens = tile_tokens(layer);
+  const int64_t head = index % layer.kv_heads, tile = (span.start / tokens + index / layer.kv_heads) * tokens;
   const int64_t begin = std::max<int64_t>(span.start, tile);
   const int64_t end = std::min<int64_t>(span.start + span.count, tile + tokens);
   const auto view = view_of(begin);
@@ -253,38 +261,40 @@ void attention_task(const Heads& h, const Span& span, int64_t index, const float
   int count = 0;
   for (int64_t position = begin; position < end; position++) {
     const int64_t row = span.begin + position - span.start;
-    const int64_t first = h.window ? std::max<int64_t>(0, position + 1 - h.window) : 0;
+    const int64_t first = layer.window ? std::max<int64_t>(0, position + 1 - layer.window) : 0;
     for (int64_t g = 0; g < group; g++) {
-      const int64_t column = (head * group + g) * h.dim;
-      queries[count++] = {qkv + row * stride + column, out + row * out_stride + column, position, first};
+      const int64_t column = (head * group + g) * layer.dim;
+      queries[count++] = {rows.qkv + row * rows.qkv_stride + column, rows.out + row * rows.out_stride + column, position,
+                          first};
       if (count == MAX_QUERIES) {
-        attend_of<MAX_QUERIES>(count, h, head, view, queries);
+        attend_of<MAX_QUERIES>(count, layer, head, view, queries);
         count = 0;
       }
     }
   }
-  if (count) attend_of<MAX_QUERIES>(count, h, head, view, queries);
+  if (count) attend_of<MAX_QUERIES>(count, layer, head, view, queries);
 }
 
-// The whole cache as floats.
+// All blocks in full precision.
 template <class T>
-void attend_whole(const Heads& h, const Cold&, const Batch& batch, int s, int64_t index, const float* qkv, int64_t stride,
-                  float* out, int64_t out_stride) {
-  const Span& span = batch.span[s];
-  const Whole<T> view = {Cache<T>(h), batch.tables + span.table};
-  attention_task(h, span, index, qkv, stride, out, out_stride, [&](int64_t) { return view; });
+void attend_uniform(const AttentionLayer& layer, const ForwardBatch& batch, int s, int64_t index,
+                    const AttentionRows& rows) {
+  const Span& span = batch.spans[s];
+  const UniformView<T> view = {FullPrecision<T>(layer), batch.block_tables + span.table};
+  attention_task(layer, span, index, rows, [&](int64_t) { return view; });
 }
 
-// Blocks farther than the hot zone compressed.
+// Blocks more than `hot_blocks` before the query's own compressed.
 template <class T>
-void attend_zoned(const Heads& h, const Cold& cold, const Batch& batch, int s, int64_t index, const float* qkv,
-                  int64_t stride, float* out, int64_t out_stride) {
-  const Span& span = batch.span[s];
-  const Zone& zone = batch.zone[s];
-  attention_task(h, span, index, qkv, stride, out, out_stride, [&](int64_t position) {
-    const int64_t border = std::max<int64_t>(zone.first, position / BLOCK - cold.hot);
-    const int32_t* places = batch.places + zone.table - zone.first;
-    return Zoned<T>{Cache<T>(h), Codes(h, cold), batch.tables + span.table, places, border};
+void attend_mixed(const AttentionLayer& layer, const ColdBlocks& cold, const ForwardBatch& batch, int s, int64_t index,
+                  const AttentionRows& rows) {
+  const Span& span = batch.spans[s];
+  const WindowSpan& window = batch.window_spans[s];
+  attention_task(layer, span, index, rows, [&](int64_t position) {
+    const int64_t border = std::max<int64_t>(window.first, position / BLOCK - cold.hot_blocks);
+    const int32_t* window_table = batch.window_tables + window.table - window.first;
+    return MixedView<T>{FullPrecision<T>(layer), Compressed(layer, cold), batch.block_tables + span.table, window_table,
+                        border};
   });
 }
 

@@ -1,6 +1,7 @@
-// The paged KV cache and what a step touches of it. Of each block a KV head's keys lie as [head_dim][16 tokens], its
-// values as [16 tokens][head_dim]: as floats, as halves, or compressed to fp8 codes with scales. A layer with compressed
-// blocks has *places* beside them, where the last blocks of a sequence lie uncompressed.
+// The paged KV cache, and the tokens and blocks of it that a forward pass works on. Of each block a KV head's keys lie as
+// [head_dim][16 tokens], its values as [16 tokens][head_dim]: as floats, as halves, or compressed to fp8 codes with
+// scales. A layer with compressed blocks has a recent window beside them: *window slots*, each with one block of full
+// precision.
 #pragma once
 #include <algorithm>
 
@@ -13,103 +14,104 @@ constexpr int BLOCK = 16;  // tokens per KV block
 struct Span {  // consecutive tokens of one sequence
   int32_t begin, count;  // rows of the batch
   int32_t start;         // position of the first
-  int32_t table;         // where its blocks begin in `tables`
+  int32_t table;         // where its blocks begin in `block_tables`
 };
 
-struct Zone {  // the last blocks of a span's sequence, as they lie uncompressed beside the compressed ones
-  int32_t first;  // the first of them, counted in the sequence
-  int32_t table;  // where their places begin in `places`
+struct WindowSpan {  // the recent window of a span's sequence
+  int32_t first;     // its first block, counted in the sequence
+  int32_t table;     // where its slots begin in `window_tables`
 };
 
-struct Full {  // a block that the step fills, and where it lies uncompressed
-  int32_t block, place;
+struct FullBlock {  // a block that the pass fills, and the window slot that has it in full precision
+  int32_t block, window_slot;
 };
 
-struct Batch {
-  int32_t rows, spans, samples, fulls;
-  const int32_t* token_ids;    // [rows]
-  const int32_t* positions;    // [rows]
-  const int32_t* slots;        // [rows], block * 16 + offset
-  const Span* span;            // [spans]
-  const int32_t* tables;       // block ids of all spans
-  const int32_t* sample_rows;  // [samples]
+struct ForwardBatch {
+  int32_t num_rows, num_spans, num_samples, num_full_blocks;
+  const int32_t* token_ids;     // [rows]
+  const int32_t* positions;     // [rows]
+  const int32_t* slot_mapping;  // [rows], block * 16 + offset
+  const Span* spans;
+  const int32_t* block_tables;  // of all spans
+  const int32_t* sample_rows;   // [samples]
   // for layers with compressed blocks:
-  const int32_t* zone_slots;  // [rows], place * 16 + offset
-  const Zone* zone;           // [spans]
-  const int32_t* places;      // of all zones
-  const Full* full;           // [fulls]
+  const int32_t* window_slot_mapping;  // [rows], window slot * 16 + offset
+  const WindowSpan* window_spans;      // [spans]
+  const int32_t* window_tables;        // of all spans
+  const FullBlock* full_blocks;
 };
 
-struct Heads {
+// A layer's heads on this rank and their cache.
+struct AttentionLayer {
   int64_t heads, kv_heads, dim, width;  // width: dim padded to sixteen
-  void* keys;      // [blocks][kv_heads][width][16]
-  void* values;    // [blocks][kv_heads][16][width]
+  void* keys;      // [blocks][kv_heads][width][16], or of window slots
+  void* values;    // [blocks][kv_heads][16][width], the same
   int64_t window;  // positions a token sees, itself included; 0: all
-  float scale;
 };
 
 inline F load_kv(const float* p) { return load(p); }
 inline F load_kv(const uint16_t* p) { return load_f16(p); }
 inline F load_kv(const uint8_t* p) { return load_e4m3(p); }
 inline void store_kv(float* p, F x) { store(p, x); }
-// the largest number of the half type stands for what is beyond it
+// numbers beyond the half type's range become its largest
 inline void store_kv(uint16_t* p, F x) { store_f16(p, max(set1(-65504.0f), min(set1(65504.0f), x))); }
 
-// One layer's cache, of floats or of half-precision floats.
+// One layer's blocks of full precision: floats or halves.
 template <class T>
-struct Cache {
+struct FullPrecision {
   static constexpr bool SCALED = false;
   T *keys, *values;
   int64_t kv_heads, width;
 
-  explicit Cache(const Heads& h) : keys((T*)h.keys), values((T*)h.values), kv_heads(h.kv_heads), width(h.width) {}
+  explicit FullPrecision(const AttentionLayer& l)
+      : keys((T*)l.keys), values((T*)l.values), kv_heads(l.kv_heads), width(l.width) {}
   T* key(int64_t block, int64_t head) const { return keys + (block * kv_heads + head) * BLOCK * width; }
   T* value(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
 };
 
 // The compressed blocks of a layer: fp8 codes, and a scale for the keys and for the values of each block and head.
-struct Cold {
-  uint8_t *keys, *values;            // as in `Heads`
+struct ColdBlocks {
+  uint8_t *keys, *values;            // as in `AttentionLayer`
   float *key_scales, *value_scales;  // [blocks][kv_heads]
-  int64_t hot;  // a query reads this many blocks before its own uncompressed
+  int64_t hot_blocks;                // how many blocks before its own a query reads in full precision
 };
 
-struct Codes {
+struct Compressed {
   static constexpr bool SCALED = true;
-  Cold cold;
+  ColdBlocks cold;
   int64_t kv_heads, width;
 
-  Codes(const Heads& h, const Cold& cold) : cold(cold), kv_heads(h.kv_heads), width(h.width) {}
+  Compressed(const AttentionLayer& l, const ColdBlocks& cold) : cold(cold), kv_heads(l.kv_heads), width(l.width) {}
   uint8_t* key(int64_t block, int64_t head) const { return cold.keys + (block * kv_heads + head) * BLOCK * width; }
   uint8_t* value(int64_t block, int64_t head) const { return cold.values + (block * kv_heads + head) * BLOCK * width; }
   F key_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.key_scales[block * kv_heads + head]); }
   F value_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.value_scales[block * kv_heads + head]); }
 };
 
-// What a task reads of a sequence: runs of blocks of one kind, by their number in the sequence.
+// The blocks of a sequence that a task reads, in runs of one precision; blocks are counted in the sequence.
 template <class T>
-struct Whole {
-  Cache<T> cache;
-  const int32_t* table;
+struct UniformView {
+  FullPrecision<T> cache;
+  const int32_t* block_table;
 
   template <class Use>
   void runs(int64_t begin, int64_t end, Use use) const {
-    use(cache, table, begin, end);
+    use(cache, block_table, begin, end);
   }
 };
 
 template <class T>
-struct Zoned {
-  Cache<T> cache;  // of places
-  Codes codes;
-  const int32_t *table, *places;
+struct MixedView {
+  FullPrecision<T> window;
+  Compressed compressed;
+  const int32_t *block_table, *window_table;
   int64_t border;  // blocks before it are read compressed
 
   template <class Use>
   void runs(int64_t begin, int64_t end, Use use) const {
     const int64_t middle = std::min(std::max(begin, border), end);
-    if (begin < middle) use(codes, table, begin, middle);
-    if (middle < end) use(cache, places, middle, end);
+    if (begin < middle) use(compressed, block_table, begin, middle);
+    if (middle < end) use(window, window_table, middle, end);
   }
 };
 

@@ -6,7 +6,7 @@
 namespace ryz {
 
 constexpr float E4M3_MAX = 448.0f;
-constexpr float E4M3_TINY = 1e-30f;  // what is smaller everywhere in a block is nothing
+constexpr float E4M3_TINY = 1e-30f;  // a block with nothing larger becomes zeros
 
 // x within +-E4M3_MAX (a little more rounds to it), no NaN; without branches, so that loops of it become vectors
 inline uint8_t e4m3(float x) {
@@ -25,32 +25,32 @@ inline uint8_t e4m3(float x) {
   return (uint8_t)(sign | (code < 0x7e ? code : 0x7e));
 }
 
-// `count` numbers to codes; returns the scale: none where one of the numbers is none, so that the damage shows
+// Writes the codes of `count` numbers; returns the scale: NaN if a number is NaN or infinite, so that damage shows.
 template <class T>
 float compress(const T* from, int64_t count, uint8_t* to) {
-  F peak = zero(), trouble = zero();
+  F peak = zero(), damage = zero();
   for (int64_t i = 0; i < count; i += LANES) {
     const F x = load_kv(from + i);
     peak = max(peak, abs(x));
-    trouble = fma(x, zero(), trouble);
+    damage = fma(x, zero(), damage);
   }
-  const float top = largest(peak), damage = sum(trouble);
+  const float top = largest(peak);
   const F inverse = set1(top > E4M3_TINY ? E4M3_MAX / top : 0.0f);
   for (int64_t i = 0; i < count; i += LANES) {
     float scaled[LANES];
     store(scaled, load_kv(from + i) * inverse);
     for (int j = 0; j < LANES; j++) to[i + j] = e4m3(scaled[j]);
   }
-  return (top > E4M3_TINY ? top / E4M3_MAX : 0.0f) + damage;
+  return (top > E4M3_TINY ? top / E4M3_MAX : 0.0f) + sum(damage);
 }
 
 template <class T>
-void compress_block(const Heads& h, const Cold& cold, const Full& full, int64_t head) {
-  const Cache<T> cache(h);
-  const Codes codes(h, cold);
-  const int64_t count = BLOCK * h.width, at = full.block * h.kv_heads + head;
-  cold.key_scales[at] = compress(cache.key(full.place, head), count, codes.key(full.block, head));
-  cold.value_scales[at] = compress(cache.value(full.place, head), count, codes.value(full.block, head));
+void compress_block(const AttentionLayer& l, const ColdBlocks& cold, const FullBlock& full, int64_t head) {
+  const FullPrecision<T> window(l);
+  const Compressed codes(l, cold);
+  const int64_t count = BLOCK * l.width, at = full.block * l.kv_heads + head;
+  cold.key_scales[at] = compress(window.key(full.window_slot, head), count, codes.key(full.block, head));
+  cold.value_scales[at] = compress(window.value(full.window_slot, head), count, codes.value(full.block, head));
 }
 
 }  // namespace ryz

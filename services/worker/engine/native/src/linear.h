@@ -1,6 +1,6 @@
-// Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input (for each four of them
-// where weights are bytes) the weights of these outputs lie side by side, so that a panel is read once, in order.
-// The rows of x lie in tiles in the same manner: input after input, those of a tile's rows side by side.
+// Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input (each four inputs,
+// if weights are bytes) the weights of these outputs lie side by side, so that a panel is read once, in order.
+// The rows of x lie in tiles in the same way: input after input, those of a tile's rows side by side.
 // Every output is one chain of multiply-adds over the inputs in their order, however many rows there are.
 #pragma once
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace ryz {
 
 constexpr int PANEL = 2 * LANES;
 constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
-enum Type { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3 };
+enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3 };
 
 inline int type_bytes(int type) { return type == F32 ? 4 : type == INT8 ? 1 : 2; }
 inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -27,7 +27,7 @@ inline F load_weights(const uint8_t* p) {
   return load_f16((const uint16_t*)p);
 }
 
-// How many rows are cut into tiles of about the same height, the higher ones first.
+// Cuts rows into tiles of about the same height, the higher ones first.
 struct Tiles {
   int64_t count, height, higher;  // `higher` tiles have one row more than `height`
 
@@ -41,32 +41,32 @@ struct Tiles {
   }
 };
 
-// Tile `t` begins at tiles.begin(t) * stride.
-struct Input {
-  const float* x;        // floats; or
-  const int8_t* q;       // bytes, four inputs of a row together, with
-  const float* scales;   // [rows] and
-  const int32_t* sums;   // [rows]
+// The input of a linear; tile `t` begins at tiles.begin(t) * stride.
+struct TiledRows {
+  float* floats;  // or, for byte weights, null and:
+  int8_t* bytes;  // four inputs of a row side by side
+  float* scales;  // [rows]
+  int32_t* sums;  // [rows], of the bytes
   int64_t stride;
 };
 
-// The processor's own foresight ends with a page of memory; this reaches into the next one, or the next panel.
-inline void foresee(const uint8_t* w) {
+// Prefetches from the next page or panel: the processor's own prefetcher stops at the end of a page.
+inline void prefetch_weights(const uint8_t* w) {
   _mm_prefetch((const char*)w + 4096, _MM_HINT_T0);
   _mm_prefetch((const char*)w + 4096 + 64, _MM_HINT_T0);
 }
 
-struct Output {
+struct LinearOutput {
   float* y;  // [rows, stride]
   int64_t stride, columns;
   const float* bias;    // [panels * PANEL] or null
   const float* scales;  // [panels * PANEL], of byte weights
-  bool silu;            // the first half of a panel gates the second: half as many columns come out
+  int32_t gated;        // SwiGLU: the first half of a panel gates the second, so half as many columns come out
 };
 
 inline F silu(F x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
 
-inline void put(float* y, F value, int64_t columns) {
+inline void store_columns(float* y, F value, int64_t columns) {
   if (columns >= LANES) {
     store(y, value);
   } else if (columns > 0) {
@@ -76,31 +76,31 @@ inline void put(float* y, F value, int64_t columns) {
   }
 }
 
-inline void finish(const Output& out, int64_t panel, int64_t row, F first, F second) {
+inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first, F second) {
   if (out.bias) {
     first = first + load(out.bias + panel * PANEL);
     second = second + load(out.bias + panel * PANEL + LANES);
   }
-  if (out.silu) {
+  if (out.gated) {
     const int64_t column = panel * LANES;
-    put(out.y + row * out.stride + column, silu(first) * second, out.columns - column);
+    store_columns(out.y + row * out.stride + column, silu(first) * second, out.columns - column);
   } else {
     const int64_t column = panel * PANEL;
-    put(out.y + row * out.stride + column, first, out.columns - column);
-    put(out.y + row * out.stride + column + LANES, second, out.columns - column - LANES);
+    store_columns(out.y + row * out.stride + column, first, out.columns - column);
+    store_columns(out.y + row * out.stride + column + LANES, second, out.columns - column - LANES);
   }
 }
 
 template <int TYPE, int ROWS>
-inline void tile(const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel, int64_t row) {
+inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearOutput& out, int64_t panel, int64_t row) {
   if constexpr (TYPE == INT8) {
     I first[ROWS], second[ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) first[r] = second[r] = izero();
-    const int8_t* x = in.q + row * in.stride;
+    const int8_t* x = in.bytes + row * in.stride;
     for (int64_t i = 0; i < k; i += 4, w += 4 * PANEL, x += 4 * ROWS) {
       const I w0 = iload(w), w1 = iload(w + 4 * LANES);
-      foresee(w);
+      prefetch_weights(w);
 #pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
         const I xr = ibroadcast4(x + 4 * r);
@@ -119,11 +119,11 @@ inline void tile(const Input& in, const uint8_t* w, int64_t k, const Output& out
     F first[ROWS], second[ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) first[r] = second[r] = zero();
-    const float* x = in.x + row * in.stride;
+    const float* x = in.floats + row * in.stride;
     constexpr int BYTES = LANES * (TYPE == F32 ? 4 : 2);
     for (int64_t i = 0; i < k; i++, w += 2 * BYTES, x += ROWS) {
       const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
-      foresee(w);
+      prefetch_weights(w);
 #pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
         const F xr = set1(x[r]);
@@ -137,7 +137,7 @@ inline void tile(const Input& in, const uint8_t* w, int64_t k, const Output& out
 }
 
 template <int TYPE, int ROWS>
-void tile_of(int64_t rows, const Input& in, const uint8_t* w, int64_t k, const Output& out, int64_t panel,
+void tile_of(int64_t rows, const TiledRows& in, const uint8_t* w, int64_t k, const LinearOutput& out, int64_t panel,
              int64_t row) {
   if (rows == ROWS) {
     tile<TYPE, ROWS>(in, w, k, out, panel, row);
@@ -146,9 +146,9 @@ void tile_of(int64_t rows, const Input& in, const uint8_t* w, int64_t k, const O
   }
 }
 
-// Panels first to end, all rows: the panel stays in the core's cache while the rows pass by.
+// Panels first to end, all rows: a panel stays in the core's cache while all rows are multiplied with it.
 template <int TYPE>
-void panels(const Input& in, const uint8_t* weights, int64_t k, const Output& out, int64_t rows, int first, int end) {
+void panels(const TiledRows& in, const uint8_t* weights, int64_t k, const LinearOutput& out, int64_t rows, int first, int end) {
   const Tiles tiles(rows);
   for (int panel = first; panel < end; panel++) {
     const uint8_t* w = weights + panel * panel_bytes(k, TYPE);
@@ -158,7 +158,7 @@ void panels(const Input& in, const uint8_t* weights, int64_t k, const Output& ou
   }
 }
 
-inline void linear(int type, const Input& in, const uint8_t* weights, int64_t k, const Output& out, int64_t rows,
+inline void linear(int type, const TiledRows& in, const uint8_t* weights, int64_t k, const LinearOutput& out, int64_t rows,
                    int first, int end) {
   switch (type) {
     case F32: return panels<F32>(in, weights, k, out, rows, first, end);

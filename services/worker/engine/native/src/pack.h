@@ -1,4 +1,4 @@
-// Brings weight matrices into the order in which `linear.h` reads them, once, when a model is loaded.
+// Packs weight matrices into the panels that `linear.h` reads, once, when a model is loaded.
 #pragma once
 #include <cmath>
 #include <thread>
@@ -23,7 +23,7 @@ void each_panel(int64_t count, int threads, Work work) {
 // [n, k] floats, bf16 or fp16 as they are, into panels; outputs beyond n become zeros.
 template <class T>
 void pack(const T* source, int64_t n, int64_t k, T* target, int threads) {
-  constexpr int64_t RUN = 64;  // inputs at a time: what is written stays in the cache until it is complete
+  constexpr int64_t RUN = 64;  // inputs at a time, so that the lines being written stay in the cache until they are full
   each_panel(padded(n, PANEL) / PANEL, threads, [=](int64_t panel) {
     T* to = target + panel * k * PANEL;
     const int64_t rows = std::min<int64_t>(PANEL, n - panel * PANEL);
@@ -37,23 +37,23 @@ void pack(const T* source, int64_t n, int64_t k, T* target, int threads) {
   });
 }
 
-// One output's weights as bytes, its largest as 127; returns the scale. A weight that is no number makes the scale
-// none, so that the damage shows. bytes: [padded(k, LANES)].
+// One output's weights as bytes, the largest as 127; returns the scale. A NaN or infinite weight makes the scale NaN,
+// so that damage shows. bytes: [padded(k, LANES)].
 inline float quantize_weights(const float* from, int64_t k, int8_t* bytes) {
   float rest[LANES] = {0};
   std::memcpy(rest, from + k / LANES * LANES, k % LANES * sizeof(float));
   const auto values = [&](int64_t i) { return i + LANES <= k ? load(from + i) : load(rest); };
-  F peak = zero(), trouble = zero();
+  F peak = zero(), damage = zero();
   for (int64_t i = 0; i < k; i += LANES) {
     peak = max(peak, abs(values(i)));
-    trouble = fma(values(i), zero(), trouble);
+    damage = fma(values(i), zero(), damage);
   }
   const float top = largest(peak);
   const F inverse = set1(top > 0 ? 127.0f / top : 0.0f);
   for (int64_t i = 0; i < k; i += LANES) {
     store_int8(bytes + i, max(set1(-127.0f), min(set1(127.0f), values(i) * inverse)));
   }
-  return top / 127.0f + sum(trouble);
+  return top / 127.0f + sum(damage);
 }
 
 // [n, k] floats into panels of bytes, with one scale for each output.
@@ -69,7 +69,7 @@ inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target
       for (int64_t i = 0; i < deep; i += 4) {
         uint32_t four;
         std::memcpy(&four, &bytes[i], 4);
-        // adds 128 to each byte, where the kernels want it
+        // adds 128 to each byte if the instruction set multiplies unsigned by signed bytes
         four ^= WEIGHT_OFFSET ? 0x80808080u : 0;
         std::memcpy(to + i * PANEL + j * 4, &four, 4);
       }

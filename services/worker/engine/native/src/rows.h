@@ -1,5 +1,5 @@
-// What is done to each token's vector by itself: embedding, residual sums, RMS norm, rotary positions, and
-// bringing it into the tiles that linears read.
+// Operations on the vector of one token: embedding, residual sums, RMS norm, rotary positions, and copying it into the
+// tiles that linears read.
 // Vectors are padded to a multiple of sixteen floats with zeros, so loops have no remainders.
 #pragma once
 #include <cmath>
@@ -41,21 +41,12 @@ inline void rms_norm(const float* x, const float* weight, float eps, int64_t col
   for (int64_t i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
 }
 
-// The input of a linear, to be written; see `Input`.
-struct Prepared {
-  float* x;   // floats, or null where bytes are wanted:
-  int8_t* q;
-  float* scales;
-  int32_t* sums;
-  int64_t stride;
-};
-
-// Puts a row into its place. Bytes: the largest becomes 127; a value that is no number makes the scale none, so that
-// the damage shows.
-inline void prepare(const float* from, int64_t width, const Prepared& out, const Tiles& tiles, int64_t row) {
+// Copies a row into its tile, as floats or as bytes. The largest value becomes 127; NaN or infinity among the values
+// makes the scale NaN, so that damage shows.
+inline void tile_row(const float* from, int64_t width, const TiledRows& out, const Tiles& tiles, int64_t row) {
   const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
-  if (out.x) {
-    float* x = out.x + begin * out.stride + at;
+  if (out.floats) {
+    float* x = out.floats + begin * out.stride + at;
     if (rows == 1) {
       std::memcpy(x, from, width * sizeof(float));
     } else {
@@ -63,15 +54,15 @@ inline void prepare(const float* from, int64_t width, const Prepared& out, const
     }
     return;
   }
-  F peak = zero(), trouble = zero();
+  F peak = zero(), damage = zero();
   for (int64_t i = 0; i < width; i += LANES) {
     const F v = load(from + i);
     peak = max(peak, abs(v));
-    trouble = fma(v, zero(), trouble);
+    damage = fma(v, zero(), damage);
   }
   const float top = largest(peak);
   const F inverse = set1(top > 0 ? 127.0f / top : 0.0f);
-  int8_t* q = out.q + begin * out.stride + 4 * at;
+  int8_t* q = out.bytes + begin * out.stride + 4 * at;
   int32_t total = 0;
   for (int64_t i = 0; i < width; i += LANES) {
     int8_t bytes[LANES];
@@ -79,45 +70,45 @@ inline void prepare(const float* from, int64_t width, const Prepared& out, const
     total += store_int8(bytes, max(set1(-127.0f), min(set1(127.0f), load(from + i) * inverse)));
     for (int64_t j = 0; j < LANES; j += 4) std::memcpy(q + (i + j) * rows, bytes + j, 4);
   }
-  out.scales[row] = top / 127.0f + sum(trouble);
+  out.scales[row] = top / 127.0f + sum(damage);
   out.sums[row] = total;
 }
 
-// The residual stream takes what the ranks computed, then its norm is what the next linear reads.
+// Adds what the ranks computed to the residual stream; its RMS norm is the input of the next linear.
 struct Residual {
-  float* hidden;  // [rows, width]
+  float* hidden;          // [rows, width]
   int64_t columns, width;
-  const float* parts;  // [parts_count][rows, width], a rank's share each; added in their order
-  int64_t part_stride;
-  int parts_count;
-  bool assign;  // the sum replaces the stream (after the embedding)
-  const float* bias, *norm;
+  const float* partials;  // [num_partials][rows, width], one of each rank, added in their order
+  int64_t partial_stride, num_partials;
+  const float* bias;      // [width] or null
+  const float* norm;      // [width]
   float eps;
-  float* y;  // [rows, width]: the norm, on its way to
-  Prepared out;
+  int32_t assign;         // the sum replaces the stream (after the embedding)
+  float* normed;          // [rows, width]
+  TiledRows tiled;        // the same rows
 };
 
-inline void add_parts(const Residual& r, int64_t row) {
+inline void add_partials(const Residual& r, int64_t row) {
   float* to = r.hidden + row * r.width;
   for (int64_t i = 0; i < r.width; i += LANES) {
-    F total = load(r.parts + row * r.width + i);
-    for (int part = 1; part < r.parts_count; part++) {
-      total = total + load(r.parts + part * r.part_stride + row * r.width + i);
+    F total = load(r.partials + row * r.width + i);
+    for (int64_t rank = 1; rank < r.num_partials; rank++) {
+      total = total + load(r.partials + rank * r.partial_stride + row * r.width + i);
     }
     if (r.bias) total = total + load(r.bias + i);
     store(to + i, r.assign ? total : load(to + i) + total);
   }
 }
 
-// row: of the stream; out_row: of the result
+// row: of the stream; out_row: of `normed`
 inline void norm_row(const Residual& r, const Tiles& tiles, int64_t row, int64_t out_row) {
   const float* from = r.hidden + row * r.width;
-  float* y = r.y + out_row * r.width;
+  float* y = r.normed + out_row * r.width;
   rms_norm(from, r.norm, r.eps, r.columns, r.width, y);
-  prepare(y, r.width, r.out, tiles, out_row);
+  tile_row(y, r.width, r.tiled, tiles, out_row);
 }
 
-// Rotary position embedding in the half-split layout: dimension i turns with dimension i + half.
+// Rotary position embedding in the half-split layout: dimensions i and i + half are rotated together.
 inline void rotate(float* x, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
     const float a = x[i], b = x[i + half];

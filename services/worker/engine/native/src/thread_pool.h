@@ -1,5 +1,5 @@
-// A rank's threads: the caller and helpers that follow it through a step, op by op, with a barrier between ops.
-// Work inside an op is taken piece by piece from a counter, so a thread that the system disturbs gets less of it.
+// A rank's threads: the caller and its helpers, which go through a step op by op with a barrier between ops. Threads
+// take the tasks of an op in chunks from shared counters, so a thread that the system interrupts does fewer of them.
 #pragma once
 #include <immintrin.h>
 #include <sched.h>
@@ -28,10 +28,10 @@ inline int64_t now_ns() {
 constexpr int SPINS = 3000;  // polls before a wait gives up its core, some tens of microseconds
 constexpr int64_t NO_LIMIT_NS = INT64_MAX / 4;
 
-// A count that one thread raises and others wait for, with the core on which it was last raised. Processes may share
-// one. Who waits spins for a while, since the count mostly changes within microseconds, then sleeps until woken. It
-// sleeps at once where the one it waits for was last seen on its own core: that one cannot run while it spins.
-struct alignas(64) Signal {
+// A count that one thread raises and others wait for, with the core on which it was last raised. It may lie in memory
+// shared by processes. A waiter spins first, since the count mostly changes within microseconds, then sleeps on a futex.
+// It sleeps at once if the raising thread last ran on the waiter's core: that thread cannot run while the waiter spins.
+struct alignas(64) EventCount {
   std::atomic<uint32_t> count{0};
   std::atomic<uint32_t> sleepers{0};
   std::atomic<int32_t> core{-1};
@@ -65,26 +65,26 @@ struct alignas(64) Signal {
   }
 
  private:
-  // not the private kind: ranks share signals between processes
+  // without FUTEX_PRIVATE_FLAG: ranks share event counts between processes
   void futex(int operation, uint32_t argument, const timespec* limit) {
     syscall(SYS_futex, &count, operation, argument, limit, nullptr, 0);
   }
 };
 
-class Team {
+class ThreadPool {
  public:
-  explicit Team(int threads, bool spin) : threads_(threads), spin_(spin), arrivals_(threads) {
+  explicit ThreadPool(int threads, bool spin) : threads_(threads), spin_(spin), arrivals_(threads) {
     for (int i = 1; i < threads; i++) helpers_.emplace_back([this, i] { follow(i); });
   }
-  ~Team() {
+  ~ThreadPool() {
     stop_ = true;
     turn_.raise();
     for (auto& helper : helpers_) helper.join();
   }
   int threads() const { return threads_; }
 
-  // Runs `work(thread)` once on every thread, together; returns when all are through.
-  void run(const std::function<void(int)>& work) {
+  // Runs `work(thread)` once on every thread; returns when all have finished.
+  void run_on_all(const std::function<void(int)>& work) {
     if (threads_ == 1) return work(0);
     work_ = &work;
     turn_.raise();
@@ -92,12 +92,12 @@ class Team {
     barrier(0);
   }
 
-  // Nobody leaves before all have come.
+  // Returns when every thread has called it.
   void barrier(int thread) {
     if (threads_ == 1) return;
     arrivals_[thread].raise();
     const uint32_t phase = arrivals_[thread].get();
-    for (Signal& arrival : arrivals_) arrival.wait(phase, spin_, NO_LIMIT_NS);
+    for (EventCount& arrival : arrivals_) arrival.wait(phase, spin_, NO_LIMIT_NS);
   }
 
  private:
@@ -113,32 +113,32 @@ class Team {
 
   const int threads_;
   const bool spin_;
-  std::vector<Signal> arrivals_;  // of each thread, how many barriers it has come to
+  std::vector<EventCount> arrivals_;  // by thread: barriers that it has reached
   std::vector<std::thread> helpers_;
   const std::function<void(int)>* work_ = nullptr;
   std::atomic<bool> stop_{false};
-  Signal turn_;
+  EventCount turn_;
 };
 
-// One op's work, in pieces. Each thread has a part of its own, the same one in every step, so that what it reads is
-// likely still in its core's cache; who is through with its part takes pieces of the others'.
-struct alignas(64) Counter {
+// How many tasks of one thread's range are taken. A thread has the same range of an op in every step, so that what it
+// reads is likely still in its core's cache; a thread that has finished its range takes tasks from the others'.
+struct alignas(64) TaskCounter {
   std::atomic<int> next{0};
 };
 
-// counters: one for each thread, zero at first
+// Calls work(first, end) until all `count` tasks are taken. counters: [threads], zeros at first.
 template <class Work>
-void share(Counter* counters, int threads, int thread, int64_t count, Work work) {
+void share_tasks(TaskCounter* counters, int threads, int thread, int64_t count, Work work) {
   for (int i = 0; i < threads; i++) {
     const int owner = (thread + i) % threads;
     const int begin = (int)(count * owner / threads), size = (int)(count * (owner + 1) / threads) - begin;
     std::atomic<int>& next = counters[owner].next;
     int first = next.load(std::memory_order_relaxed);
     while (first < size) {
-      // large pieces first, single ones at the end, so that all are through at about the same time
-      const int piece = threads == 1 ? size : std::max(1, (size - first) / 3);
-      if (!next.compare_exchange_weak(first, first + piece, std::memory_order_relaxed)) continue;
-      work(begin + first, begin + first + piece);
+      // large chunks first, single tasks at the end, so that all threads finish at about the same time
+      const int chunk = threads == 1 ? size : std::max(1, (size - first) / 3);
+      if (!next.compare_exchange_weak(first, first + chunk, std::memory_order_relaxed)) continue;
+      work(begin + first, begin + first + chunk);
       first = next.load(std::memory_order_relaxed);
     }
   }

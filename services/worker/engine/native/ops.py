@@ -1,0 +1,137 @@
+"""The ops of a program as the kernels read them: a struct for each kind, field by field as in `src/ops.h`."""
+
+import ctypes
+from ctypes import c_int32, c_int64
+from enum import IntEnum
+from typing import ClassVar
+
+from services.worker.engine.native.structs import (
+    ADDRESS,
+    AttentionLayer,
+    AttentionRows,
+    LinearOutput,
+    Residual,
+    Rotary,
+    TiledRows,
+)
+
+
+class OpKind(IntEnum):
+    """What an op does; see `src/ops.h`."""
+
+    EMBED = 0
+    RESIDUAL = 1
+    LINEAR = 2
+    ROTATE = 3
+    ATTENTION = 4
+    TILE = 5
+    RANK_BARRIER = 6
+    COMPRESS = 7
+
+
+class OpHeader(ctypes.Structure):
+    """The first field of every op."""
+
+    _fields_ = [("kind", c_int32)]
+
+
+class Op(ctypes.Structure):
+    """Base of the ops; each is described in `src/ops.h`."""
+
+    KIND: ClassVar[OpKind]
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(header=OpHeader(self.KIND), **fields)
+
+
+class EmbedOp(Op):
+    """Rows of the embedding table."""
+
+    KIND = OpKind.EMBED
+    _fields_ = [
+        ("header", OpHeader),
+        ("type", c_int32),
+        ("table", ADDRESS),
+        ("columns", c_int64),
+        ("first_id", c_int64),
+        ("num_ids", c_int64),
+        ("out", ADDRESS),
+        ("width", c_int64),
+    ]
+
+
+class ResidualOp(Op):
+    """Residual sum and RMS norm."""
+
+    KIND = OpKind.RESIDUAL
+    _fields_ = [("header", OpHeader), ("sampled", c_int32), ("residual", Residual)]
+
+
+class LinearOp(Op):
+    """Matrix product."""
+
+    KIND = OpKind.LINEAR
+    _fields_ = [
+        ("header", OpHeader),
+        ("sampled", c_int32),
+        ("type", c_int32),
+        ("input", TiledRows),
+        ("weights", ADDRESS),
+        ("inputs", c_int64),
+        ("panels", c_int64),
+        ("output", LinearOutput),
+    ]
+
+
+class RotateOp(Op):
+    """Norm and rotation of queries and keys, and storing of keys and values."""
+
+    KIND = OpKind.ROTATE
+    _fields_ = [
+        ("header", OpHeader),
+        ("half", c_int32),
+        ("recent_window", c_int32),
+        ("layer", AttentionLayer),
+        ("rotary", Rotary),
+        ("qkv", ADDRESS),
+        ("stride", c_int64),
+    ]
+
+
+class CompressOp(Op):
+    """Compression of blocks that are full."""
+
+    KIND = OpKind.COMPRESS
+    _fields_ = [
+        ("header", OpHeader),
+        ("half", c_int32),
+        ("layer", AttentionLayer),
+        ("cold", ADDRESS),
+    ]
+
+
+class AttentionOp(Op):
+    """Grouped-query attention."""
+
+    KIND = OpKind.ATTENTION
+    _fields_ = [
+        ("header", OpHeader),
+        ("half", c_int32),
+        ("layer", AttentionLayer),
+        ("cold", ADDRESS),
+        ("rows", AttentionRows),
+    ]
+
+
+class TileOp(Op):
+    """Copying of rows into the tiles that a linear reads."""
+
+    KIND = OpKind.TILE
+    _fields_ = [("header", OpHeader), ("rows", ADDRESS), ("width", c_int64), ("tiled", TiledRows)]
+
+
+class RankBarrierOp(Op):
+    """Waits until all ranks have written their partial sums."""
+
+    KIND = OpKind.RANK_BARRIER
+    _fields_ = [("header", OpHeader)]

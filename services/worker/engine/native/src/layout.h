@@ -1,0 +1,79 @@
+// Sizes and offsets of every struct that Python fills, for `native/structs.py` to compare with its own when the library
+// is loaded. A struct is listed with all its fields.
+#pragma once
+#include <cstddef>
+
+#include "blocks.h"
+#include "ops.h"
+#include "rank_barrier.h"
+
+namespace ryz {
+
+struct LayoutEntry {
+  const char *type, *field;  // field "": the whole struct
+  int64_t offset, size;
+};
+
+#define STRUCT(type) {#type, "", 0, sizeof(type)}
+#define FIELD(type, field) {#type, #field, offsetof(type, field), sizeof(type::field)}
+
+const LayoutEntry LAYOUT[] = {
+    STRUCT(ForwardBatch), FIELD(ForwardBatch, num_rows), FIELD(ForwardBatch, num_spans),
+    FIELD(ForwardBatch, num_samples), FIELD(ForwardBatch, num_full_blocks), FIELD(ForwardBatch, token_ids),
+    FIELD(ForwardBatch, positions), FIELD(ForwardBatch, slot_mapping), FIELD(ForwardBatch, spans),
+    FIELD(ForwardBatch, block_tables), FIELD(ForwardBatch, sample_rows), FIELD(ForwardBatch, window_slot_mapping),
+    FIELD(ForwardBatch, window_spans), FIELD(ForwardBatch, window_tables), FIELD(ForwardBatch, full_blocks),
+
+    STRUCT(AttentionLayer), FIELD(AttentionLayer, heads), FIELD(AttentionLayer, kv_heads), FIELD(AttentionLayer, dim),
+    FIELD(AttentionLayer, width), FIELD(AttentionLayer, keys), FIELD(AttentionLayer, values),
+    FIELD(AttentionLayer, window),
+
+    STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
+    FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
+
+    STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, bytes), FIELD(TiledRows, scales),
+    FIELD(TiledRows, sums), FIELD(TiledRows, stride),
+
+    STRUCT(Rotary), FIELD(Rotary, cos), FIELD(Rotary, sin), FIELD(Rotary, query_norm), FIELD(Rotary, key_norm),
+    FIELD(Rotary, eps),
+
+    STRUCT(Residual), FIELD(Residual, hidden), FIELD(Residual, columns), FIELD(Residual, width),
+    FIELD(Residual, partials), FIELD(Residual, partial_stride), FIELD(Residual, num_partials), FIELD(Residual, bias),
+    FIELD(Residual, norm), FIELD(Residual, eps), FIELD(Residual, assign), FIELD(Residual, normed),
+    FIELD(Residual, tiled),
+
+    STRUCT(LinearOutput), FIELD(LinearOutput, y), FIELD(LinearOutput, stride), FIELD(LinearOutput, columns),
+    FIELD(LinearOutput, bias), FIELD(LinearOutput, scales), FIELD(LinearOutput, gated),
+
+    STRUCT(AttentionRows), FIELD(AttentionRows, qkv), FIELD(AttentionRows, qkv_stride), FIELD(AttentionRows, out),
+    FIELD(AttentionRows, out_stride),
+
+    STRUCT(OpHeader), FIELD(OpHeader, kind),
+    STRUCT(EmbedOp), FIELD(EmbedOp, header), FIELD(EmbedOp, type), FIELD(EmbedOp, table), FIELD(EmbedOp, columns),
+    FIELD(EmbedOp, first_id), FIELD(EmbedOp, num_ids), FIELD(EmbedOp, out), FIELD(EmbedOp, width),
+    STRUCT(ResidualOp), FIELD(ResidualOp, header), FIELD(ResidualOp, sampled), FIELD(ResidualOp, residual),
+    STRUCT(LinearOp), FIELD(LinearOp, header), FIELD(LinearOp, sampled), FIELD(LinearOp, type),
+    FIELD(LinearOp, input), FIELD(LinearOp, weights), FIELD(LinearOp, inputs), FIELD(LinearOp, panels),
+    FIELD(LinearOp, output),
+    STRUCT(RotateOp), FIELD(RotateOp, header), FIELD(RotateOp, half), FIELD(RotateOp, recent_window),
+    FIELD(RotateOp, layer), FIELD(RotateOp, rotary), FIELD(RotateOp, qkv), FIELD(RotateOp, stride),
+    STRUCT(CompressOp), FIELD(CompressOp, header), FIELD(CompressOp, half), FIELD(CompressOp, layer),
+    FIELD(CompressOp, cold),
+    STRUCT(AttentionOp), FIELD(AttentionOp, header), FIELD(AttentionOp, half), FIELD(AttentionOp, layer),
+    FIELD(AttentionOp, cold), FIELD(AttentionOp, rows),
+    STRUCT(TileOp), FIELD(TileOp, header), FIELD(TileOp, rows), FIELD(TileOp, width), FIELD(TileOp, tiled),
+    STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),
+
+    STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),
+    FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes),
+    STRUCT(CachePointers), FIELD(CachePointers, num_layers), FIELD(CachePointers, kv_heads), FIELD(CachePointers, dim),
+    FIELD(CachePointers, width), FIELD(CachePointers, layers),
+    STRUCT(RankBarrier), FIELD(RankBarrier, published), FIELD(RankBarrier, timeout_ns), FIELD(RankBarrier, count),
+    FIELD(RankBarrier, rank), FIELD(RankBarrier, world), FIELD(RankBarrier, spin),
+    {nullptr, nullptr, 0, 0},
+};
+
+#undef STRUCT
+#undef FIELD
+
+}  // namespace ryz

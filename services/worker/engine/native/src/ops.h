@@ -1,0 +1,181 @@
+// The ops of a forward pass: for each kind a struct, `num_tasks` (how many tasks its work divides into) and `run_tasks`
+// (computes some of them). Python fills the structs (`native/structs.py`) and owns the memory that they point to; layout.h
+// tells it sizes and offsets, so that the two definitions cannot differ.
+#pragma once
+#include "attention.h"
+#include "compress.h"
+
+namespace ryz {
+
+enum OpKind {
+  EMBED = 0,
+  RESIDUAL = 1,
+  LINEAR = 2,
+  ROTATE = 3,
+  ATTENTION = 4,
+  TILE = 5,
+  RANK_BARRIER = 6,
+  COMPRESS = 7,
+};
+
+struct OpHeader {  // the first member of every op
+  int32_t kind;
+};
+
+inline int64_t num_rows(int32_t sampled, const ForwardBatch& batch) { return sampled ? batch.num_samples : batch.num_rows; }
+
+// Rows of the embedding table by token id; zeros for the ids of other ranks.
+struct EmbedOp {
+  OpHeader header;
+  int32_t type;          // WeightType
+  const uint8_t* table;  // [num_ids][columns]
+  int64_t columns;
+  int64_t first_id, num_ids;  // of this rank
+  float* out;                 // [rows][width]
+  int64_t width;
+};
+
+inline int64_t num_tasks(const EmbedOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(const EmbedOp& op, const ForwardBatch& batch, int first, int end) {
+  for (int row = first; row < end; row++) {
+    float* to = op.out + row * op.width;
+    const int64_t id = batch.token_ids[row] - op.first_id;
+    if (id < 0 || id >= op.num_ids) {
+      std::memset(to, 0, op.width * sizeof(float));
+    } else {
+      copy_row(op.table, op.type, id, op.columns, to);
+    }
+  }
+}
+
+// Residual sum and RMS norm of all rows, or of the sampled ones, which become the first rows of the result.
+struct ResidualOp {
+  OpHeader header;
+  int32_t sampled;
+  Residual residual;
+};
+
+inline int64_t num_tasks(const ResidualOp& op, const ForwardBatch& batch) { return num_rows(op.sampled, batch); }
+
+inline void run_tasks(const ResidualOp& op, const ForwardBatch& batch, int first, int end) {
+  const Tiles tiles(num_rows(op.sampled, batch));
+  for (int i = first; i < end; i++) {
+    const int64_t row = op.sampled ? batch.sample_rows[i] : i;
+    add_partials(op.residual, row);
+    norm_row(op.residual, tiles, row, i);
+  }
+}
+
+// Matrix product; a task is a panel of outputs.
+struct LinearOp {
+  OpHeader header;
+  int32_t sampled;  // the input has the sampled rows only
+  int32_t type;     // WeightType
+  TiledRows input;
+  const uint8_t* weights;  // [panels]
+  int64_t inputs, panels;
+  LinearOutput output;
+};
+
+inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
+  return num_rows(op.sampled, batch) ? op.panels : 0;
+}
+
+inline void run_tasks(const LinearOp& op, const ForwardBatch& batch, int first, int end) {
+  linear(op.type, op.input, op.weights, op.inputs, op.output, num_rows(op.sampled, batch), first, end);
+}
+
+// Norm and rotation of queries and keys; keys and values go into the cache, or into the recent window if there is one.
+struct RotateOp {
+  OpHeader header;
+  int32_t half;           // the cache holds halves, not floats
+  int32_t recent_window;  // the layer has compressed blocks
+  AttentionLayer layer;
+  Rotary rotary;
+  float* qkv;  // [rows][stride]: queries, keys, values
+  int64_t stride;
+};
+
+inline int64_t num_tasks(const RotateOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(const RotateOp& op, const ForwardBatch& batch, int first, int end) {
+  const auto store = op.half ? rotate_and_store<uint16_t> : rotate_and_store<float>;
+  const int32_t* slots = op.recent_window ? batch.window_slot_mapping : batch.slot_mapping;
+  for (int row = first; row < end; row++) {
+    store(op.layer, op.rotary, op.qkv + row * op.stride, batch.positions[row], slots[row]);
+  }
+}
+
+// Compression of the blocks that the pass has filled; a task is a block and a KV head.
+struct CompressOp {
+  OpHeader header;
+  int32_t half;
+  AttentionLayer layer;
+  const ColdBlocks* cold;
+};
+
+inline int64_t num_tasks(const CompressOp& op, const ForwardBatch& batch) {
+  return batch.num_full_blocks * op.layer.kv_heads;
+}
+
+inline void run_tasks(const CompressOp& op, const ForwardBatch& batch, int first, int end) {
+  const auto compress = op.half ? compress_block<uint16_t> : compress_block<float>;
+  for (int i = first; i < end; i++) {
+    compress(op.layer, *op.cold, batch.full_blocks[i / op.layer.kv_heads], i % op.layer.kv_heads);
+  }
+}
+
+// Grouped-query attention; a task is a KV head and a tile of tokens.
+struct AttentionOp {
+  OpHeader header;
+  int32_t half;
+  AttentionLayer layer;
+  const ColdBlocks* cold;  // null: all blocks are in full precision
+  AttentionRows rows;
+};
+
+inline int64_t num_tasks(const AttentionOp& op, const ForwardBatch& batch) {
+  int64_t total = 0;
+  for (int s = 0; s < batch.num_spans; s++) total += tasks_of(op.layer, batch.spans[s]);
+  return total;
+}
+
+inline void run_tasks(const AttentionOp& op, const ForwardBatch& batch, int first, int end) {
+  const auto uniform = op.half ? attend_uniform<uint16_t> : attend_uniform<float>;
+  const auto mixed = op.half ? attend_mixed<uint16_t> : attend_mixed<float>;
+  int64_t base = 0;
+  for (int s = 0; s < batch.num_spans && base < end; s++) {
+    const int64_t count = tasks_of(op.layer, batch.spans[s]);
+    for (int64_t i = std::max<int64_t>(first, base); i < std::min<int64_t>(end, base + count); i++) {
+      if (op.cold) {
+        mixed(op.layer, *op.cold, batch, s, i - base, op.rows);
+      } else {
+        uniform(op.layer, batch, s, i - base, op.rows);
+      }
+    }
+    base += count;
+  }
+}
+
+// Copies rows into the tiles that a linear reads.
+struct TileOp {
+  OpHeader header;
+  const float* rows;  // [rows][width]
+  int64_t width;
+  TiledRows tiled;
+};
+
+inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batch.num_rows; }
+
+inline void run_tasks(const TileOp& op, const ForwardBatch& batch, int first, int end) {
+  const Tiles tiles(batch.num_rows);
+  for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, tiles, row);
+}
+
+// All ranks have written their partial sums.
+struct RankBarrierOp {
+  OpHeader header;
+};
+
+}  // namespace ryz
