@@ -113,7 +113,7 @@ class Internal(RyzError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class ErrorMapping:
     """How one code appears outside: HTTP status, and the `type` of OpenAI's error object."""
 
     http_status: int
@@ -140,22 +140,22 @@ FAMILY: dict[str, type[RyzError]] = {
     )
 }
 
-TABLE: dict[str, Mapping] = {
-    "invalid_request": Mapping(400, "invalid_request_error"),
-    "context_length_exceeded": Mapping(400, "invalid_request_error"),
-    "model_not_found": Mapping(404, "invalid_request_error"),
-    "session_not_found": Mapping(404, "invalid_request_error"),
-    "conflict": Mapping(409, "invalid_request_error"),
-    "request_too_large": Mapping(413, "invalid_request_error"),
+TABLE: dict[str, ErrorMapping] = {
+    "invalid_request": ErrorMapping(400, "invalid_request_error"),
+    "context_length_exceeded": ErrorMapping(400, "invalid_request_error"),
+    "model_not_found": ErrorMapping(404, "invalid_request_error"),
+    "session_not_found": ErrorMapping(404, "invalid_request_error"),
+    "conflict": ErrorMapping(409, "invalid_request_error"),
+    "request_too_large": ErrorMapping(413, "invalid_request_error"),
     # a 5xx would be sent again by clients and proxies, and kill two more
-    "poison": Mapping(422, "server_error"),
-    "rate_limited": Mapping(429, "rate_limit_error"),
-    "cancelled": Mapping(499, "request_cancelled"),
-    "internal": Mapping(500, "server_error"),
-    "overloaded": Mapping(503, "server_error"),
-    "unavailable": Mapping(503, "server_error"),
-    "group_lost": Mapping(503, "server_error"),
-    "deadline_exceeded": Mapping(504, "server_error"),
+    "poison": ErrorMapping(422, "server_error"),
+    "rate_limited": ErrorMapping(429, "rate_limit_error"),
+    "cancelled": ErrorMapping(499, "request_cancelled"),
+    "internal": ErrorMapping(500, "server_error"),
+    "overloaded": ErrorMapping(503, "server_error"),
+    "unavailable": ErrorMapping(503, "server_error"),
+    "group_lost": ErrorMapping(503, "server_error"),
+    "deadline_exceeded": ErrorMapping(504, "server_error"),
 }
 
 

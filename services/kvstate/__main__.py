@@ -10,19 +10,19 @@ from typing import Any, cast
 from services.kvstate.blocks.block_calls import BlockCalls
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.block_store import KV_STORE
+from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
+from services.kvstate.blocks.block_tier import BlockTier, TierLimits
 from services.kvstate.blocks.guarded_blocks import GuardedBlocks
-from services.kvstate.blocks.leftovers import remove_leftovers
+from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
-from services.kvstate.blocks.sweep import Sweeper, SweepRules
-from services.kvstate.blocks.tier import Tier, TierLimits
 from services.kvstate.call_server import CallServer
-from services.kvstate.domain.eviction import SESSION_SHARE, Quotas
-from services.kvstate.domain.quota import ALONE_SHARE, SessionQuotas
+from services.kvstate.domain.block_eviction import SESSION_SHARE, BlockQuotas
+from services.kvstate.domain.session_quota import ALONE_SHARE, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_guard import Guard
 from services.kvstate.sessions.guarded_sessions import GuardedStore
-from services.kvstate.sessions.redis_sessions import RedisStore
+from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_store import SESSION_STORE
 from services.kvstate.settings import KVStateSettings
@@ -46,9 +46,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     metrics.watch(lambda: store.last)
-    tier = Tier(blocks, tier_limits(settings), counted.evicted, store.fates)
+    tier = BlockTier(blocks, tier_limits(settings), counted.evicted, store.fates)
     service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
-    sweeper = Sweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
+    sweeper = BlockSweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
     server = CallServer(
         bus,
         metrics,
@@ -97,7 +97,7 @@ def make_session_store(settings: KVStateSettings) -> GuardedStore:
         name="session store",
         reason=SESSION_STORE,
     )
-    store = RedisStore(
+    store = RedisSessionStore(
         link,
         ttl_s=settings.session_ttl_s,
         tombstone_s=settings.session_tombstone_s,
@@ -152,7 +152,7 @@ def tier_limits(settings: KVStateSettings) -> TierLimits:
     return TierLimits(
         max_bytes=settings.kv_max_bytes,
         share=settings.kv_redis_share,
-        quotas=Quotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
+        quotas=BlockQuotas(settings.kv_tenant_bytes, settings.kv_session_bytes),
         pause_ms=int(settings.kv_pause_s * 1000),
         with_sessions=not settings.kv_redis_url,
     )

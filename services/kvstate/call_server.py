@@ -33,7 +33,7 @@ RETRY_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallKind:
     """One kind of call.
 
     Attributes:
@@ -64,7 +64,7 @@ class CallServer:
         self._places = TenantPlaces(PLACES, per_tenant=PER_TENANT, max_waiting=MAX_WAITING)
         self._by_turns: set[asyncio.Task[None]] = set()
 
-    async def start(self, calls: Sequence[Call]) -> None:
+    async def start(self, calls: Sequence[CallKind]) -> None:
         """Takes these calls from here on, as a member of the queue group."""
         for call in calls:
             subscription = await self._bus.subscribe(
@@ -86,7 +86,7 @@ class CallServer:
         for late in self._by_turns:
             late.cancel()
 
-    def _scheduled(self, call: Call) -> Callable[[Message], Awaitable[None]]:
+    def _scheduled(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
         """A handler that answers at once what a turn waits for, and puts other calls into their line."""
         answer, never_for_turns = self._counted(call), call.name in NEVER_FOR_TURNS
 
@@ -120,7 +120,7 @@ class CallServer:
         finally:
             self._places.leave(tenant)
 
-    def _counted(self, call: Call) -> Callable[[Message], Awaitable[None]]:
+    def _counted(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
         """A handler that answers and counts."""
 
         async def answer(request: Wire, _: Message) -> Wire:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.kvstate.sessions.session_store import Tally
+from services.kvstate.sessions.session_store import SessionTally
 from shared.messages import SessionCommitted
 from shared.telemetry.children import Children
 
@@ -83,7 +83,7 @@ class KVStateMetrics:
                 self.commits.labels(outcome).inc(count)
         self.dropped.inc(dropped)
 
-    def watch(self, last: Callable[[], Tally]) -> None:
+    def watch(self, last: Callable[[], SessionTally]) -> None:
         """Shows what the store said last."""
         self.sessions.set_function(lambda: last().sessions)
         self.session_bytes.set_function(lambda: last().num_bytes)

@@ -18,7 +18,7 @@ DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker tells
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class BusAccount:
     """One user of the broker. `read` may name a queue group after the subject: then only as its member.
 
     answers: may publish to the reply subjects of what it has read, for a minute.
@@ -55,7 +55,7 @@ PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(sub
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 ANY_INBOX = f"{INBOX}.>"
 
-_GATEWAY = Account(
+_GATEWAY = BusAccount(
     "gateway",
     "gateways",
     publish=(
@@ -67,7 +67,7 @@ _GATEWAY = Account(
     read=(subjects.GROUP_DOWN, subjects.STATUS),
     answers=True,
 )  # fmt: skip
-_ROUTER = Account(
+_ROUTER = BusAccount(
     "router",
     "routers",
     publish=(WORK, subjects.GROUP_DOWN, subjects.SESSION_GET, subjects.PINS, ANY_INBOX),
@@ -80,7 +80,7 @@ _ROUTER = Account(
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS,
     ),
 )  # fmt: skip
-_WORKER = Account(
+_WORKER = BusAccount(
     "worker",
     "leaders of groups",
     publish=(
@@ -95,7 +95,7 @@ _WORKER = Account(
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS,
     ),
 )  # fmt: skip
-_KVSTATE = Account(
+_KVSTATE = BusAccount(
     "kvstate",
     "the KV state service",
     publish=(subjects.SESSION_PINNED, subjects.SESSION_GONE),
@@ -112,7 +112,7 @@ _KVSTATE = Account(
     ),
     answers=True,
 )  # fmt: skip
-_CLI = Account(
+_CLI = BusAccount(
     "cli",
     "operators: `ryz status`, `ryz groups`",
     publish=(
@@ -121,14 +121,14 @@ _CLI = Account(
     ),
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant
-SERVICES: Mapping[str, Account] = {
+SERVICES: Mapping[str, BusAccount] = {
     account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _CLI)
 }
 
 
-def outside(caller: Caller) -> Account:
+def outside(caller: Caller) -> BusAccount:
     """The account of a service outside: it has text generated, for its tenant, and no more."""
-    return Account(
+    return BusAccount(
         caller.user,
         f"a service of yours, tenant `{caller.tenant}`",
         publish=(
@@ -140,7 +140,7 @@ def outside(caller: Caller) -> Account:
     )
 
 
-ACCOUNTS: Mapping[str, Account] = {**SERVICES, OUTSIDE: outside(Caller(OUTSIDE, OUTSIDE))}
+ACCOUNTS: Mapping[str, BusAccount] = {**SERVICES, OUTSIDE: outside(Caller(OUTSIDE, OUTSIDE))}
 
 
 def caller_by(url: str, tenant: str = "") -> Caller | None:

@@ -73,7 +73,7 @@ def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class BrokerAddress:
     """How a broker is reached.
 
     url: commas separate the servers of a cluster. inbox: where answers come; empty: as the URL's user has it.
@@ -109,12 +109,12 @@ class OnDown(Protocol):
         ...
 
 
-class Connection(Client):  # type: ignore[misc, unused-ignore]
+class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
     """nats-py's client, with a plain function in place of a queue and a task per subscription."""
 
     def __init__(
         self,
-        address: Address,
+        address: BrokerAddress,
         stats: BusStats,
         backoff: Backoff,
         *,
@@ -198,7 +198,7 @@ class Connection(Client):  # type: ignore[misc, unused-ignore]
         return result
 
     def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """See `Reader`."""
+        """See `ParserListener`."""
         sink = self._sinks.get(sid)
         if sink is None:
             return

@@ -13,7 +13,7 @@ from itertools import count
 from shared.bus.api import Handler, Message, Subscription
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
-from shared.bus.replies import Replies
+from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject, matches
 from shared.errors import Unavailable
 
@@ -132,7 +132,7 @@ class MemoryBus:
         self.stats = BusStats()
         self._connect_wait_s = connect_wait_s
         self._deliveries: set[Delivery] = set()
-        self._replies = Replies(self.broker.new_inbox())
+        self._replies = PendingReplies(self.broker.new_inbox())
         self._closed = False
         self._answers = self._add(self._replies.pattern, self._answered, "", 0, 65_536)
 

@@ -15,10 +15,10 @@ import structlog
 
 from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
-from shared.bus.connection import Address, Backoff, Connection
+from shared.bus.connection import Backoff, BrokerAddress, NatsConnection
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
-from shared.bus.replies import Replies
+from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject
 from shared.errors import InvalidRequest, Unavailable
 from shared.redact import redact
@@ -60,7 +60,7 @@ class NatsBus:
     instead of filling a buffer: whoever waits for an answer is to know at once.
     """
 
-    def __init__(self, address: Address, *, name: str, connect_wait_s: float) -> None:
+    def __init__(self, address: BrokerAddress, *, name: str, connect_wait_s: float) -> None:
         self.stats = BusStats()
         self._address = address
         self._name = name
@@ -72,7 +72,7 @@ class NatsBus:
         self._connection = self._new_connection()
         self._subscriptions: dict[NatsSubscription, Any] = {}
         self._deliveries: set[Delivery] = set()
-        self._replies = Replies(self._connection.new_inbox())
+        self._replies = PendingReplies(self._connection.new_inbox())
         self._reopening: asyncio.Task[None] | None = None
         self._renewing: set[asyncio.Task[None]] = set()
 
@@ -87,13 +87,13 @@ class NatsBus:
         tls: ssl.SSLContext | None = None,
         local: bool = False,
     ) -> "NatsBus":
-        """Connects, trying for `connect_wait_s` seconds; the others are those of `Address`.
+        """Connects, trying for `connect_wait_s` seconds; the others are those of `BrokerAddress`.
 
         Raises:
             InvalidRequest: the broker refuses the user or the password in the URL, or wants one.
             Unavailable: no server answered in that time.
         """
-        bus = cls(Address(url, inbox, tls, local), name=name, connect_wait_s=connect_wait_s)
+        bus = cls(BrokerAddress(url, inbox, tls, local), name=name, connect_wait_s=connect_wait_s)
         opening = asyncio.create_task(bus._open())
         refused = asyncio.create_task(bus._connection.refused.wait())
         try:
@@ -214,7 +214,7 @@ class NatsBus:
         return subscription
 
     async def drop(self, subscription: NatsSubscription, *, flush_s: int = 0) -> None:
-        """Tells the broker that a subscription ended; see `Connection.forget`."""
+        """Tells the broker that a subscription ended; see `NatsConnection.forget`."""
         theirs = self._subscriptions.pop(subscription, None)
         if theirs is None or self._connection.is_closed:
             return
@@ -287,8 +287,8 @@ class NatsBus:
             before = theirs
         await connection.forget(before, flush_s=FLUSH_TIMEOUT_S)
 
-    def _new_connection(self) -> Connection:
-        return Connection(
+    def _new_connection(self) -> NatsConnection:
+        return NatsConnection(
             self._address, self.stats, self._backoff, on_up=self._went_up, on_down=self._went_down
         )
 

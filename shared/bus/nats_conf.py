@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shared import subjects
-from shared.bus.accounts import ACCOUNT, ACCOUNTS, DISCONNECT_EVENT, SYSTEM_ACCOUNT, Account, outside
+from shared.bus.accounts import ACCOUNT, ACCOUNTS, DISCONNECT_EVENT, SYSTEM_ACCOUNT, BusAccount, outside
 from shared.subjects import Caller
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def _short(subject: str) -> str:
     return subject.removeprefix(f"{subjects.PREFIX}.")
 
 
-def _user(account: Account, password: str) -> str:
+def _user(account: BusAccount, password: str) -> str:
     answers = (
         '\n          allow_responses: { max: -1, expires: "1m" } # to whoever has asked'
         if account.answers

@@ -16,7 +16,7 @@ _END = b"\r\n"
 _UNREADABLE = "nats: a line that cannot be read"
 
 
-class Reader(Protocol):
+class ParserListener(Protocol):
     """What is told of each thing that was read; nats-py's client has these, but for `deliver`."""
 
     def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
@@ -34,7 +34,7 @@ class Reader(Protocol):
 class BrokerParser:
     """Call `parse` with all bytes in their order, and `reset` for each new connection."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ParserListener) -> None:
         self._reader = reader
         self.reset()
 

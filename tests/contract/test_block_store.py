@@ -10,17 +10,17 @@ from uuid import uuid4
 import pytest
 import redis.asyncio as aioredis
 
-from services.kvstate.blocks.block_store import BlockStore, Found, Freed, Written
+from services.kvstate.blocks.block_store import BlockStore, FoundBlocks, FreedBlocks, WrittenBlocks
 from services.kvstate.blocks.memory_blocks import MemoryBlockStore
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.domain import keys
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.session_store import Fate
+from services.kvstate.sessions.session_store import SessionFate
 from shared.kv_hash import NAME_BYTES
 from shared.kv_store import data_key, head_field
 from tests.kits.servers import GuardedRedis
 
-KEPT, DELETED = Fate(has_record=True, deleted=False), Fate(has_record=False, deleted=True)
+KEPT, DELETED = SessionFate(has_record=True, deleted=False), SessionFate(has_record=False, deleted=True)
 PARTS = 2
 PART_BYTES = 50
 BLOCK_BYTES = PARTS * PART_BYTES
@@ -74,13 +74,13 @@ class Kit:
         return await self.register(session_id, names, priority)
 
     async def register(self, session_id: str, names: Sequence[bytes], priority: int = 0) -> list[int]:
-        (done,) = await self.store.register([Written(self.tenant, session_id, names, PARTS, priority)])
+        (done,) = await self.store.register([WrittenBlocks(self.tenant, session_id, names, PARTS, priority)])
         if session_id:
             await self.store.hold(self.tenant, session_id, names)
         return done.sizes
 
     async def alive(self, names: Sequence[bytes]) -> list[bool]:
-        return [await self.store.find([name], 0) == Found(1, BLOCK_BYTES) for name in names]
+        return [await self.store.find([name], 0) == FoundBlocks(1, BLOCK_BYTES) for name in names]
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -109,16 +109,16 @@ async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
 
 async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> None:
     names = chain(5)
-    assert await kit.store.find(names, 0) == Found(0, 0)
-    assert await kit.store.find([], 0) == Found(0, 0)
+    assert await kit.store.find(names, 0) == FoundBlocks(0, 0)
+    assert await kit.store.find([], 0) == FoundBlocks(0, 0)
     await kit.write(names)
-    assert await kit.store.find(names, 0) == Found(0, 0)  # written, but nobody vouched for all parts
+    assert await kit.store.find(names, 0) == FoundBlocks(0, 0)  # written, but nobody vouched for all parts
     await kit.register("s", names[:2] + names[3:])
-    assert await kit.store.find(names, 1000) == Found(2, 2 * BLOCK_BYTES)
+    assert await kit.store.find(names, 1000) == FoundBlocks(2, 2 * BLOCK_BYTES)
     await kit.register("s", names)
-    assert await kit.store.find(names, 0) == Found(5, 5 * BLOCK_BYTES)
+    assert await kit.store.find(names, 0) == FoundBlocks(5, 5 * BLOCK_BYTES)
     await kit.lose(names[1])
-    assert await kit.store.find(names, 0) == Found(1, BLOCK_BYTES)
+    assert await kit.store.find(names, 0) == FoundBlocks(1, BLOCK_BYTES)
 
 
 async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: Kit) -> None:
@@ -127,12 +127,12 @@ async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: 
     await kit.write(names[:1])
     await kit.register("s", names[:1])
     await kit.write(names[1:])
-    assert await kit.store.find(names, 1000, PARTS) == Found(4, BLOCK_BYTES)
-    assert await kit.store.find(names, 0, PARTS + 1) == Found(1, BLOCK_BYTES)
+    assert await kit.store.find(names, 1000, PARTS) == FoundBlocks(4, BLOCK_BYTES)
+    assert await kit.store.find(names, 0, PARTS + 1) == FoundBlocks(1, BLOCK_BYTES)
     await kit.lose(names[2])
-    assert await kit.store.find(names, 0, PARTS) == Found(2, BLOCK_BYTES)
+    assert await kit.store.find(names, 0, PARTS) == FoundBlocks(2, BLOCK_BYTES)
     await kit.lose(names[0])  # registered, and gone
-    assert await kit.store.find(names, 0, PARTS) == Found(0, 0)
+    assert await kit.store.find(names, 0, PARTS) == FoundBlocks(0, 0)
 
 
 async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
@@ -141,7 +141,7 @@ async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
     await kit.write(names[1:2], parts=PARTS - 1)
     assert await kit.register("s", names) == [BLOCK_BYTES, -1, -1]
     await kit.write(names)
-    (again,) = await kit.store.register([Written(kit.tenant, "s", names, PARTS)])
+    (again,) = await kit.store.register([WrittenBlocks(kit.tenant, "s", names, PARTS)])
     assert again.sizes == [BLOCK_BYTES] * 3
     assert again.fresh == [False, True, True]
     assert again.tenant_bytes == again.total_bytes == 3 * BLOCK_BYTES
@@ -167,7 +167,7 @@ async def test_long_sequences_go_in_steps(kit: Kit) -> None:
             pipe.hset(data_key(name), mapping={head_field(head): bytes(PART_BYTES) for head in range(PARTS)})
         await pipe.execute()
     assert await kit.register("s", names) == [BLOCK_BYTES] * 2100
-    assert await kit.store.find(names, 1000) == Found(2100, 2100 * BLOCK_BYTES)
+    assert await kit.store.find(names, 1000) == FoundBlocks(2100, 2100 * BLOCK_BYTES)
     assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 2100
     assert len(await kit.store.release(kit.tenant, "s")) == 2100
 
@@ -203,13 +203,13 @@ async def test_the_oldest_go_first_and_of_a_sequence_its_tail(kit: Kit) -> None:
     await kit.commit("", old)
     await asyncio.sleep(0.01)
     await kit.commit("", new)
-    assert await kit.store.evict(1) == Freed(1, BLOCK_BYTES)
+    assert await kit.store.evict(1) == FreedBlocks(1, BLOCK_BYTES)
     assert await kit.alive(old + new) == [True, True, False, True, True, True]
-    assert await kit.store.evict(BLOCK_BYTES + 1) == Freed(2, 2 * BLOCK_BYTES)
+    assert await kit.store.evict(BLOCK_BYTES + 1) == FreedBlocks(2, 2 * BLOCK_BYTES)
     assert await kit.alive(old + new) == [True, False, False, True, True, False]
     assert not await kit.stored(old[2])
-    assert await kit.store.evict(10**9) == Freed(3, 3 * BLOCK_BYTES)
-    assert await kit.store.evict(10**9) == Freed(0, 0)
+    assert await kit.store.evict(10**9) == FreedBlocks(3, 3 * BLOCK_BYTES)
+    assert await kit.store.evict(10**9) == FreedBlocks(0, 0)
 
 
 async def test_use_and_priority_keep_blocks_longer(kit: Kit) -> None:
@@ -234,11 +234,11 @@ async def test_what_is_leased_or_kept_is_never_evicted(kit: Kit) -> None:
     await kit.commit("", free)
     assert (await kit.store.find(leased, 150)).blocks == 2
     assert (await kit.store.totals()).leases == 2
-    assert await kit.store.evict(10**9, keep=kept) == Freed(1, BLOCK_BYTES)
-    assert await kit.store.evict(10**9, keep=kept) == Freed(0, 0)
+    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(1, BLOCK_BYTES)
+    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(0, 0)
     await asyncio.sleep(0.2)
     assert (await kit.store.totals()).leases == 0
-    assert await kit.store.evict(10**9, keep=kept) == Freed(2, 2 * BLOCK_BYTES)
+    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(2, 2 * BLOCK_BYTES)
 
 
 async def test_a_tenants_own_blocks_can_be_evicted_alone(kit: Kit) -> None:
@@ -246,14 +246,14 @@ async def test_a_tenants_own_blocks_can_be_evicted_alone(kit: Kit) -> None:
     await kit.commit("", mine)
     me, kit.tenant = kit.tenant, kit.tenant + "x"
     await kit.commit("", theirs)
-    assert await kit.store.evict(10**9, tenant=kit.tenant) == Freed(1, BLOCK_BYTES)
-    assert await kit.store.evict(10**9, tenant=kit.tenant) == Freed(0, 0)
+    assert await kit.store.evict(10**9, tenant=kit.tenant) == FreedBlocks(1, BLOCK_BYTES)
+    assert await kit.store.evict(10**9, tenant=kit.tenant) == FreedBlocks(0, 0)
     totals = await kit.store.totals()
     assert {who: account.num_bytes for who, account in totals.accounts.items()} == {
         me: 2 * BLOCK_BYTES,
         kit.tenant: 0,
     }
-    assert await kit.store.forget(mine) == Freed(2, 2 * BLOCK_BYTES)
+    assert await kit.store.forget(mine) == FreedBlocks(2, 2 * BLOCK_BYTES)
 
 
 async def test_byte_seconds_grow_while_bytes_are_kept_and_never_fall(kit: Kit) -> None:
@@ -285,7 +285,7 @@ async def test_holdings_end_with_their_session(kit: Kit) -> None:
     kept, first_turn, deleted = chain(1), chain(1), chain(1)
     for name, names in (("kept", kept), ("new", first_turn), ("deleted", deleted)):
         await kit.commit(name, names)
-    fates = {"kept": KEPT, "new": Fate(has_record=False, deleted=False), "deleted": DELETED}
+    fates = {"kept": KEPT, "new": SessionFate(has_record=False, deleted=False), "deleted": DELETED}
     due = await kit.store.due_holders(100)
     assert sorted(due) == sorted((kit.tenant, name) for name in fates)
     assert len(await kit.store.due_holders(2)) == 2

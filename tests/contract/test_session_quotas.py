@@ -9,8 +9,8 @@ import pytest
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import ID_COPIES, OVERHEAD, SessionQuotas, size_of
-from services.kvstate.domain.records import Entry, Verdict
+from services.kvstate.domain.session_merge import SessionEntry, Verdict
+from services.kvstate.domain.session_quota import ID_COPIES, OVERHEAD, SessionQuotas, size_of
 from services.kvstate.sessions.session_store import PinOutcome, SessionStore, StoreFull
 from tests.kits.servers import GuardedRedis
 from tests.kits.session_store import MakeStore, entry, made_id, make_store, now_ms, open_store, put, tenant
@@ -19,7 +19,7 @@ __all__ = ["make_store", "tenant"]
 OVER, STORE = Verdict.OVER_QUOTA, Verdict.STORE
 
 
-def size(one: Entry) -> int:
+def size(one: SessionEntry) -> int:
     return size_of(one)
 
 

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 import redis.asyncio as aioredis
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.records import Cursor, Entry, make_entry
-from services.kvstate.sessions.memory_sessions import MemoryStore
-from services.kvstate.sessions.session_store import Fate, PinOutcome, SessionStore
+from services.kvstate.domain.session_merge import PageCursor, SessionEntry, make_entry
+from services.kvstate.sessions.memory_sessions import MemorySessionStore
+from services.kvstate.sessions.session_store import PinOutcome, SessionFate, SessionStore
 from shared.codec import decode
 from shared.messages import SessionRecord, TurnMark
 from tests.kits.servers import GuardedRedis
@@ -82,7 +82,7 @@ async def test_pages_are_newest_first_and_meet_without_gap_or_overlap(
     await store.put([entry(tenant, name, updated_ms=base + age) for name, age in ages.items()])
     await store.put([entry(tenant + "x", "foreign", updated_ms=base)])
     seen: list[str] = []
-    after: Cursor | None = None
+    after: PageCursor | None = None
     for _ in range(10):
         page = await store.page(tenant, 2, after)
         assert len(page.sessions) <= 2
@@ -208,7 +208,7 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
     base = now_ms()
     await short.put([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
     await asyncio.sleep(0.08)
-    if isinstance(long, MemoryStore):
+    if isinstance(long, MemorySessionStore):
         short = long  # two memory stores share nothing: there is nothing expired in this one
     await long.put([entry(tenant, f"new{i}", updated_ms=base - 100 - i) for i in range(3)])
     page = await long.page(tenant, 2, None)
@@ -241,14 +241,18 @@ async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> No
     await store.put([entry(tenant, "kept"), entry(tenant, "deleted")])
     await store.delete(tenant, "deleted")
     places = [(tenant, name) for name in ("kept", "deleted", "never")]
-    assert await store.fates(places) == [Fate(True, False), Fate(False, True), Fate(False, False)]
+    assert await store.fates(places) == [
+        SessionFate(True, False),
+        SessionFate(False, True),
+        SessionFate(False, False),
+    ]
     assert await store.fates([]) == []
 
 
 async def test_a_later_record_that_was_made_without_the_stored_turn_is_stale(
     store: SessionStore, tenant: str
 ) -> None:
-    def turn(version: int, *requests: str, replaces: str = "") -> Entry:
+    def turn(version: int, *requests: str, replaces: str = "") -> SessionEntry:
         marks = [TurnMark(request_id=name, version=version, size=2, replaces=replaces) for name in requests]
         made = SessionRecord(
             session_id="s", tenant=tenant, model="m", version=version, last_request=requests[-1], recent=marks

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from services.kvstate.domain.quota import SessionQuotas
-from services.kvstate.domain.records import Entry, make_entry
+from services.kvstate.domain.session_merge import SessionEntry, make_entry
+from services.kvstate.domain.session_quota import SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_guard import Guard
 from services.kvstate.sessions.guarded_sessions import GuardedStore
-from services.kvstate.sessions.memory_sessions import MemoryStore
-from services.kvstate.sessions.redis_sessions import RedisStore
+from services.kvstate.sessions.memory_sessions import MemorySessionStore
+from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_store import SessionStore
 from shared.circuit import Circuit, CircuitLimits
 from shared.messages import ChatMessage, SessionRecord
@@ -42,14 +42,14 @@ def open_store(
     tombstone_s: float = 3600.0,
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
-) -> RedisStore:
+) -> RedisSessionStore:
     link = RedisLink(
         url, timeout_s=2.0, max_connections=max_connections, name="session store", reason="session_store"
     )
-    return RedisStore(link, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
+    return RedisSessionStore(link, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
 
 
-async def put(store: SessionStore, entries: list[Entry]) -> list[bool]:
+async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:
     return [verdict.stored for verdict in (await store.put(entries)).verdicts]
 
 
@@ -71,7 +71,7 @@ def entry(
     *,
     updated_ms: int = 0,
     created_ms: int = 0,
-) -> Entry:
+) -> SessionEntry:
     record = SessionRecord(
         session_id=session_id,
         tenant=tenant,
@@ -104,7 +104,9 @@ async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]
     ) -> SessionStore:
         store: SessionStore
         if kind == "memory":
-            store = MemoryStore(ttl_s=ttl_s, clock=time.monotonic, tombstone_s=tombstone_s, quotas=quotas)
+            store = MemorySessionStore(
+                ttl_s=ttl_s, clock=time.monotonic, tombstone_s=tombstone_s, quotas=quotas
+            )
         else:
             store = open_store(url, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
         if kind == "guarded":

@@ -1,8 +1,8 @@
 """What the KV state service answers to calls about KV blocks."""
 
 from services.kvstate.blocks.block_metrics import BlockMetrics
-from services.kvstate.blocks.tier import Tier
-from services.kvstate.call_server import Call
+from services.kvstate.blocks.block_tier import BlockTier
+from services.kvstate.call_server import CallKind
 from shared import subjects
 from shared.errors import InvalidRequest
 from shared.kv_hash import NAME_BYTES, split
@@ -12,15 +12,15 @@ from shared.messages import BlocksCommit, BlocksCommitted, BlocksFind, BlocksFou
 class BlockCalls:
     """The calls of leaders. Blocks are found by name alone, whose root says who may know it."""
 
-    def __init__(self, tier: Tier, metrics: BlockMetrics) -> None:
+    def __init__(self, tier: BlockTier, metrics: BlockMetrics) -> None:
         self._tier = tier
         self._metrics = metrics
 
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[CallKind, ...]:
         """Returns the calls with their names, subjects and types."""
         return (
-            Call("find", subjects.BLOCKS_FIND, BlocksFind, self._find),
-            Call("commit_blocks", subjects.BLOCKS_COMMIT, BlocksCommit, self._commit),
+            CallKind("find", subjects.BLOCKS_FIND, BlocksFind, self._find),
+            CallKind("commit_blocks", subjects.BLOCKS_COMMIT, BlocksCommit, self._commit),
         )
 
     async def _find(self, query: BlocksFind) -> BlocksFound:

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.kvstate.blocks.block_store import Totals
-from services.kvstate.blocks.tier import Tier
+from services.kvstate.blocks.block_store import BlockTotals
+from services.kvstate.blocks.block_tier import BlockTier
 from shared.kv_hash import BLOCK_TOKENS
 
 MAX_TENANT_LABELS = 32
@@ -70,7 +70,7 @@ class TenantLabels:
 class TierCollector(Collector):
     """Gauges from the totals that the sweep read last. All replicas show the same: take their maximum."""
 
-    def __init__(self, tier: Tier, is_away: Callable[[], bool]) -> None:
+    def __init__(self, tier: BlockTier, is_away: Callable[[], bool]) -> None:
         self._tier = tier
         self._is_away = is_away
         self._labels = TenantLabels()
@@ -90,7 +90,7 @@ class TierCollector(Collector):
             yield GaugeMetricFamily(f"ryz_kvstate_tier_{name}", text, value=value)
         yield from self._accounts(totals)
 
-    def _accounts(self, totals: Totals) -> Iterable[Metric]:
+    def _accounts(self, totals: BlockTotals) -> Iterable[Metric]:
         size: dict[str, float] = {}
         seconds: dict[str, float] = {}
         largest_first = sorted(totals.accounts.items(), key=lambda one: -one[1].byte_seconds)

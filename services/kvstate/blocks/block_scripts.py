@@ -196,7 +196,7 @@ return redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, ARGV[3])
 
 # ARGV: prefix of holdings, milliseconds until the next look, of grace without a record; then a member of
 # holders, whether it has a record and whether it was deleted, for each session. Answer: blocks that went.
-# `eviction.holding_over` is the rule in Python.
+# `block_eviction.holding_over` is the rule in Python.
 CHECK_HOLDERS = (
     PRELUDE
     + """

@@ -7,12 +7,12 @@ registered when all its parts are there; only registered blocks are found, count
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from services.kvstate.sessions.session_store import Fate
+from services.kvstate.sessions.session_store import SessionFate
 
 KV_STORE = "kv_store"  # the reason in errors
 
 
-class Written(NamedTuple):
+class WrittenBlocks(NamedTuple):
     """Blocks of one sequence, from its first on, each of `parts` parts. An empty session: nobody's."""
 
     tenant: str
@@ -22,8 +22,8 @@ class Written(NamedTuple):
     priority: int = 0
 
 
-class Registered(NamedTuple):
-    """What became of `Written`.
+class RegisteredBlocks(NamedTuple):
+    """What became of `WrittenBlocks`.
 
     sizes: bytes of each block; -1: it is not in the store. fresh: whether this call registered it.
     tenant_bytes, total_bytes: of all blocks of the tenant, and of all, after it.
@@ -35,21 +35,21 @@ class Registered(NamedTuple):
     total_bytes: int
 
 
-class Found(NamedTuple):
+class FoundBlocks(NamedTuple):
     """Leading blocks that are there, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
-class Freed(NamedTuple):
+class FreedBlocks(NamedTuple):
     """Blocks that went, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
-class Account(NamedTuple):
+class BlockUsage(NamedTuple):
     """What a tenant, or all, have stored now; and bytes times the seconds they were kept so far.
 
     The account of a tenant that has had no blocks for a day begins anew.
@@ -60,15 +60,15 @@ class Account(NamedTuple):
     byte_seconds: float = 0.0
 
 
-class Totals(NamedTuple):
+class BlockTotals(NamedTuple):
     """The store as a whole.
 
     accounts: by tenant. Memory in bytes; 0: no limit, or not known. policy: what Redis itself deletes when it
     is full. session_bytes: of the sessions in the same Redis.
     """
 
-    total: Account
-    accounts: Mapping[str, Account]
+    total: BlockUsage
+    accounts: Mapping[str, BlockUsage]
     holders: int = 0
     leases: int = 0
     used_memory: int = 0
@@ -78,7 +78,7 @@ class Totals(NamedTuple):
     session_bytes: int = 0
 
 
-class Reconciled(NamedTuple):
+class ReconcileStep(NamedTuple):
     """A step through all blocks. lost: registered blocks whose bytes were gone. cursor: for the next step."""
 
     lost: int
@@ -92,7 +92,7 @@ class BlockStore(Protocol):
     and those that add something `StoreFull` when there is no memory for it.
     """
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """How many leading blocks are there. With a lease they stay that long at least.
 
         Blocks that are not registered count if they have so many parts: the group that wrote them may have
@@ -101,7 +101,7 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def register(self, written: Sequence[Written]) -> list[Registered]:
+    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         """Verifies that blocks have all their parts, registers those that are new, and counts all as used."""
         ...
 
@@ -112,14 +112,14 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
         """A step that deletes blocks by score, of a tenant or of all, until `num_bytes` are free.
 
         It frees less when it has done its share, and nothing when all that is left is leased or in `keep`.
         """
         ...
 
-    async def forget(self, names: Sequence[bytes]) -> Freed:
+    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
         """Deletes these blocks, whoever holds them."""
         ...
 
@@ -127,11 +127,11 @@ class BlockStore(Protocol):
         """The session holds nothing any more, and what no other one holds or held is deleted: these names."""
         ...
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """What each of these sessions has stored, with what it shares."""
         ...
 
-    async def totals(self) -> Totals:
+    async def totals(self) -> BlockTotals:
         """Counts and accounts of all."""
         ...
 
@@ -144,15 +144,15 @@ class BlockStore(Protocol):
         ...
 
     async def check_holders(
-        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+        self, fates: Mapping[tuple[str, str], SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
-        """Releases those that are over by `eviction.holding_over`; returns how many blocks went.
+        """Releases those that are over by `block_eviction.holding_over`; returns how many blocks went.
 
         The others are counted anew, and due again after `recheck_ms`.
         """
         ...
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
         """A step through facts and bytes: facts without bytes go; bytes without facts expire in `orphan_ms`.
 
         Begins at (0, 0), and comes back to zeros when it was through either.

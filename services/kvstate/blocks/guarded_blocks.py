@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from services.kvstate.blocks.block_store import (
-    Account,
     BlockStore,
-    Found,
-    Freed,
-    Reconciled,
-    Registered,
-    Totals,
-    Written,
+    BlockTotals,
+    BlockUsage,
+    FoundBlocks,
+    FreedBlocks,
+    ReconcileStep,
+    RegisteredBlocks,
+    WrittenBlocks,
 )
 from services.kvstate.redis.store_guard import Guard
-from services.kvstate.sessions.session_store import Fate
+from services.kvstate.sessions.session_store import SessionFate
 
 
 class GuardedBlocks:
@@ -24,11 +24,11 @@ class GuardedBlocks:
         self._store = store
         self._guard = guard
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """See `BlockStore.find`."""
         return await self._guard.call(lambda: self._store.find(names, lease_ms, parts))
 
-    async def register(self, written: Sequence[Written]) -> list[Registered]:
+    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         """See `BlockStore.register`."""
         return await self._guard.call(lambda: self._store.register(written))
 
@@ -36,11 +36,11 @@ class GuardedBlocks:
         """See `BlockStore.hold`."""
         await self._guard.call(lambda: self._store.hold(tenant, session_id, names))
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
         """See `BlockStore.evict`."""
         return await self._guard.call(lambda: self._store.evict(num_bytes, tenant=tenant, keep=keep))
 
-    async def forget(self, names: Sequence[bytes]) -> Freed:
+    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
         """See `BlockStore.forget`."""
         return await self._guard.call(lambda: self._store.forget(names))
 
@@ -48,11 +48,11 @@ class GuardedBlocks:
         """See `BlockStore.release`."""
         return await self._guard.call(lambda: self._store.release(tenant, session_id))
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """See `BlockStore.usage`."""
         return await self._guard.call(lambda: self._store.usage(tenant, session_ids))
 
-    async def totals(self) -> Totals:
+    async def totals(self) -> BlockTotals:
         """See `BlockStore.totals`; asks the store also while the circuit is open, and may close it."""
         return await self._guard.probe(self._store.totals())
 
@@ -65,14 +65,14 @@ class GuardedBlocks:
         return await self._guard.call(lambda: self._store.due_holders(limit))
 
     async def check_holders(
-        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+        self, fates: Mapping[tuple[str, str], SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
         """See `BlockStore.check_holders`."""
         return await self._guard.call(
             lambda: self._store.check_holders(fates, recheck_ms=recheck_ms, grace_ms=grace_ms)
         )
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
         """See `BlockStore.reconcile`."""
         return await self._guard.call(lambda: self._store.reconcile(cursor, orphan_ms=orphan_ms))
 

@@ -3,12 +3,20 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.kvstate.blocks.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
-from services.kvstate.domain import eviction
-from services.kvstate.sessions.session_store import Fate
+from services.kvstate.blocks.block_store import (
+    BlockTotals,
+    BlockUsage,
+    FoundBlocks,
+    FreedBlocks,
+    ReconcileStep,
+    RegisteredBlocks,
+    WrittenBlocks,
+)
+from services.kvstate.domain import block_eviction
+from services.kvstate.sessions.session_store import SessionFate
 
 Place = tuple[str, str]  # tenant, session id
-_NOTHING = Freed()
+_NOTHING = FreedBlocks()
 
 
 @dataclass(slots=True)
@@ -42,14 +50,14 @@ class MemoryBlockStore:
         self._clock = clock
         self._blocks: dict[bytes, _Block] = {}
         self._held: dict[Place, _Held] = {}
-        self._accounts: dict[str, tuple[Account, float]] = {}
+        self._accounts: dict[str, tuple[BlockUsage, float]] = {}
         self._sweeping_until_ms = 0.0
 
     @property
     def _now_ms(self) -> float:
         return self._clock() * 1000
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """See `BlockStore.find`."""
         count = num_bytes = 0
         for name in names:
@@ -61,13 +69,13 @@ class MemoryBlockStore:
         if lease_ms:
             for block in (self._blocks[name] for name in names[:count] if name in self._blocks):
                 block.lease_until_ms = max(block.lease_until_ms, self._now_ms + lease_ms)
-        return Found(count, num_bytes)
+        return FoundBlocks(count, num_bytes)
 
-    async def register(self, written: Sequence[Written]) -> list[Registered]:
+    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         """See `BlockStore.register`."""
         return [self._register(entry) for entry in written]
 
-    def _register(self, entry: Written) -> Registered:
+    def _register(self, entry: WrittenBlocks) -> RegisteredBlocks:
         sizes, fresh = [], []
         for depth, name in enumerate(entry.names):
             parts = self.data.get(name, {})
@@ -77,13 +85,15 @@ class MemoryBlockStore:
             fresh.append(there and name not in self._blocks)
             if fresh[-1]:
                 size = sum(map(len, parts.values()))
-                score = eviction.score(self._now_ms, entry.priority, depth)
+                score = block_eviction.score(self._now_ms, entry.priority, depth)
                 self._blocks[name] = _Block(entry.tenant, size, entry.parts, score)
                 self._note(entry.tenant, size, 1)
             if there:
                 self._touch(name, entry.priority, depth)
             sizes.append(self._blocks[name].num_bytes if there else -1)
-        return Registered(sizes, fresh, self._account(entry.tenant).num_bytes, self._account("").num_bytes)
+        return RegisteredBlocks(
+            sizes, fresh, self._account(entry.tenant).num_bytes, self._account("").num_bytes
+        )
 
     async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
         """See `BlockStore.hold`."""
@@ -95,7 +105,7 @@ class MemoryBlockStore:
         held.num_bytes = self._count(held.names).num_bytes
         held.committed_ms = self._now_ms
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
         """See `BlockStore.evict`."""
         free = [
             (block.score, name)
@@ -104,14 +114,14 @@ class MemoryBlockStore:
             and block.lease_until_ms <= self._now_ms
             and name not in keep
         ]
-        freed = Freed()
+        freed = FreedBlocks()
         for _, name in sorted(free):
             if freed.num_bytes >= num_bytes:
                 break
             freed = self._forget([name], freed)
         return freed
 
-    async def forget(self, names: Sequence[bytes]) -> Freed:
+    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
         """See `BlockStore.forget`."""
         return self._forget(names)
 
@@ -125,21 +135,21 @@ class MemoryBlockStore:
         self._forget(gone)
         return gone
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """See `BlockStore.usage`."""
         found = []
         for session_id in session_ids:
             held = self._held.get((tenant, session_id), _Held())
             self._settle(held)
             stored = self._count(held.names)
-            found.append(Account(stored.num_bytes, stored.blocks, held.byte_seconds))
+            found.append(BlockUsage(stored.num_bytes, stored.blocks, held.byte_seconds))
         return found
 
-    async def totals(self) -> Totals:
+    async def totals(self) -> BlockTotals:
         """See `BlockStore.totals`."""
         leased = sum(block.lease_until_ms > self._now_ms for block in self._blocks.values())
         accounts = {who: self._account(who) for who in self._accounts if who}
-        return Totals(self._account(""), accounts, holders=len(self._held), leases=leased)
+        return BlockTotals(self._account(""), accounts, holders=len(self._held), leases=leased)
 
     async def become_sweeper(self, owner: str, for_ms: int) -> bool:
         """See `BlockStore.become_sweeper`."""
@@ -153,7 +163,9 @@ class MemoryBlockStore:
         due = sorted((held.due_ms, place) for place, held in self._held.items())
         return [place for due_ms, place in due if due_ms <= self._now_ms][:limit]
 
-    async def check_holders(self, fates: Mapping[Place, Fate], *, recheck_ms: int, grace_ms: int) -> int:
+    async def check_holders(
+        self, fates: Mapping[Place, SessionFate], *, recheck_ms: int, grace_ms: int
+    ) -> int:
         """See `BlockStore.check_holders`."""
         blocks = 0
         for place, fate in fates.items():
@@ -161,7 +173,7 @@ class MemoryBlockStore:
             if held is None:
                 continue
             idle_ms = self._now_ms - held.committed_ms
-            if eviction.holding_over(**fate._asdict(), idle_ms=idle_ms, grace_ms=grace_ms):
+            if block_eviction.holding_over(**fate._asdict(), idle_ms=idle_ms, grace_ms=grace_ms):
                 blocks += len(await self.release(*place))
             else:
                 held.due_ms = self._now_ms + recheck_ms
@@ -169,26 +181,26 @@ class MemoryBlockStore:
                 held.num_bytes = self._count(held.names).num_bytes
         return blocks
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
         """See `BlockStore.reconcile`; bytes never expire here."""
         lost = [name for name, block in self._blocks.items() if len(self.data.get(name, ())) != block.parts]
         for name in lost:
             self._unregister(name)
-        return Reconciled(len(lost), (0, 0))
+        return ReconcileStep(len(lost), (0, 0))
 
     async def close(self) -> None:
         """See `BlockStore.close`."""
 
     def _touch(self, name: bytes, priority: int, depth: int) -> None:
         block = self._blocks[name]
-        block.score = max(block.score, eviction.score(self._now_ms, priority, depth))
+        block.score = max(block.score, block_eviction.score(self._now_ms, priority, depth))
 
-    def _forget(self, names: Iterable[bytes], freed: Freed = _NOTHING) -> Freed:
+    def _forget(self, names: Iterable[bytes], freed: FreedBlocks = _NOTHING) -> FreedBlocks:
         for name in names:
             self.data.pop(name, None)
             block = self._unregister(name)
             if block:
-                freed = Freed(freed.blocks + 1, freed.num_bytes + block.num_bytes)
+                freed = FreedBlocks(freed.blocks + 1, freed.num_bytes + block.num_bytes)
         return freed
 
     def _unregister(self, name: bytes) -> _Block | None:
@@ -197,21 +209,21 @@ class MemoryBlockStore:
             self._note(block.tenant, -block.num_bytes, -1)
         return block
 
-    def _count(self, names: Sequence[bytes]) -> Freed:
+    def _count(self, names: Sequence[bytes]) -> FreedBlocks:
         sizes = [self._blocks[name].num_bytes for name in names if name in self._blocks]
-        return Freed(len(sizes), sum(sizes))
+        return FreedBlocks(len(sizes), sum(sizes))
 
     def _settle(self, held: _Held) -> None:
         held.byte_seconds += held.num_bytes * (self._now_ms - held.at_ms) / 1000
         held.at_ms = self._now_ms
 
-    def _account(self, who: str) -> Account:
-        account, at_ms = self._accounts.get(who, (Account(), self._now_ms))
+    def _account(self, who: str) -> BlockUsage:
+        account, at_ms = self._accounts.get(who, (BlockUsage(), self._now_ms))
         seconds = account.num_bytes * (self._now_ms - at_ms) / 1000
         return account._replace(byte_seconds=account.byte_seconds + seconds)
 
     def _note(self, tenant: str, num_bytes: int, blocks: int) -> None:
         for who in (tenant, ""):
             now = self._account(who)
-            changed = Account(now.num_bytes + num_bytes, now.blocks + blocks, now.byte_seconds)
+            changed = BlockUsage(now.num_bytes + num_bytes, now.blocks + blocks, now.byte_seconds)
             self._accounts[who] = changed, self._now_ms

@@ -4,13 +4,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.kvstate.blocks import block_scripts as scripts
-from services.kvstate.blocks.block_store import Account, Found, Freed, Reconciled, Registered, Totals, Written
-from services.kvstate.domain import eviction, keys
+from services.kvstate.blocks.block_store import (
+    BlockTotals,
+    BlockUsage,
+    FoundBlocks,
+    FreedBlocks,
+    ReconcileStep,
+    RegisteredBlocks,
+    WrittenBlocks,
+)
+from services.kvstate.domain import block_eviction, keys
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
-from services.kvstate.sessions.session_store import Fate
+from services.kvstate.sessions.session_store import SessionFate
 from shared.kv_store import PREFIX_PATTERN, data_key, name_of
 
-_KEYS = (keys.META, keys.ORDER, keys.LEASES, keys.REFS, keys.HOLDERS, keys.ACCOUNTS)
+_KEYS = (
+    keys.META,
+    keys.ORDER,
+    keys.LEASES,
+    keys.REFS,
+    keys.HOLDERS,
+    keys.ACCOUNTS,
+)
 _VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
 ACCOUNT_KEEP_MS = 86_400_000  # of a tenant that has no blocks any more
 NAMES_PER_SCRIPT = 1024  # Redis answers nobody else while a script runs
@@ -26,7 +41,7 @@ class RedisBlockStore:
         self._link = link
         self._data_ttl_ms = int(data_ttl_s * 1000)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """See `BlockStore.find`."""
         count = num_bytes = 0
         for first in range(0, len(names), NAMES_PER_SCRIPT):
@@ -35,14 +50,14 @@ class RedisBlockStore:
             count, num_bytes = count + found, num_bytes + size
             if found < len(chunk):
                 break
-        return Found(count, num_bytes)
+        return FoundBlocks(count, num_bytes)
 
-    async def register(self, written: Sequence[Written]) -> list[Registered]:
+    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         """See `BlockStore.register`."""
         calls: list[ScriptCall] = []
         owners: list[int] = []
         for place, entry in enumerate(written):
-            lift = entry.priority * eviction.PRIORITY_MS
+            lift = entry.priority * block_eviction.PRIORITY_MS
             for first in range(0, max(1, len(entry.names)), NAMES_PER_SCRIPT):
                 packed = b"".join(entry.names[first : first + NAMES_PER_SCRIPT])
                 values = [
@@ -50,17 +65,17 @@ class RedisBlockStore:
                     entry.parts,
                     entry.tenant,
                     lift,
-                    eviction.DEPTH_MS,
+                    block_eviction.DEPTH_MS,
                     first,
                     self._data_ttl_ms,
                 ]
                 calls.append(_call(values))
                 owners.append(place)
-        results = [Registered([], [], 0, 0) for _ in written]
+        results = [RegisteredBlocks([], [], 0, 0) for _ in written]
         answers = await self._link.run(scripts.REGISTER, calls) if calls else []
         for place, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
             before = results[place]
-            results[place] = Registered(
+            results[place] = RegisteredBlocks(
                 before.sizes + sizes, before.fresh + [one == 1 for one in fresh], tenant_bytes, total_bytes
             )
         return results
@@ -70,22 +85,22 @@ class RedisBlockStore:
         values = [keys.member(tenant, session_id), 0, b"".join(names)]
         await self._one(scripts.HOLD, values, keys.held(tenant, session_id))
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> Freed:
+    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
         """See `BlockStore.evict`."""
         order = keys.TENANT_ORDER_PREFIX + tenant if tenant else keys.ORDER
         values = [num_bytes, EVICTED_PER_SCRIPT, LOOKS_PER_SCRIPT, b"".join(keep)]
-        return Freed(*await self._one(scripts.EVICT, values, order))
+        return FreedBlocks(*await self._one(scripts.EVICT, values, order))
 
-    async def forget(self, names: Sequence[bytes]) -> Freed:
+    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
         """See `BlockStore.forget`."""
-        return Freed(*await self._one(scripts.FORGET, [b"".join(names)]))
+        return FreedBlocks(*await self._one(scripts.FORGET, [b"".join(names)]))
 
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
         """See `BlockStore.release`."""
         values = [keys.member(tenant, session_id)]
         return list(await self._one(scripts.RELEASE, values, keys.held(tenant, session_id)))
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """See `BlockStore.usage`."""
         calls = [
             _call([], *(keys.held(tenant, name) for name in session_ids[first : first + 16]))
@@ -93,18 +108,18 @@ class RedisBlockStore:
         ]
         answers = await self._link.run(scripts.USAGE, calls) if calls else []
         return [
-            Account(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
+            BlockUsage(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
         ]
 
-    async def totals(self) -> Totals:
+    async def totals(self) -> BlockTotals:
         """See `BlockStore.totals`."""
         holders, leases, *rows = await self._one(scripts.TOTALS, [ACCOUNT_KEEP_MS])
         memory, session_bytes = await self._link.pipeline(
             [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")]
         )
-        accounts = {who.decode(): Account(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
-        return Totals(
-            total=accounts.pop("", Account()),
+        accounts = {who.decode(): BlockUsage(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
+        return BlockTotals(
+            total=accounts.pop("", BlockUsage()),
             accounts=accounts,
             holders=holders,
             leases=leases,
@@ -126,7 +141,7 @@ class RedisBlockStore:
         return [keys.split_member(member.decode()) for member in members]
 
     async def check_holders(
-        self, fates: Mapping[tuple[str, str], Fate], *, recheck_ms: int, grace_ms: int
+        self, fates: Mapping[tuple[str, str], SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
         """See `BlockStore.check_holders`."""
         values: list[Any] = [keys.HELD_PREFIX, recheck_ms, grace_ms]
@@ -134,7 +149,7 @@ class RedisBlockStore:
             values += (keys.member(*place), int(fate.has_record), int(fate.deleted))
         return int(await self._one(scripts.CHECK_HOLDERS, values)) if fates else 0
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> Reconciled:
+    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
         """See `BlockStore.reconcile`."""
         (facts, known), (data, stored) = await self._link.pipeline(
             [
@@ -144,7 +159,7 @@ class RedisBlockStore:
         )
         names = {*known, *(name_of(key) for key in stored)}
         lost = await self._one(scripts.RECONCILE, [b"".join(names), orphan_ms]) if names else 0
-        return Reconciled(lost, (int(facts), int(data)))
+        return ReconcileStep(lost, (int(facts), int(data)))
 
     async def close(self) -> None:
         """See `BlockStore.close`."""

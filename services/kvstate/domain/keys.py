@@ -20,7 +20,7 @@ SHORT_CHARS = 20  # of `short`
 
 # What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.
 META = f"{PREFIX}:kv:meta"  # hash, block name -> bytes:parts:created_ms:tenant
-ORDER = f"{PREFIX}:kv:order"  # sorted set of names by `eviction.score`, lowest goes first
+ORDER = f"{PREFIX}:kv:order"  # sorted set of names by `block_eviction.score`, lowest goes first
 TENANT_ORDER_PREFIX = f"{PREFIX}:kv:order:"  # the same for each tenant
 LEASES = f"{PREFIX}:kv:leases"  # sorted set of names by the end of their lease in milliseconds
 REFS = f"{PREFIX}:kv:refs"  # hash, name -> sessions that hold it or held it before

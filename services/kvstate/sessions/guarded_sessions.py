@@ -9,17 +9,17 @@ from typing import TypeVar
 
 import structlog
 
-from services.kvstate.domain.records import Cursor, Entry
+from services.kvstate.domain.session_merge import PageCursor, SessionEntry
 from services.kvstate.redis.store_guard import Guard
 from services.kvstate.sessions.session_store import (
-    Fate,
-    Page,
     PinOutcome,
-    Pins,
-    Put,
+    PutOutcome,
+    SessionFate,
     SessionStore,
+    SessionTally,
+    StoredPins,
     StoreUnwritable,
-    Tally,
+    SummaryPage,
 )
 from shared.errors import Unavailable
 from shared.messages import SessionSummary
@@ -33,7 +33,7 @@ class GuardedStore:
 
     def __init__(self, store: SessionStore, guard: Guard) -> None:
         self.circuit = guard.circuit
-        self.last = Tally()
+        self.last = SessionTally()
         self.writable = True  # as far as is known: its disk is not full
         self._store = store
         self._guard = guard
@@ -42,11 +42,11 @@ class GuardedStore:
         """See `SessionStore.get`."""
         return await self._guard.call(lambda: self._store.get(tenant, session_id))
 
-    async def put(self, entries: Sequence[Entry]) -> Put:
+    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put`."""
         return await self._guard.call(lambda: self._noted(self._store.put(entries)))
 
-    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """See `SessionStore.page`."""
         return await self._guard.call(lambda: self._store.page(tenant, limit, after))
 
@@ -54,7 +54,7 @@ class GuardedStore:
         """See `SessionStore.deleted_ms`."""
         return await self._guard.call(lambda: self._store.deleted_ms(tenant, session_id))
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
         return await self._guard.call(lambda: self._store.fates(places))
 
@@ -66,7 +66,7 @@ class GuardedStore:
         """See `SessionStore.pin`."""
         return await self._guard.call(lambda: self._noted(self._store.pin(tenant, session_id, group)))
 
-    async def pins(self, limit: int, after: str) -> Pins:
+    async def pins(self, limit: int, after: str) -> StoredPins:
         """See `SessionStore.pins`."""
         return await self._guard.call(lambda: self._store.pins(limit, after))
 
@@ -79,7 +79,7 @@ class GuardedStore:
         self.writable = await self._guard.probe(self._store.can_write())
         return self.writable
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> SessionTally:
         """See `SessionStore.tally`; asks the store also while the circuit is open."""
         self.last = await self._guard.probe(self._store.tally())
         return self.last

@@ -8,9 +8,16 @@ from dataclasses import replace as changed
 from msgspec.structs import replace
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import SessionQuotas, Usage, size_of
-from services.kvstate.domain.records import Cursor, Entry, Stored, Verdict, judge
-from services.kvstate.sessions.session_store import Fate, Page, PinOutcome, Pins, Put, Tally
+from services.kvstate.domain.session_merge import PageCursor, SessionEntry, StoredSession, Verdict, judge
+from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage, size_of
+from services.kvstate.sessions.session_store import (
+    PinOutcome,
+    PutOutcome,
+    SessionFate,
+    SessionTally,
+    StoredPins,
+    SummaryPage,
+)
 from shared.codec import decode
 from shared.messages import Pinned, SessionSummary
 
@@ -19,7 +26,7 @@ _NO_QUOTAS = SessionQuotas()
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    entry: Entry
+    entry: SessionEntry
     expires_at: float
     group: str = ""  # that it is pinned to
 
@@ -32,7 +39,7 @@ class _Kept:
         return self.entry.spare and not self.group
 
 
-class MemoryStore:
+class MemorySessionStore:
     """Implements `SessionStore`. `clock` gives seconds; records live for `ttl_s` of them."""
 
     def __init__(
@@ -56,7 +63,7 @@ class MemoryStore:
         kept = self._alive(tenant, session_id)
         return kept.entry.record if kept else None
 
-    async def put(self, entries: Sequence[Entry]) -> Put:
+    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put`."""
         self._sweep()
         verdicts, dropped = [], 0
@@ -75,9 +82,9 @@ class MemoryStore:
                     group = before.group if before else ""
                     self._kept[place] = _Kept(entry, self._clock() + self._ttl_s, group)
             verdicts.append(verdict)
-        return Put(verdicts, dropped)
+        return PutOutcome(verdicts, dropped)
 
-    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """See `SessionStore.page`."""
         self._sweep()
         mine = [kept for (owner, _), kept in self._kept.items() if owner == tenant]
@@ -85,7 +92,7 @@ class MemoryStore:
         rest = [k for k in mine if after is None or not after.passed(k.entry.score_ms, k.entry.session_id)]
         sessions = [self._summary(kept) for kept in rest[:limit]]
         last = rest[limit - 1].entry if len(rest) > limit else None
-        return Page(sessions, Cursor(last.score_ms, last.session_id) if last else None)
+        return SummaryPage(sessions, PageCursor(last.score_ms, last.session_id) if last else None)
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
@@ -104,11 +111,11 @@ class MemoryStore:
         alive = self._alive(tenant, session_id)
         return None if alive else self._deleted_ms.get((tenant, session_id))
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
         there = [self._alive(*place) is not None for place in places]
         return [
-            Fate(alive, not alive and place in self._deleted_ms)
+            SessionFate(alive, not alive and place in self._deleted_ms)
             for place, alive in zip(places, there, strict=True)
         ]
 
@@ -132,7 +139,7 @@ class MemoryStore:
         self._kept[tenant, session_id] = changed(kept, group=group)
         return PinOutcome.DONE
 
-    async def pins(self, limit: int, after: str) -> Pins:
+    async def pins(self, limit: int, after: str) -> StoredPins:
         """See `SessionStore.pins`."""
         self._sweep()
         pinned = {keys.member(*place): kept.group for place, kept in self._kept.items() if kept.group}
@@ -141,37 +148,37 @@ class MemoryStore:
         for member in rest[:limit]:
             tenant, session_id = keys.split_member(member)
             found.append(Pinned(tenant=tenant, session_id=session_id, group=pinned[member]))
-        return Pins(found, rest[limit - 1] if len(rest) > limit else "")
+        return StoredPins(found, rest[limit - 1] if len(rest) > limit else "")
 
     async def can_write(self) -> bool:
         """See `SessionStore.can_write`; there is no disk."""
         return True
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> SessionTally:
         """See `SessionStore.tally`."""
         self._sweep()
         used = {owner: self._usage(owner) for owner, _ in self._kept}
         quotas, max_bytes = self._quotas, self._quotas.bytes_for(0)
         full = sum(quotas.nearly_full(one.sessions, one.num_bytes, max_bytes) for one in used.values())
         size = sum(one.num_bytes for one in used.values())
-        return Tally(len(self._kept), size, len(used), full)
+        return SessionTally(len(self._kept), size, len(used), full)
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
 
-    def _stored(self, tenant: str, session_id: str) -> Stored:
+    def _stored(self, tenant: str, session_id: str) -> StoredSession:
         kept = self._alive(tenant, session_id)
         deleted_ms = self._deleted_ms.get((tenant, session_id), -1)
         if kept is None:
-            return Stored(deleted_ms=max(deleted_ms, self._floor_ms.get(tenant, -1)))
+            return StoredSession(deleted_ms=max(deleted_ms, self._floor_ms.get(tenant, -1)))
         entry = kept.entry
-        return Stored(entry.version, entry.record, entry.last_request, deleted_ms)
+        return StoredSession(entry.version, entry.record, entry.last_request, deleted_ms)
 
-    def _usage(self, tenant: str) -> Usage:
+    def _usage(self, tenant: str) -> TenantUsage:
         sizes = [kept.size for (owner, _), kept in self._kept.items() if owner == tenant]
-        return Usage(len(sizes), sum(sizes))
+        return TenantUsage(len(sizes), sum(sizes))
 
-    def _in_the_way(self, entry: Entry) -> list[str] | None:
+    def _in_the_way(self, entry: SessionEntry) -> list[str] | None:
         """The spare sessions that have to go for the entry; None: that does not help."""
         kept = self._kept.get((entry.tenant, entry.session_id))
         before, size = kept.size if kept else 0, size_of(entry)

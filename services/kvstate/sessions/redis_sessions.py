@@ -10,11 +10,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import SessionQuotas
-from services.kvstate.domain.records import Cursor, Entry, Verdict
+from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
+from services.kvstate.domain.session_quota import SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
 from services.kvstate.sessions import session_scripts as scripts
-from services.kvstate.sessions.session_store import MAX_TENANTS, Fate, Page, PinOutcome, Pins, Put, Tally
+from services.kvstate.sessions.session_store import (
+    MAX_TENANTS,
+    PinOutcome,
+    PutOutcome,
+    SessionFate,
+    SessionTally,
+    StoredPins,
+    SummaryPage,
+)
 from shared.codec import decode
 from shared.errors import Internal, InvalidRequest
 from shared.messages import Pinned, SessionSummary
@@ -24,7 +32,7 @@ _PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FU
 _NO_QUOTAS = SessionQuotas()
 
 
-class RedisStore:
+class RedisSessionStore:
     """Implements `SessionStore`; records live for `ttl_s`, deletions are remembered for `tombstone_s`."""
 
     def __init__(
@@ -46,7 +54,7 @@ class RedisStore:
         (record,) = await self._link.pipeline([("HGET", keys.session(tenant, session_id), "r")])
         return bytes(record) if record is not None else None
 
-    async def put(self, entries: Sequence[Entry]) -> Put:
+    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put`."""
         limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
         calls: list[ScriptCall] = []
@@ -59,17 +67,17 @@ class RedisStore:
             calls.append(((), values))
         answers = await self._link.run(scripts.PUT, calls) if calls else []
         verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
-        return Put(verdicts, sum(answer[0] for answer in answers))
+        return PutOutcome(verdicts, sum(answer[0] for answer in answers))
 
-    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """See `SessionStore.page`."""
         index, top = keys.session_index(tenant), after.score_ms if after else "+inf"
-        found: list[tuple[Cursor, SessionSummary]] = []
+        found: list[tuple[PageCursor, SessionSummary]] = []
         offset, step = 0, limit + 1
         while len(found) <= limit:
             args = ("ZREVRANGEBYSCORE", index, top, "-inf", "WITHSCORES", "LIMIT", offset, step)
             (flat,) = await self._link.pipeline([args])
-            places = [Cursor(int(float(score)), name.decode()) for name, score in _pairs(flat)]
+            places = [PageCursor(int(float(score)), name.decode()) for name, score in _pairs(flat)]
             rest = [
                 place for place in places if not (after and after.passed(place.score_ms, place.session_id))
             ]
@@ -79,22 +87,22 @@ class RedisStore:
             if len(places) < step:
                 break
         last = found[limit - 1][0] if len(found) > limit else None
-        return Page([summary for _, summary in found[:limit]], last)
+        return SummaryPage([summary for _, summary in found[:limit]], last)
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""
         (told,) = await self._link.pipeline([("GET", keys.gone(tenant, session_id))])
         return int(told) if told is not None else None
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """See `SessionStore.fates`."""
         names = [name for place in places for name in (keys.session(*place), keys.gone(*place))]
         there = await self._link.pipeline([("EXISTS", name) for name in names]) if names else []
-        return [Fate(bool(record), bool(gone)) for record, gone in _pairs(there)]
+        return [SessionFate(bool(record), bool(gone)) for record, gone in _pairs(there)]
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
         """See `SessionStore.describe`."""
-        found = await self._read(tenant, [Cursor(0, session_id)])
+        found = await self._read(tenant, [PageCursor(0, session_id)])
         return found[0][1] if found else None
 
     async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
@@ -103,7 +111,7 @@ class RedisStore:
         (done,) = await self._link.run(scripts.PIN, [((), values)])
         return _PINNED[done]
 
-    async def pins(self, limit: int, after: str) -> Pins:
+    async def pins(self, limit: int, after: str) -> StoredPins:
         """See `SessionStore.pins`."""
         start = f"({after}" if after else "-"
         (rows,) = await self._link.run(
@@ -115,7 +123,7 @@ class RedisStore:
             tenant, session_id = keys.split_member(member)
             if group:
                 found.append(Pinned(tenant=tenant, session_id=session_id, group=group.decode()))
-        return Pins(found, members[limit - 1] if len(members) > limit else "")
+        return StoredPins(found, members[limit - 1] if len(members) > limit else "")
 
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
@@ -129,7 +137,7 @@ class RedisStore:
         states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
         return all(state == "ok" for state in states)
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> SessionTally:
         """See `SessionStore.tally`."""
         tenants, memory = await self._link.pipeline(
             [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")]
@@ -141,7 +149,7 @@ class RedisStore:
         ]
         answers = await self._link.run(scripts.TALLY, calls) if calls else []
         rows = [row for answer in answers for row in answer]
-        return Tally(
+        return SessionTally(
             sessions=sum(sessions for sessions, _ in rows),
             num_bytes=sum(num_bytes for _, num_bytes in rows),
             tenants=len(rows),
@@ -152,7 +160,7 @@ class RedisStore:
         """See `SessionStore.close`."""
         await self._link.close()
 
-    async def _read(self, tenant: str, places: list[Cursor]) -> list[tuple[Cursor, SessionSummary]]:
+    async def _read(self, tenant: str, places: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
         """The summaries at these places, without those that expired."""
         index, calls = keys.session_index(tenant), list[ScriptCall]()
         for first in range(0, len(places), scripts.MAX_ITEMS):
@@ -174,7 +182,7 @@ def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _summary(raw: bytes, place: Cursor, ttl_s: int, group: str) -> SessionSummary:
+def _summary(raw: bytes, place: PageCursor, ttl_s: int, group: str) -> SessionSummary:
     try:
         return replace(decode(raw, SessionSummary), ttl_s=ttl_s, pinned_group=group)
     except InvalidRequest as error:

@@ -11,12 +11,12 @@ import structlog
 from msgspec import Raw
 from msgspec.structs import replace
 
-from services.kvstate.blocks.block_store import Account
-from services.kvstate.blocks.tier import Tier
-from services.kvstate.call_server import Call
-from services.kvstate.domain.records import Entry, Verdict, make_cursor, make_entry, read_cursor
+from services.kvstate.blocks.block_store import BlockUsage
+from services.kvstate.blocks.block_tier import BlockTier
+from services.kvstate.call_server import CallKind
+from services.kvstate.domain.session_merge import SessionEntry, Verdict, make_cursor, make_entry, read_cursor
 from services.kvstate.metrics import KVStateMetrics
-from services.kvstate.sessions.session_store import PinOutcome, Put, SessionStore, StoreFull
+from services.kvstate.sessions.session_store import PinOutcome, PutOutcome, SessionStore, StoreFull
 from shared import subjects
 from shared.bus import Bus
 from shared.codec import encode
@@ -65,7 +65,7 @@ class SessionCalls:
     """The calls of leaders, routers and gateways. Changes that others must hear of are published."""
 
     def __init__(
-        self, bus: Bus, store: SessionStore, tier: Tier, metrics: KVStateMetrics, limits: RecordLimits
+        self, bus: Bus, store: SessionStore, tier: BlockTier, metrics: KVStateMetrics, limits: RecordLimits
     ) -> None:
         self._bus = bus
         self._store = store
@@ -74,16 +74,16 @@ class SessionCalls:
         self._limits = limits
         self._quiet_until = 0.0
 
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[CallKind, ...]:
         """Returns the calls with their names, subjects and types."""
         return (
-            Call("get", subjects.SESSION_GET, SessionGet, self._get),
-            Call("commit", subjects.SESSION_COMMIT, SessionCommit, self._commit),
-            Call("list", subjects.SESSION_LIST, SessionList, self._list),
-            Call("delete", subjects.SESSION_DELETE, SessionDelete, self._delete),
-            Call("describe", subjects.SESSION_DESCRIBE, SessionDescribe, self._describe),
-            Call("pin", subjects.SESSION_PIN, SessionPin, self._pin),
-            Call("pins", subjects.PINS, PinList, self._pins),
+            CallKind("get", subjects.SESSION_GET, SessionGet, self._get),
+            CallKind("commit", subjects.SESSION_COMMIT, SessionCommit, self._commit),
+            CallKind("list", subjects.SESSION_LIST, SessionList, self._list),
+            CallKind("delete", subjects.SESSION_DELETE, SessionDelete, self._delete),
+            CallKind("describe", subjects.SESSION_DESCRIBE, SessionDescribe, self._describe),
+            CallKind("pin", subjects.SESSION_PIN, SessionPin, self._pin),
+            CallKind("pins", subjects.PINS, PinList, self._pins),
         )
 
     async def _get(self, query: SessionGet) -> FoundRecord:
@@ -101,7 +101,7 @@ class SessionCalls:
         for place, (record, entry) in enumerate(zip(records, entries, strict=True)):
             fits = len(entry.record) <= limit and len(record.messages) <= MAX_SESSION_MESSAGES
             (fitting if fits else too_large).append(place)
-        done = await self._put([entries[place] for place in fitting]) if fitting else Put([])
+        done = await self._put([entries[place] for place in fitting]) if fitting else PutOutcome([])
         outcome = dict(zip(fitting, done.verdicts, strict=True))
 
         def places(*verdicts: Verdict) -> list[int]:
@@ -124,7 +124,7 @@ class SessionCalls:
                         remedy=_QUOTA_REMEDY)  # fmt: skip
         return answer
 
-    async def _put(self, entries: list[Entry]) -> Put:
+    async def _put(self, entries: list[SessionEntry]) -> PutOutcome:
         """Stores records; when Redis has no memory for them, KV blocks go, but not those of other tenants."""
         try:
             return await self._store.put(entries)
@@ -183,7 +183,7 @@ class SessionCalls:
             usage = await self._tier.usage(tenant, [session.session_id for session in sessions])
         except Unavailable as error:
             log.debug("sessions without what they hold", error=error.message)
-            usage = [Account()] * len(sessions)
+            usage = [BlockUsage()] * len(sessions)
         return [
             replace(
                 session, kv_bytes=held.num_bytes, kv_blocks=held.blocks, kv_byte_seconds=held.byte_seconds

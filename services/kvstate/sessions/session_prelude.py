@@ -6,7 +6,7 @@ off the account when the tenant writes at its quota, and by `TALLY` within secon
 """
 
 from services.kvstate.domain import keys
-from services.kvstate.domain.quota import ID_COPIES, OVERHEAD
+from services.kvstate.domain.session_quota import ID_COPIES, OVERHEAD
 
 MAX_PURGED = 1000  # expired sessions in one call
 MAX_SPARE = 1024  # spare sessions that go for one record; more than any record of the default size needs

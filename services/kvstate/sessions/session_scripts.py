@@ -12,7 +12,7 @@ MAX_ITEMS = 64
 # and end of the turn in ms, whether it is spare, last request and lineage (ids between blanks; none: two
 # blanks) of each.
 # Answer: how many spare sessions went, then a `Verdict` for each record: 1 it is stored now, 0 stale,
-# 2 deleted, 3 over quota. `records.judge` and `quota.Usage` are the same rules in Python.
+# 2 deleted, 3 over quota. `session_merge.judge` and `quota.Usage` are the same rules in Python.
 PUT = (
     PRELUDE
     + """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from services.kvstate.domain.records import Cursor, Entry, Verdict
+from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
 from shared.errors import DISK_FULL, Unavailable
 from shared.messages import Pinned, SessionSummary
 
@@ -14,7 +14,7 @@ SESSION_STORE = "session_store"  # the reason in errors
 MAX_TENANTS = 1000  # that one `tally` looks at
 
 
-class Put(NamedTuple):
+class PutOutcome(NamedTuple):
     """What became of each entry, and how many spare sessions went to make room for them."""
 
     verdicts: list[Verdict]
@@ -30,7 +30,7 @@ class PinOutcome(Enum):
     ALL_FULL = "all_full"
 
 
-class Tally(NamedTuple):
+class SessionTally(NamedTuple):
     """What is stored, of `tenants` tenants. nearly_full: those that are close to a quota of theirs."""
 
     sessions: int = 0
@@ -39,21 +39,21 @@ class Tally(NamedTuple):
     nearly_full: int = 0
 
 
-class Page(NamedTuple):
+class SummaryPage(NamedTuple):
     """Summaries, newest first; `last` is None when nothing follows."""
 
     sessions: list[SessionSummary]
-    last: Cursor | None
+    last: PageCursor | None
 
 
-class Fate(NamedTuple):
+class SessionFate(NamedTuple):
     """What became of a session: whether it has a record, and whether it was deleted and not begun anew."""
 
     has_record: bool
     deleted: bool
 
 
-class Pins(NamedTuple):
+class StoredPins(NamedTuple):
     """Pins in the order of the store; `last` is empty when nothing follows, else where to go on."""
 
     pins: list[Pinned]
@@ -98,16 +98,19 @@ class SessionStore(Protocol):
         """The record as it was put; None: there is none, or its time is over."""
         ...
 
-    async def put(self, entries: Sequence[Entry]) -> Put:
-        """Stores entries by the merge rule of `records.judge` and within quotas, each atomically.
+    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
+        """Stores entries by the merge rule of `session_merge.judge` and within quotas, each atomically.
 
         Entries are judged in their order, each against what the ones before it left. Where a quota leaves no
-        room, the tenant's oldest spare sessions go, and no others (`quota.py`). Raises `StoreFull` when there
-        is no memory for them, `StoreUnwritable` when the disk is full; so do all that change something.
+        room, the tenant's oldest spare sessions go, and no others (`session_quota.py`).
+
+        Raises:
+            StoreFull: There is no memory for them; so do all methods that change something.
+            StoreUnwritable: The disk is full; so do all methods that change something.
         """
         ...
 
-    async def page(self, tenant: str, limit: int, after: Cursor | None) -> Page:
+    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """Up to `limit` summaries, by time of the last commit and then by id, both descending.
 
         A session that is committed while a caller turns pages may be seen twice or not at all.
@@ -129,7 +132,7 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+    async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
         """Of each of these tenants and session ids; what is neither has expired, or has no turn yet."""
         ...
 
@@ -141,7 +144,7 @@ class SessionStore(Protocol):
         """Keeps a group beside the record while there is one, within the quotas of pins; empty: none."""
         ...
 
-    async def pins(self, limit: int, after: str) -> Pins:
+    async def pins(self, limit: int, after: str) -> StoredPins:
         """Up to about `limit` pins of all tenants, behind `after`, which is empty or an earlier `last`."""
         ...
 
@@ -149,7 +152,7 @@ class SessionStore(Protocol):
         """Whether it takes writes; not while its disk is full or fails."""
         ...
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> SessionTally:
         """What is stored, of up to `MAX_TENANTS` tenants; what expired leaves the accounts by it."""
         ...
 

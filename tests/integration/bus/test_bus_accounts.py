@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from services.router.domain.loss import read_disconnect
 from shared import subjects
 from shared.bus import Message, RequestTimedOut
-from shared.bus.accounts import ACCOUNTS, Account, inbox_prefix, user_of, with_user
+from shared.bus.accounts import ACCOUNTS, BusAccount, inbox_prefix, user_of, with_user
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
@@ -331,4 +331,4 @@ def test_inboxes_and_urls() -> None:
     assert user_of("nats://secret-token@h:1") == "", "a token is no name to show"
     assert user_of("nats://a:b@h:1, nats://c:d@h:2") == "a"
     assert with_user("tls://old:word@h:1", "a", "b") == "tls://a:b@h:1"
-    assert Account("x", "", ()).inbox == "_INBOX.x.>"
+    assert BusAccount("x", "", ()).inbox == "_INBOX.x.>"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kvstate.domain.eviction import SESSION_SHARE
+from services.kvstate.domain.block_eviction import SESSION_SHARE
 from shared.bus.nats import NatsBus
 from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient

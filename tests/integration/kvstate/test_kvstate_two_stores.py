@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import redis.asyncio as aioredis
 
-from services.kvstate.blocks.leftovers import remove_leftovers
+from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.redis.redis_link import RedisLink
 from shared.bus.nats import NatsBus
 from shared.client import SessionsClient

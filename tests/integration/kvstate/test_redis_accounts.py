@@ -72,7 +72,17 @@ def test_a_rank_may_not_do_what_the_kv_state_service_does(
 
 
 @pytest.mark.parametrize(
-    "key", [SESSION, keys.META, keys.ORDER, keys.HOLDERS, keys.PINS, keys.TENANTS, "other", "ryz:kv:datax"]
+    "key",
+    [
+        SESSION,
+        keys.META,
+        keys.ORDER,
+        keys.HOLDERS,
+        keys.PINS,
+        keys.TENANTS,
+        "other",
+        "ryz:kv:datax",
+    ],
 )
 def test_a_rank_names_keys_of_block_bytes_only(guarded_redis: GuardedRedis, key: str) -> None:
     client = connect(guarded_redis.url("worker"))

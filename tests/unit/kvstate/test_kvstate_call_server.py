@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.call_server import MAX_WAITING, PER_TENANT, PLACES, Call, CallServer
+from services.kvstate.call_server import MAX_WAITING, PER_TENANT, PLACES, CallKind, CallServer
 from services.kvstate.metrics import KVStateMetrics
 from shared import subjects
 from shared.bus.memory import MemoryBus
@@ -75,10 +75,10 @@ async def server(memory_bus: MemoryBus, store: Store) -> AsyncIterator[CallServe
     server = CallServer(memory_bus, KVStateMetrics(CollectorRegistry()))
     await server.start(
         [
-            Call("list", subjects.SESSION_LIST, SessionList, store.list),
-            Call("get", subjects.SESSION_GET, SessionGet, store.get),
-            Call("delete", subjects.SESSION_DELETE, SessionDelete, store.delete),
-            Call("commit", subjects.SESSION_COMMIT, SessionCommit, store.commit),
+            CallKind("list", subjects.SESSION_LIST, SessionList, store.list),
+            CallKind("get", subjects.SESSION_GET, SessionGet, store.get),
+            CallKind("delete", subjects.SESSION_DELETE, SessionDelete, store.delete),
+            CallKind("commit", subjects.SESSION_COMMIT, SessionCommit, store.commit),
         ]
     )
     yield server

@@ -4,23 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.kvstate.domain.quota import SessionQuotas, Usage
-from services.kvstate.domain.records import (
-    Entry,
-    Stored,
+from services.kvstate.domain.session_merge import (
+    SessionEntry,
+    StoredSession,
     Verdict,
     judge,
     make_cursor,
     make_entry,
     read_cursor,
 )
+from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage
 from shared.circuit import Circuit, CircuitLimits
 from shared.errors import InvalidRequest
 from shared.messages import SessionRecord
 
 
-def entry(version: int, record: bytes = b"", *, created_ms: int = 0, updated_ms: int = 0) -> Entry:
-    return Entry(
+def entry(version: int, record: bytes = b"", *, created_ms: int = 0, updated_ms: int = 0) -> SessionEntry:
+    return SessionEntry(
         tenant="t",
         session_id="s",
         version=version,
@@ -34,12 +34,12 @@ def entry(version: int, record: bytes = b"", *, created_ms: int = 0, updated_ms:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=2)), max_size=20))
 def test_the_stored_version_never_falls(commits: list[tuple[int, bytes]]) -> None:
-    stored = Stored()
+    stored = StoredSession()
     for version, record in commits:
         verdict = judge(stored, entry(version, record))
         if verdict is Verdict.STORE:
             assert version > stored.version
-            stored = Stored(version, record)
+            stored = StoredSession(version, record)
         elif verdict is Verdict.KEEP:
             assert (version, record) == (stored.version, stored.record)
         else:
@@ -49,21 +49,21 @@ def test_the_stored_version_never_falls(commits: list[tuple[int, bytes]]) -> Non
 @pytest.mark.parametrize(
     ("stored", "late_ms", "verdict"),
     [
-        (Stored(), 0, Verdict.STORE),
-        (Stored(), 899, Verdict.STORE),
-        (Stored(), 900, Verdict.DELETED),  # nothing is remembered of that time soon
-        (Stored(deleted_ms=500), 0, Verdict.DELETED),
-        (Stored(deleted_ms=499), 0, Verdict.STORE),
-        (Stored(2), 900, Verdict.STORE),  # what is there was not deleted
-        (Stored(2, deleted_ms=500), 0, Verdict.DELETED),  # another session has the id now
+        (StoredSession(), 0, Verdict.STORE),
+        (StoredSession(), 899, Verdict.STORE),
+        (StoredSession(), 900, Verdict.DELETED),  # nothing is remembered of that time soon
+        (StoredSession(deleted_ms=500), 0, Verdict.DELETED),
+        (StoredSession(deleted_ms=499), 0, Verdict.STORE),
+        (StoredSession(2), 900, Verdict.STORE),  # what is there was not deleted
+        (StoredSession(2, deleted_ms=500), 0, Verdict.DELETED),  # another session has the id now
     ],
 )
-def test_a_deleted_session_does_not_come_back(stored: Stored, late_ms: int, verdict: Verdict) -> None:
+def test_a_deleted_session_does_not_come_back(stored: StoredSession, late_ms: int, verdict: Verdict) -> None:
     assert judge(stored, entry(3, created_ms=500, updated_ms=900), late_ms) is verdict
 
 
 def test_a_first_turn_may_come_late() -> None:
-    assert judge(Stored(), entry(1, created_ms=500, updated_ms=500), 900) is Verdict.STORE
+    assert judge(StoredSession(), entry(1, created_ms=500, updated_ms=500), 900) is Verdict.STORE
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_session_is_spare_until_a_caller_wants_it(
     [(0, 10, (1, 5)), (10, 15, (0, 0)), (10, 16, (0, 1)), (10, 10, (0, 0)), (90, 80, (0, 0))],
 )
 def test_only_what_grows_needs_room(before: int, size: int, missing: tuple[int, int]) -> None:
-    assert Usage(3, 95).missing(before, size, 3, 100) == missing
+    assert TenantUsage(3, 95).missing(before, size, 3, 100) == missing
 
 
 def test_a_tenant_over_its_quota_may_make_less_of_it() -> None:
-    assert Usage(9, 500).missing(90, 80, 3, 100) == (0, 0)
+    assert TenantUsage(9, 500).missing(90, 80, 3, 100) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.kvstate.blocks.block_metrics import MAX_TENANT_LABELS, OTHER_TENANTS, TierCollector
-from services.kvstate.blocks.block_store import Account, Found, Registered, Totals, Written
+from services.kvstate.blocks.block_store import (
+    BlockTotals,
+    BlockUsage,
+    FoundBlocks,
+    RegisteredBlocks,
+    WrittenBlocks,
+)
+from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
+from services.kvstate.blocks.block_tier import BlockTier, TierLimits
 from services.kvstate.blocks.memory_blocks import MemoryBlockStore
-from services.kvstate.blocks.sweep import Sweeper, SweepRules
-from services.kvstate.blocks.tier import Tier, TierLimits
-from services.kvstate.domain.eviction import Quotas
-from services.kvstate.sessions.session_store import Fate, StoreFull
+from services.kvstate.domain.block_eviction import BlockQuotas
+from services.kvstate.sessions.session_store import SessionFate, StoreFull
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, HeldBlocks
 
 SIZE = 100
-NEW = Fate(has_record=False, deleted=False)
+NEW = SessionFate(has_record=False, deleted=False)
 
 
 class FullStore(MemoryBlockStore):
@@ -27,13 +33,13 @@ class FullStore(MemoryBlockStore):
     refusals = 0
     no_leases = False
 
-    async def register(self, written: Sequence[Written]) -> list[Registered]:
+    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         if self.refusals:
             self.refusals -= 1
             raise StoreFull("full")
         return await super().register(written)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         if lease_ms and self.no_leases:
             raise StoreFull("full")
         return await super().find(names, lease_ms, parts)
@@ -46,14 +52,14 @@ class Kit:
         self.now_s = 1000.0
         self.store = FullStore(clock=lambda: self.now_s)
         self.gone: Counter[str] = Counter()
-        self.fates: dict[tuple[str, str], Fate] = {}
+        self.fates: dict[tuple[str, str], SessionFate] = {}
         self.after_asking: Callable[[], None] = lambda: None
         self.sessions_away = False
-        self.tier = Tier(self.store, limits, self.evicted, self.ask_fates)
+        self.tier = BlockTier(self.store, limits, self.evicted, self.ask_fates)
         rules = SweepRules(owner="me", every_s=1.0, recheck_s=5.0, grace_s=60.0)
-        self.sweeper = Sweeper(self.tier, self.store, rules, self.evicted, self.ask_fates)
+        self.sweeper = BlockSweeper(self.tier, self.store, rules, self.evicted, self.ask_fates)
 
-    async def ask_fates(self, places: Sequence[tuple[str, str]]) -> list[Fate]:
+    async def ask_fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
         if self.sessions_away:
             raise Unavailable("away", reason="session_store")
         found = [self.fates.get(place, NEW) for place in places]
@@ -92,7 +98,7 @@ async def test_a_commit_says_what_is_stored_now() -> None:
 
 
 async def test_a_session_over_its_quota_keeps_its_beginning() -> None:
-    kit = Kit(TierLimits(quotas=Quotas(session_bytes=3 * SIZE)))
+    kit = Kit(TierLimits(quotas=BlockQuotas(session_bytes=3 * SIZE)))
     names = kit.chain(5)
     done = await kit.commit(("a", "s", names), ("a", "t", kit.chain(3)), ("a", "", kit.chain(9)))
     assert done == BlocksCommitted(stored=15, over_quota=[0])
@@ -102,7 +108,7 @@ async def test_a_session_over_its_quota_keeps_its_beginning() -> None:
 
 
 async def test_another_sessions_blocks_outlive_a_session_over_its_quota() -> None:
-    kit = Kit(TierLimits(quotas=Quotas(session_bytes=3 * SIZE)))
+    kit = Kit(TierLimits(quotas=BlockQuotas(session_bytes=3 * SIZE)))
     names = kit.chain(5)
     await kit.commit(("a", "", names))
     assert (await kit.commit(("a", "s", names))).over_quota == [0]
@@ -111,7 +117,7 @@ async def test_another_sessions_blocks_outlive_a_session_over_its_quota() -> Non
 
 
 async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
-    kit = Kit(TierLimits(quotas=Quotas(tenant_bytes=5 * SIZE)))
+    kit = Kit(TierLimits(quotas=BlockQuotas(tenant_bytes=5 * SIZE)))
     old, new, other = kit.chain(3), kit.chain(4), kit.chain(9)
     await kit.commit(("a", "s", old))
     await kit.commit(("b", "s", other[:5]))
@@ -121,7 +127,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
 
 
 async def test_a_tenant_whose_blocks_are_leased_gets_no_new_ones() -> None:
-    kit = Kit(TierLimits(quotas=Quotas(tenant_bytes=5 * SIZE)))
+    kit = Kit(TierLimits(quotas=BlockQuotas(tenant_bytes=5 * SIZE)))
     old, new = kit.chain(3), kit.chain(4)
     await kit.commit(("a", "s", old))
     await kit.tier.find(old, 10_000_000)
@@ -173,7 +179,7 @@ async def test_a_full_redis_makes_room_once_and_then_asks_for_a_pause() -> None:
 async def test_a_deleted_session_holds_and_registers_nothing() -> None:
     kit = Kit()
     gone, other = kit.chain(2), kit.chain(1)
-    kit.fates["a", "s"] = Fate(has_record=False, deleted=True)
+    kit.fates["a", "s"] = SessionFate(has_record=False, deleted=True)
     assert (await kit.commit(("a", "s", gone), ("a", "t", other))).stored == 1
     assert await kit.alive(gone) == 0
     assert await kit.store.due_holders(9) == [("a", "t")]
@@ -182,7 +188,7 @@ async def test_a_deleted_session_holds_and_registers_nothing() -> None:
 async def test_a_session_deleted_in_the_middle_of_a_commit_loses_its_blocks_by_the_sweep() -> None:
     kit = Kit()
     names = kit.chain(2)
-    kit.after_asking = lambda: kit.fates.update({("a", "s"): Fate(has_record=False, deleted=True)})
+    kit.after_asking = lambda: kit.fates.update({("a", "s"): SessionFate(has_record=False, deleted=True)})
     assert (await kit.commit(("a", "s", names))).stored == 2
     assert await kit.sweeper.tick()
     assert kit.gone == {"session_expired": 2}
@@ -215,7 +221,7 @@ async def test_a_full_redis_still_finds() -> None:
 async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
     kit = Kit(TierLimits(max_bytes=20 * SIZE))
     kept, expired, lost = kit.chain(2), kit.chain(2), kit.chain(2)
-    kit.fates["a", "kept"] = Fate(has_record=True, deleted=False)
+    kit.fates["a", "kept"] = SessionFate(has_record=True, deleted=False)
     await kit.commit(("a", "kept", kept), ("a", "expired", expired), ("a", "", lost))
     del kit.store.data[lost[0]]
     kit.now_s += 100
@@ -223,7 +229,7 @@ async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
     assert kit.gone == {"session_expired": 2, "lost": 1}
     assert await kit.alive(kept + expired + lost) == 3
     assert kit.tier.totals.total.blocks == 3
-    kit.tier.totals = Totals(Account(30 * SIZE, 30), {}, maxmemory=100, used_memory=200)
+    kit.tier.totals = BlockTotals(BlockUsage(30 * SIZE, 30), {}, maxmemory=100, used_memory=200)
     await kit.tier.keep_below()
     assert kit.gone["age"] == 3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.bus.connection import Address
+from shared.bus.connection import BrokerAddress
 from shared.errors import InvalidRequest
 from shared.settings import RedisTlsSettings
 
@@ -32,9 +32,9 @@ def test_a_good_one_stays_as_it_is(url: str) -> None:
 @pytest.mark.parametrize("url", ["nats://router:hush#word@b:4222", "nats://a:1,router:hush/word@b:4222"])
 def test_a_brokers_address_tells_no_part_of_its_password_either(url: str) -> None:
     with pytest.raises(InvalidRequest, match="RYZ_NATS_URL is no address") as caught:
-        Address(url)
+        BrokerAddress(url)
     assert "hush" not in caught.value.message
-    assert Address("nats://router:hush%23word@b:4222, far").url
+    assert BrokerAddress("nats://router:hush%23word@b:4222, far").url
 
 
 def test_files_for_tls_name_the_address_that_has_none() -> None:

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
-from shared.bus.connection import Address, Backoff, Connection
+from shared.bus.connection import Backoff, BrokerAddress, NatsConnection
 from shared.bus.delivery import BusStats
 
 
-def make() -> Connection:
-    return Connection(
-        Address("nats://127.0.0.1:4222"),
+def make() -> NatsConnection:
+    return NatsConnection(
+        BrokerAddress("nats://127.0.0.1:4222"),
         BusStats(),
         Backoff(),
         on_up=lambda: None,

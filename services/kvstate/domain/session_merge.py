@@ -25,7 +25,7 @@ class Verdict(Enum):
     KEEP = "keep"  # the very same commit again: nothing to do, and no error
     STALE = "stale"
     DELETED = "deleted"  # the session was deleted after this record's was begun
-    OVER_QUOTA = "over_quota"  # the tenant has no room for it, see `quota.py`
+    OVER_QUOTA = "over_quota"  # the tenant has no room for it, see `session_quota.py`
 
     @property
     def stored(self) -> bool:
@@ -33,10 +33,10 @@ class Verdict(Enum):
         return self in {Verdict.STORE, Verdict.KEEP}
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class SessionEntry(msgspec.Struct, frozen=True, gc=False):
     """A record on its way into a store.
 
-    score_ms: orders the tenant's list. created_ms, updated_ms: the record's. spare: see `quota.py`.
+    score_ms: orders the tenant's list. created_ms, updated_ms: the record's. spare: see `session_quota.py`.
     last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists and
     of turns that these have replaced.
     """
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     spare: bool = False
 
 
-class Cursor(msgspec.Struct, frozen=True, gc=False):
+class PageCursor(msgspec.Struct, frozen=True, gc=False):
     """The last entry of the page before."""
 
     score_ms: int
@@ -65,7 +65,7 @@ class Cursor(msgspec.Struct, frozen=True, gc=False):
         return (score_ms, session_id) >= (self.score_ms, self.session_id)
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredSession(msgspec.Struct, frozen=True, gc=False):
     """What a store has of a session: its record, and when the id was deleted last.
 
     version: 0: there is no record. deleted_ms: also the time up to which the tenant's deletions are no longer
@@ -78,7 +78,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     deleted_ms: int = -1
 
 
-def judge(stored: Stored, entry: Entry, late_ms: int = 0) -> Verdict:
+def judge(stored: StoredSession, entry: SessionEntry, late_ms: int = 0) -> Verdict:
     """The merge rule: a higher version wins if it was made from the stored one; of two equal ones, the first.
 
     Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
@@ -99,7 +99,7 @@ def judge(stored: Stored, entry: Entry, late_ms: int = 0) -> Verdict:
     return Verdict.KEEP if same else Verdict.STALE
 
 
-def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
+def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> SessionEntry:
     """Prepares a record for a store.
 
     A leader whose clock is wrong by more than the time records live must not make its sessions vanish from
@@ -118,7 +118,7 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> Entry:
         created_ms=record.created_ms,
         updated_ms=record.updated_ms,
     )
-    return Entry(
+    return SessionEntry(
         tenant=record.tenant,
         session_id=record.session_id,
         version=record.version,
@@ -138,7 +138,7 @@ def make_cursor(score_ms: int, session_id: str) -> str:
     return keys.cursor(score_ms, session_id)
 
 
-def read_cursor(text: str) -> Cursor | None:
+def read_cursor(text: str) -> PageCursor | None:
     """Where to go on; None for an empty text.
 
     Raises:
@@ -152,4 +152,4 @@ def read_cursor(text: str) -> Cursor | None:
             f"cursor {text[:64]!r} is not one that a page ended with; leave it out to start anew",
             param="cursor",
         )
-    return Cursor(int(score), unquote(name))
+    return PageCursor(int(score), unquote(name))

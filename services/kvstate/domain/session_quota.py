@@ -7,8 +7,8 @@ created, imported, pinned or went on with stay until they expire.
 
 from dataclasses import dataclass
 
-from services.kvstate.domain.eviction import SESSION_SHARE
-from services.kvstate.domain.records import Entry
+from services.kvstate.domain.block_eviction import SESSION_SHARE
+from services.kvstate.domain.session_merge import SessionEntry
 
 # What a session takes beside its record and its summary, as measured (docs/decisions/0020): keys, entries of
 # three indexes and of the account. Each of them has the id.
@@ -56,7 +56,7 @@ class SessionQuotas:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TenantUsage:
     """What a tenant's sessions take."""
 
     sessions: int = 0
@@ -77,7 +77,7 @@ class Usage:
         return sessions, num_bytes
 
 
-def size_of(entry: Entry) -> int:
+def size_of(entry: SessionEntry) -> int:
     """Bytes that a session counts for."""
     names = ID_COPIES * len(entry.session_id.encode()) + len(entry.tenant.encode())
     return len(entry.record) + len(entry.summary) + OVERHEAD + names

@@ -7,7 +7,7 @@ from shared.bus.api import Message, NoResponders, RequestTimedOut
 from shared.errors import Unavailable
 
 
-class Replies:
+class PendingReplies:
     """Gives each request a reply subject below `inbox`; wakes it with the first message that comes there."""
 
     def __init__(self, inbox: str) -> None:

@@ -5,9 +5,16 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from services.kvstate.blocks.block_store import Account, BlockStore, Found, Registered, Totals, Written
-from services.kvstate.domain.eviction import (
-    Quotas,
+from services.kvstate.blocks.block_store import (
+    BlockStore,
+    BlockTotals,
+    BlockUsage,
+    FoundBlocks,
+    RegisteredBlocks,
+    WrittenBlocks,
+)
+from services.kvstate.domain.block_eviction import (
+    BlockQuotas,
     WaterMarks,
     cut,
     fitting,
@@ -15,27 +22,32 @@ from services.kvstate.domain.eviction import (
     kv_memory,
     limit_bytes,
 )
-from services.kvstate.sessions.session_store import Fate, StoreFull
+from services.kvstate.sessions.session_store import SessionFate, StoreFull
 from shared.errors import Unavailable
 from shared.kv_hash import split
 from shared.messages import BlocksCommitted, HeldBlocks
 
 log = structlog.get_logger(__name__)
-AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[Fate]]]  # as `SessionStore.fates`
+AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[SessionFate]]]  # as `SessionStore.fates`
 _STEPS = 64  # of eviction in one call; the sweep goes on
 _ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
 
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """max_bytes, share: see `eviction.limit_bytes`. pause_ms: what ranks are told when there is no room.
+    """Limits of the blocks of all tenants and of each.
 
-    with_sessions: the same Redis has the sessions.
+    Attributes:
+        max_bytes: Bytes of all blocks; see `block_eviction.limit_bytes`.
+        share: Share of Redis's `maxmemory`; see there.
+        quotas: Bytes per tenant and per session.
+        pause_ms: How long leaders are asked to write nothing when there is no room.
+        with_sessions: Whether the same Redis has the sessions.
     """
 
     max_bytes: int = 0
     share: float = 0.8
-    quotas: Quotas = field(default_factory=Quotas)
+    quotas: BlockQuotas = field(default_factory=BlockQuotas)
     pause_ms: int = 1000
     with_sessions: bool = True
 
@@ -44,7 +56,7 @@ class TierLimits:
 class _Commit:
     """A call on its way: for each entry the names that stay, their sizes, and which are new."""
 
-    entries: list[Written]
+    entries: list[WrittenBlocks]
     names: list[list[bytes]] = field(default_factory=list)
     sizes: list[list[int]] = field(default_factory=list)
     fresh: list[list[bool]] = field(default_factory=list)
@@ -59,7 +71,7 @@ class _Commit:
         return list({name for names in self.names for name in names})
 
 
-class Tier:
+class BlockTier:
     """Decides what stays. `on_evicted` is told why blocks went; `fates` asks the session store."""
 
     def __init__(
@@ -69,7 +81,7 @@ class Tier:
         on_evicted: Callable[[str, int], None],
         fates: AskFates,
     ) -> None:
-        self.totals = Totals(Account(), {})
+        self.totals = BlockTotals(BlockUsage(), {})
         self.full = False
         self._store = store
         self._limits = limits
@@ -83,7 +95,7 @@ class Tier:
         limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
         return WaterMarks(limit)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> Found:
+    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """See `BlockStore.find`; a full store finds as well, but has no memory for leases."""
         try:
             return await self._store.find(names, lease_ms, parts)
@@ -139,7 +151,7 @@ class Tier:
             evicted = await self._evict("memory", used - int(marks.low * marks.limit))
             over = totals.used_memory - int(marks.high * totals.maxmemory)
             for tenant in () if evicted else tenants:
-                own = totals.accounts.get(tenant, Account()).num_bytes
+                own = totals.accounts.get(tenant, BlockUsage()).num_bytes
                 evicted += await self._evict("memory", max(over, int(_ROOM_SHARE * own) + 1), tenant)
         except Unavailable as error:
             log.warning("no room was made", error=error.message)
@@ -152,11 +164,11 @@ class Tier:
         self._on_evicted("session_deleted", len(names))
         return names
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[Account]:
+    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """See `BlockStore.usage`."""
         return await self._store.usage(tenant, session_ids)
 
-    async def refresh(self) -> Totals:
+    async def refresh(self) -> BlockTotals:
         """Asks the store how it stands; limits that hang on Redis follow."""
         self.totals = await self._store.totals()
         return self.totals
@@ -172,7 +184,7 @@ class Tier:
 
     async def _commit(self, held: Sequence[HeldBlocks]) -> _Commit:
         entries = [
-            Written(
+            WrittenBlocks(
                 one.tenant, one.session_id, list(dict.fromkeys(split(one.names))), one.parts, one.priority
             )
             for one in held
@@ -194,7 +206,7 @@ class Tier:
                 await self._store.hold(entry.tenant, entry.session_id, left)
         return commit
 
-    async def _without_deleted(self, entries: list[Written]) -> list[Written]:
+    async def _without_deleted(self, entries: list[WrittenBlocks]) -> list[WrittenBlocks]:
         """Takes the blocks out of entries whose session was deleted.
 
         One that is deleted after this, or while the session store is away, loses them by the sweep.
@@ -217,7 +229,7 @@ class Tier:
             if entry.session_id and fits < len(commit.names[place]):
                 await self._drop(commit, place, range(fits, len(commit.names[place])), "session_quota")
 
-    async def _fit_tenants(self, commit: _Commit, registered: Sequence[Registered]) -> None:
+    async def _fit_tenants(self, commit: _Commit, registered: Sequence[RegisteredBlocks]) -> None:
         quota = self._limits.quotas.tenant_bytes
         if not quota:
             return
@@ -225,11 +237,11 @@ class Tier:
         for tenant, result in tenants.items():
             if result.tenant_bytes <= quota:
                 continue
-            used = (await self.refresh()).accounts.get(tenant, Account()).num_bytes
+            used = (await self.refresh()).accounts.get(tenant, BlockUsage()).num_bytes
             if used <= quota:
                 continue
             commit.evicted += await self._evict("tenant_quota", used - quota, tenant, commit.all_names)
-            excess = (await self.refresh()).accounts.get(tenant, Account()).num_bytes - quota
+            excess = (await self.refresh()).accounts.get(tenant, BlockUsage()).num_bytes - quota
             await self._cut(commit, excess, "tenant_quota", tenant)
 
     async def _fit_all(self, commit: _Commit, total_bytes: int) -> None:

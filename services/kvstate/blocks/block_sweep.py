@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.kvstate.blocks.block_store import BlockStore
-from services.kvstate.blocks.tier import AskFates, Tier
+from services.kvstate.blocks.block_tier import AskFates, BlockTier
 from shared.errors import Unavailable
 
 _HOLDERS_PER_STEP = 16  # the script counts all their blocks
@@ -34,7 +34,7 @@ class SweepRules:
     orphan_s: float = 900.0
 
 
-class Sweeper:
+class BlockSweeper:
     """Run `run` as a task; cancel it to end it. `on_evicted` is told why blocks went, and how many.
 
     fates: asks the session store, which may be away while the store of blocks is not.
@@ -42,7 +42,7 @@ class Sweeper:
 
     def __init__(
         self,
-        tier: Tier,
+        tier: BlockTier,
         store: BlockStore,
         rules: SweepRules,
         on_evicted: Callable[[str, int], None],

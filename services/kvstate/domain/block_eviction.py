@@ -72,7 +72,7 @@ def kv_marks(maxmemory: int, *, with_sessions: bool) -> WaterMarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Quotas:
+class BlockQuotas:
     """Bytes of KV that a tenant may have, and a session of it; 0: as many as there is room for."""
 
     tenant_bytes: int = 0
