@@ -8,8 +8,12 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
+JOBS ?= 4
 INPUTS := pyproject.toml constraints.txt
 NATIVE := services/worker/engine/native
+
+# An environment that forbids bytecode would have hundreds of test processes compile the whole tree again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev serve test chaos test-gpu test-compose check format docs bench secrets pin-images audit sbom clean
@@ -24,8 +28,13 @@ dev: $(VENV)/.installed-dev $(VENV)/.kernels ## the same with the tools for test
 serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
 	@exec $(BIN)/ryz up $(ARGS)
 
-test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS: options for pytest)
-	$(BIN)/python -m pytest -m "not compose and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) $(ARGS)
+test: dev ## every test that needs neither Docker nor a GPU, with coverage (ARGS="tests/unit/router -x": pytest alone, with these)
+ifdef ARGS
+	$(BIN)/python -m pytest -m "not compose and not gpu" $(ARGS)
+else
+	$(BIN)/python -m pytest -m "not compose and not gpu" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR)
+endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
 	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(ARGS)

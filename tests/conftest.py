@@ -4,7 +4,8 @@ Servers listen on free ports of 127.0.0.1 and end with the test run. Databases a
 tests of a run: use names of your own.
 """
 
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 import structlog
@@ -12,6 +13,9 @@ import structlog
 from shared.bus.memory import MemoryBus
 from shared.bus.nats import NatsBus
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
+from tests.kits.side_by_side import StackScheduling, sort_for_many_processes
+
+UNMEASURED = ("tests/e2e/", "tests/chaos/")
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +67,26 @@ def logging_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long files first where several processes share the work."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        sort_for_many_processes(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StackScheduling:
+    """Keep files together that share a stack."""
+    return StackScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run whole stacks without coverage: it halves their speed, and integration tests cover the same code."""
+    config = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if item.nodeid.startswith(UNMEASURED) else None
+    try:
+        return (yield)
+    finally:
+        if config is not None:
+            os.environ["COVERAGE_PROCESS_CONFIG"] = config
