@@ -1,34 +1,30 @@
 """Measures the all-reduce between ranks on this machine, each backend beside a memory copy of the same bytes.
 
 The ranks are processes that connect as those of an engine do (`services/worker/engine/rank/rank_process.py`).
-Copies and all-reduces take turns, so that a noisy neighbour hits both.
+Copies and all-reduces take turns, so that other load on the machine disturbs both.
 """
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 
-from benchmarks.engine.engine_row import quantile
-from benchmarks.lib.child import Child
+from benchmarks.lib.child import ChildObject, receive_all
+from benchmarks.lib.measuring import Progress, percentile
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
 
 BACKENDS = ("shm", "gloo")
-SIZES = (8 * 1024, 10_000_000)
 _ROUNDS = 5
 _ROUND_S = 0.2  # about so long is measured in each round
 _MAX_OPERATIONS = 2000  # of a round
 _WARMUP = 5  # operations before each round that do not count: the ranks do not begin at the same moment
 _LIMIT_S = 60.0
 
-Progress = Callable[[str], None]
 
-
-class Rank:
+class CollectivesRank:
     """One rank, in a process of its own."""
 
     def __init__(self, config: RankConfig) -> None:
@@ -41,7 +37,7 @@ class Rank:
         self._collectives = connect(config)
 
     def all_reduce(self, num_bytes: int, count: int) -> list[float]:
-        """Seconds of each of `count` sums; all ranks have to be asked for the same."""
+        """Return the seconds of each of `count` sums; all ranks have to be asked for the same."""
         tensor = self._torch.ones(num_bytes // 4)
         times = []
         for _ in range(_WARMUP + count):
@@ -52,7 +48,7 @@ class Rank:
         return times[_WARMUP:]
 
     def copy(self, num_bytes: int, count: int) -> list[float]:
-        """Seconds of each of `count` copies of that many bytes, on one thread."""
+        """Return the seconds of each of `count` copies of that many bytes, on one thread."""
         source, target = self._torch.ones(num_bytes // 4), self._torch.zeros(num_bytes // 4)
         times = []
         for _ in range(_WARMUP + count):
@@ -65,15 +61,14 @@ class Rank:
 async def measure(
     ranks: int, backends: Sequence[str], sizes: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    """A row for each backend and size. Raises `ChildError` when the ranks do not find each other."""
+    """Measure a row for each backend and size. Raises `BenchError` when the ranks do not find each other."""
     rows = []
     for backend in backends:
         progress(f"{backend}: {ranks} ranks meet")
-        children: list[Child] = []
+        children: list[ChildObject] = []
         try:
             _start(children, ranks, backend)
-            for child in children:
-                await asyncio.to_thread(child.receive, _LIMIT_S)
+            await receive_all(children, _LIMIT_S)
             for size in sizes:
                 rows.append(await _measure_size(children, backend, size, progress))
         finally:
@@ -83,44 +78,36 @@ async def measure(
 
 
 def num_steps(backends: Sequence[str], sizes: Sequence[int]) -> int:
-    """How often `measure` reports progress."""
+    """Return how often `measure` reports progress."""
     return len(backends) * (1 + len(sizes))
 
 
-def _start(children: list[Child], ranks: int, backend: str) -> None:
-    """Starts the ranks; each is put into the list at once, so that the caller can end it."""
+def _start(children: list[ChildObject], ranks: int, backend: str) -> None:
+    """Start the ranks; each is put into the list at once, so that the caller can end it."""
     with ExitStack() as stack:
         config = RankConfig(
             model="", rank=0, world=ranks, threads=1, collectives="shm" if backend == "shm" else "gloo",
             start_timeout_s=_LIMIT_S, step_timeout_s=_LIMIT_S,
         )  # fmt: skip
+        memory = os.memfd_create("ryz-bench")
+        stack.callback(os.close, memory)
         if backend == "shm":
-            shared = os.memfd_create("ryz-bench")
-            stack.callback(os.close, shared)
-            os.ftruncate(shared, shared_bytes(ranks))
-            inherit = [shared]
-            config = msgspec.structs.replace(config, shared_fd=shared)
+            os.ftruncate(memory, shared_bytes(ranks))
+            config = msgspec.structs.replace(config, shared_fd=memory)
         else:
-            meeting = os.memfd_create("ryz-bench-meeting")
-            stack.callback(os.close, meeting)
-            inherit = [meeting]
-            config = msgspec.structs.replace(config, store_fd=meeting)
+            config = msgspec.structs.replace(config, store_fd=memory)
+        maker = "benchmarks.collectives.collectives:CollectivesRank"
         for rank in range(ranks):
-            own = msgspec.structs.replace(config, rank=rank)
-            children.append(
-                Child(
-                    "benchmarks.collectives.collectives:Rank",
-                    {"config": own},
-                    {"OMP_NUM_THREADS": "1"},
-                    inherit,
-                )
-            )
+            own = {"config": msgspec.structs.replace(config, rank=rank)}
+            children.append(ChildObject(maker, own, {"OMP_NUM_THREADS": "1"}, [memory]))
 
 
-async def _measure_size(children: list[Child], backend: str, size: int, progress: Progress) -> dict[str, Any]:
+async def _measure_size(
+    children: list[ChildObject], backend: str, size: int, progress: Progress
+) -> dict[str, Any]:
     progress(f"{backend}: {size:,} bytes")
     probe = await _together(children, "all_reduce", size, 5)
-    count = max(5, min(_MAX_OPERATIONS, int(_ROUND_S / max(1e-6, quantile(sorted(probe), 0.5)))))
+    count = max(5, min(_MAX_OPERATIONS, int(_ROUND_S / max(1e-6, percentile(sorted(probe), 0.5)))))
     sums: list[float] = []
     copies: list[float] = []
     for _ in range(_ROUNDS):
@@ -128,21 +115,21 @@ async def _measure_size(children: list[Child], backend: str, size: int, progress
         sums += await _together(children, "all_reduce", size, count)
     sums.sort()
     copies.sort()
-    p50, copy_p50 = quantile(sums, 0.5), quantile(copies, 0.5)
+    p50, copy_p50 = percentile(sums, 0.5), percentile(copies, 0.5)
     return {
         "backend": backend, "ranks": len(children), "bytes": size, "operations": len(sums),
-        "p50_us": _us(p50), "p99_us": _us(quantile(sums, 0.99)),
-        "copy_p50_us": _us(copy_p50), "copy_p99_us": _us(quantile(copies, 0.99)),
+        "p50_us": _us(p50), "p99_us": _us(percentile(sums, 0.99)),
+        "copy_p50_us": _us(copy_p50), "copy_p99_us": _us(percentile(copies, 0.99)),
         "times_of_copy": round(p50 / copy_p50, 2),
     }  # fmt: skip
 
 
-async def _together(children: Sequence[Child], method: str, size: int, count: int) -> list[float]:
-    """All of them at once; rank 0's seconds."""
+async def _together(children: Sequence[ChildObject], method: str, size: int, count: int) -> list[float]:
+    """Have all ranks do the same at once; return rank 0's seconds."""
     for child in children:
         child.send(method, size, count)
-    results: list[list[float]] = [await asyncio.to_thread(child.receive, _LIMIT_S) for child in children]
-    return results[0]
+    seconds: list[float] = (await receive_all(children, _LIMIT_S))[0]
+    return seconds
 
 
 def _us(seconds: float) -> float:

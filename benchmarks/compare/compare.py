@@ -1,7 +1,6 @@
 """Compares two result files of the same bench: which figures got worse, and by how much.
 
-Knows what identifies a row and which way each figure is good; what is shown, and the exit code, is decided in
-`cli/bench/bench_compare.py`.
+It knows which fields identify a row, and for each figure whether more of it is better.
 """
 
 import json
@@ -11,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-# what is in the rows of a bench, and what names a row there
+from benchmarks.lib.measuring import BenchError
+
+# the fields that identify a row of a bench
 _KINDS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "precision", "tp", "threads", "batch", "prompt", "tokens"),
     "serving": ("concurrency",),
     "collectives": ("backend", "ranks", "bytes"),
 }
 _MARKS = {"engine": "decode_tokens_per_s", "serving": "requests_per_s", "collectives": "times_of_copy"}
-# a figure of a row, with a dot one of an object in the row: whether more of it is better
+# whether more of a figure is better; a dot leads into an object of the row
 _FIGURES: dict[str, dict[str, bool]] = {
     "engine": {
         "prefill_tokens_per_s": True, "decode_tokens_per_s": True, "http.decode_tokens_per_s": True,
@@ -32,12 +33,8 @@ _FIGURES: dict[str, dict[str, bool]] = {
 _MACHINE = ("cpu", "cores", "usable_cores", "memory_gib", "kernel", "python")
 
 
-class CompareError(Exception):
-    """The files cannot be compared; the text names the file and why."""
-
-
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """One figure in both files. `worse_by` is the loss as a share of the old value, negative for a gain."""
 
     row: str
@@ -52,29 +49,29 @@ class Comparison:
     """All figures that both files have, the rows that only one has, and how the machines differ."""
 
     kind: str
-    changes: list[Change]
+    changes: list[FigureChange]
     only_old: list[str]
     only_new: list[str]
     machines: list[str]
 
-    def regressions(self, threshold: float) -> list[Change]:
-        """What got worse by more than that share."""
+    def regressions(self, threshold: float) -> list[FigureChange]:
+        """Return what got worse by more than that share."""
         return [change for change in self.changes if change.worse_by > threshold]
 
 
-def compare(old: Path, new: Path) -> Comparison:
-    """Reads both files. Raises `CompareError` for files of other kinds or without a common row."""
+def compare_files(old: Path, new: Path) -> Comparison:
+    """Read and compare both files. Raises `BenchError` for files of other kinds or without a common row."""
     before, after = _read(old), _read(new)
     kind, other = _kind(old, before), _kind(new, after)
     if kind != other:
-        raise CompareError(
+        raise BenchError(
             f"{old} is a result of `ryz bench {kind}` and {new} one of `ryz bench {other}`; "
             "take two of the same bench"
         )
     old_rows, new_rows = _rows(kind, old, before), _rows(kind, new, after)
     common = [name for name in old_rows if name in new_rows]
     if not common:
-        raise CompareError(
+        raise BenchError(
             f"{old} and {new} have no row in common; measure the same {', '.join(_KINDS[kind])} in both"
         )
     changes = [
@@ -93,12 +90,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         report = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise CompareError(f"{path} does not exist; write one with `ryz bench ... --json > FILE`") from None
+        raise BenchError(f"{path} does not exist; write one with `ryz bench ... --json > FILE`") from None
     except (OSError, ValueError) as error:
-        raise CompareError(f"{path} cannot be read as JSON: {error}") from error
+        raise BenchError(f"{path} cannot be read as JSON: {error}") from error
     rows = report.get("rows") if isinstance(report, dict) else None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise CompareError(f"{path} has no `rows`; it is no result of `ryz bench ... --json`")
+        raise BenchError(f"{path} has no `rows`; it is no result of `ryz bench ... --json`")
     return {**report}
 
 
@@ -106,7 +103,7 @@ def _kind(path: Path, report: dict[str, Any]) -> str:
     for kind, mark in _MARKS.items():
         if mark in report["rows"][0]:
             return kind
-    raise CompareError(f"{path} is of no bench that is known: {', '.join(_KINDS)}")
+    raise BenchError(f"{path} is of no bench that is known: {', '.join(_KINDS)}")
 
 
 def _rows(kind: str, path: Path, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -114,14 +111,14 @@ def _rows(kind: str, path: Path, report: dict[str, Any]) -> dict[str, dict[str, 
     for row in report["rows"]:
         name = ", ".join(f"{key} {row[key]}" for key in _KINDS[kind] if key in row)
         if name in rows:
-            raise CompareError(f"{path} has two rows of {name}; keep one")
+            raise BenchError(f"{path} has two rows of {name}; keep one")
         rows[name] = row
     return rows
 
 
 def _changes(
     name: str, figures: dict[str, bool], old: dict[str, Any], new: dict[str, Any]
-) -> Iterator[Change]:
+) -> Iterator[FigureChange]:
     for figure, more_is_better in figures.items():
         before, after = _figure(old, figure), _figure(new, figure)
         if _number(before) and _number(after):
@@ -135,15 +132,15 @@ def _figure(row: dict[str, Any], figure: str) -> object:
     return found
 
 
-def _change(name: str, figure: str, before: float, after: float, more_is_better: bool) -> Change:
+def _change(name: str, figure: str, before: float, after: float, more_is_better: bool) -> FigureChange:
     loss = before - after if more_is_better else after - before
     if before == 0:  # from no errors to some is infinitely worse
-        return Change(name, figure, before, after, math.copysign(math.inf, loss) if loss else 0.0)
-    return Change(name, figure, before, after, loss / before)
+        return FigureChange(name, figure, before, after, math.copysign(math.inf, loss) if loss else 0.0)
+    return FigureChange(name, figure, before, after, loss / before)
 
 
-def _others(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
-    """Figures of the whole file: start, memory, CPU per request."""
+def _others(old: dict[str, Any], new: dict[str, Any]) -> Iterator[FigureChange]:
+    """Yield changes of figures of the whole file: start, memory, CPU per request."""
     yield from _changes("start", {"load_s": False}, old, new)
     peaks = [report.get("peak_rss_mb") for report in (old, new)]
     if all(isinstance(peak, list) and peak and all(map(_number, peak)) for peak in peaks):

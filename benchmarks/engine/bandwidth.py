@@ -1,20 +1,19 @@
-"""How fast this machine reads memory, with as many processes and threads as the engine has.
+"""Measures how fast this machine reads memory, with as many processes and threads as the engine has.
 
-The yardstick of decoding: a step cannot be quicker than reading the weights once. Measured by reading a
-buffer that is far larger than the caches.
+It bounds decoding: a step takes at least as long as reading the weights once. The buffers that are read are
+far larger than the caches.
 """
 
-import asyncio
 import time
 
-from benchmarks.lib.child import Child
+from benchmarks.lib.child import ChildObject, receive_all
 
 BUFFER_BYTES = 512 << 20  # of each process; larger than the last cache of any machine of this kind
 _SHARE_S = 0.25  # seconds that all processes read at the same time
 _REPEATS = 4
 
 
-class Reader:
+class BandwidthReader:
     """Reads a buffer of its own, in a process of its own."""
 
     def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -25,7 +24,7 @@ class Reader:
         self.read(0.0)  # the first pass starts the threads
 
     def read(self, seconds: float) -> float:
-        """Reads for that long, at least once; bytes per second."""
+        """Read for that long, at least once; return bytes per second."""
         began, passes = time.perf_counter(), 0
         while True:
             self._buffer.sum()
@@ -36,22 +35,19 @@ class Reader:
 
 
 async def measure_bandwidth(processes: int, threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
-    """Bytes per second that all processes read together, the best of a few tries. Raises `ChildError`."""
-    children: list[Child] = []
+    """Return the bytes per second that all processes read together, the best of a few tries."""
+    children: list[ChildObject] = []
     try:
         for _ in range(processes):
             arguments = {"threads": threads, "buffer_bytes": buffer_bytes}
-            children.append(
-                Child("benchmarks.engine.bandwidth:Reader", arguments, {"OMP_NUM_THREADS": str(threads)})
-            )
-        for child in children:
-            await asyncio.to_thread(child.receive, 60.0)
+            maker = "benchmarks.engine.bandwidth:BandwidthReader"
+            children.append(ChildObject(maker, arguments, {"OMP_NUM_THREADS": str(threads)}))
+        await receive_all(children, 60.0)
         best = 0.0
         for _ in range(_REPEATS):
             for child in children:
                 child.send("read", _SHARE_S)
-            rates = [float(await asyncio.to_thread(child.receive, 60.0)) for child in children]
-            best = max(best, sum(rates))
+            best = max(best, sum(await receive_all(children, 60.0)))
         return best
     finally:
         for child in children:

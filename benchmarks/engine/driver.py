@@ -1,40 +1,48 @@
-"""The leader's loop without requests: the real scheduler and block manager drive an engine, and a clock runs.
+"""Runs batches on an engine as the leader does, without requests: the real scheduler and block manager.
 
-It does per step what `services/worker/leader/engine_loop.py` does, less the text and the frames; what is made
-of the times stands in `engine_row.py`.
+A step does what `services/worker/leader/engine_loop.py` does, without text and frames. `engine_row.py` turns
+the times into figures.
 """
 
 import time
 from collections import deque
 from collections.abc import Awaitable
 from collections.abc import Sequence as Many
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from benchmarks.engine.engine_plan import EnginePlan
+from benchmarks.lib.measuring import BenchError
 from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.write_behind import WriteBehind
+from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
+from services.worker.rank_protocol.rank_messages import Quantize
 from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
+LOAD_S = 900.0
+_STEP_S = 300.0
 _GREEDY = Sampling(temperature=0.0, ignore_eos=True)
-
-
-class DriveError(Exception):
-    """A run gave no figures; the text says why."""
 
 
 @dataclass(slots=True)
 class Run:
     """One batch, generated.
 
-    prefill_s: from the start until the last prompt has its first token.
-    decode_s, decode_tokens: from there until the first sequence is complete; all of them decode meanwhile.
-    steps, step_s: the results of that time, and the seconds between their arrivals.
-    tokens: what was generated, for each prompt.
+    Attributes:
+        prefill_s: From the start until the last prompt has its first token.
+        decode_s: From there until the first sequence is complete; all of them decode meanwhile.
+        decode_tokens: Tokens generated in that time.
+        steps: Results of that time.
+        step_s: Seconds between their arrivals.
+        tokens: Generated tokens of each prompt.
     """
 
     prefill_s: float
@@ -44,10 +52,15 @@ class Run:
     step_s: list[float]
     tokens: list[list[int]]
 
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second of decoding."""
+        return self.decode_tokens / self.decode_s
+
 
 @dataclass(slots=True)
 class _Clock:
-    """When what happened; `arrivals` has every step with its time and its number of new tokens."""
+    """Times of one batch; `arrivals` has each step's time, number of new tokens and result."""
 
     began: float
     first: dict[int, float] = field(default_factory=dict)
@@ -56,20 +69,42 @@ class _Clock:
 
 
 def kv_tokens(batch: int, length: int) -> int:
-    """A KV cache, in tokens, that never runs short with that many sequences of that length."""
+    """Return the size of a KV cache, in tokens, that never runs short with `batch` sequences of `length`."""
     return 2 * batch * (blocks_for(length) + 1) * BLOCK_SIZE
+
+
+def rank_options(plan: EnginePlan, quantize: Quantize, world: int, threads: int) -> RankEngineOptions:
+    """Return how the engine of a plan is started."""
+    return RankEngineOptions(
+        model=plan.model,
+        tensor_parallel=world,
+        threads=threads,
+        quantize=quantize,
+        kernels=plan.kernels,
+        kv_dtype=plan.kv_dtype,
+        kv_cache_tokens=kv_tokens(max(8, *plan.batches), plan.prompt + plan.tokens),
+        start_timeout_s=LOAD_S,
+        step_timeout_s=_STEP_S,
+    )
+
+
+def make_prompts(batch: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Return random prompts; different seeds share no prefix, so nothing comes from the prefix cache."""
+    rng = np.random.default_rng([seed, batch, length])
+    return [[int(token) for token in rng.integers(0, vocab_size, length)] for _ in range(batch)]
 
 
 class Driver:
     """Runs batches on a started engine, one at a time.
 
-    write_behind: enable it to have full blocks copied for the store.
+    Attributes:
+        write_behind: Off at first; enabled, it has full blocks copied for the store.
     """
 
     def __init__(self, engine: Engine, info: EngineInfo, max_batch: int) -> None:
-        self.write_behind = WriteBehind()  # switched off
+        self.write_behind = WriteBehind()
         self._engine = engine
-        # no limit to a step's time: prompts are measured alone, there is nobody whose pace they could spoil
+        # no limit to a step's time: prompts are measured alone, so they delay no other decode
         limits = SchedulerLimits(
             token_budget=max(TOKEN_BUDGET, max_batch), max_running=max_batch, max_waiting=max_batch
         )
@@ -81,12 +116,12 @@ class Driver:
         )
         self._arrivals = 0
 
-    async def run(self, prompts: Many[Many[int]], num_tokens: int) -> Run:
-        """Generates `num_tokens` for each prompt, greedily and past every end-of-sequence token.
+    async def run_batch(self, prompts: Many[Many[int]], num_tokens: int) -> Run:
+        """Generate `num_tokens` for each prompt, greedily and past every end-of-sequence token.
 
         Raises:
-            EngineFailed: the engine is gone.
-            DriveError: the sequences never decoded all together, or one of them could not go on.
+            EngineFailed: The engine is gone.
+            BenchError: The sequences never decoded all together, or one of them could not go on.
         """
         sequences = []
         for prompt in prompts:
@@ -110,14 +145,14 @@ class Driver:
                     break
                 outstanding.append(self._engine.submit(plan))
             if not outstanding:
-                raise DriveError("the scheduler has work but plans none of it")
+                raise BenchError("the scheduler has work but plans none of it")
             result = await outstanding.popleft()
             advances = scheduler.apply(result)
             now = time.perf_counter()
             clock.arrivals.append((now, len(advances), result))
             for advance in advances:
                 if advance.sampled.error:
-                    raise DriveError(f"a sequence could not go on: {advance.sampled.error}")
+                    raise BenchError(f"a sequence could not go on: {advance.sampled.error}")
                 clock.first.setdefault(advance.sequence.arrival, now)
                 if advance.finish_reason is not None and not clock.ended:
                     clock.ended = now
@@ -126,7 +161,7 @@ class Driver:
 def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
     prefilled = max(clock.first.values())
     if clock.ended <= prefilled:
-        raise DriveError(
+        raise BenchError(
             f"the first of {len(sequences)} sequences was complete before the last had its first token; "
             "ask for more --tokens or a smaller batch"
         )
@@ -139,3 +174,17 @@ def _run_of(clock: _Clock, sequences: Many[Sequence]) -> Run:
             before = now
     tokens = [sequence.tokens[sequence.prompt_len :] for sequence in sequences]
     return Run(prefilled - clock.began, clock.ended - prefilled, count, steps, gaps, tokens)
+
+
+async def start_driver(
+    stack: AsyncExitStack, options: RankEngineOptions, max_batch: int
+) -> tuple[Driver, EngineInfo]:
+    """Start an engine that is stopped with the stack.
+
+    Raises:
+        EngineFailed: A rank refused the model or did not start in time.
+    """
+    engine = RankEngine(options)
+    stack.push_async_callback(engine.stop)
+    info = await engine.start()
+    return Driver(engine, info, max_batch), info

@@ -1,7 +1,6 @@
 """Runs the batches of `ryz bench engine` through the whole stack: gateway, broker, router, leader, ranks.
 
-The stack is what `ryz up` makes of the same options. How the streams are read stands in `streams.py`, the
-sums in `http_row.py`.
+The streams are read by `benchmarks/lib/streams.py`; `http_row.py` turns them into figures.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 
 from benchmarks.engine.http_row import StreamRun
 from benchmarks.lib.cpu import CpuMeter
-from benchmarks.lib.stack import RunningStack, started
+from benchmarks.lib.stack import RunningStack, StackStarter
 from benchmarks.lib.streams import stream_all
 from services.worker.orchestrator.rank_engine import RankEngineOptions
 
@@ -23,15 +22,14 @@ class HttpDriver:
 
     def __init__(self, stack: RunningStack) -> None:
         self._stack = stack
-        # the leader alone as well: what is left of its group are the ranks
-        self._meter = CpuMeter(stack.pids | {"leader": stack.pids[_WORKER]}, alone={"leader"})
+        # the leader is also counted alone: the rest of its group are the ranks
+        self._meter = CpuMeter({**stack.pids, "leader": stack.pids[_WORKER]}, alone={"leader"})
 
-    async def run(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> StreamRun:
-        """Streams `num_tokens` for each prompt, all at once.
+    async def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> StreamRun:
+        """Stream `num_tokens` for each prompt, all at once.
 
         Raises:
-            StreamError: an answer was not what was asked for.
-            LookupError: a process of the stack ended.
+            BenchError: An answer was wrong or incomplete, or a process of the stack ended.
         """
         stack = self._stack
         self._meter.start()
@@ -44,13 +42,10 @@ class HttpDriver:
 
 
 @contextmanager
-def http_driver(options: RankEngineOptions) -> Iterator[HttpDriver]:
-    """A driver for a stack with that engine, which is ended with the block.
+def http_driver(options: RankEngineOptions, start_stack: StackStarter) -> Iterator[HttpDriver]:
+    """Give a driver for a stack with that engine; the stack ends with the block.
 
-    Blocks until all is ready, so that an interruption meanwhile finds it in the caller's hands.
-
-    Raises:
-        CommandError: it did not come up.
+    Blocks until the stack is ready, so that an interruption meanwhile finds it in the caller's hands.
     """
     command = {
         "--engine": "torch",
@@ -69,6 +64,5 @@ def http_driver(options: RankEngineOptions) -> Iterator[HttpDriver]:
         "RYZ_KV_CACHE_TOKENS": str(options.kv_cache_tokens),
         "RYZ_STEP_TIMEOUT_S": str(options.step_timeout_s),
     }
-    words = [str(part) for option in command.items() for part in option]
-    with started(words, settings, timeout_s=options.start_timeout_s) as stack:
+    with start_stack(command, settings, timeout_s=options.start_timeout_s) as stack:
         yield HttpDriver(stack)

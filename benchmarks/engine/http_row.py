@@ -10,27 +10,23 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from benchmarks.engine.engine_row import quantile
-from benchmarks.lib.streams import Streamed
-
-
-class WindowError(Exception):
-    """The streams never decoded all together; the text says what to change."""
+from benchmarks.lib.measuring import BenchError, milliseconds, percentile
+from benchmarks.lib.sse import StreamedAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
     """All streams of one repeat, and the CPU seconds of each process meanwhile."""
 
-    streams: Sequence[Streamed]
+    streams: Sequence[StreamedAnswer]
     cpu_s: Mapping[str, float]
 
     def window(self) -> tuple[float, float]:
-        """From the first text of the last stream to the end of the first one; raises `WindowError`."""
+        """From the first text of the last stream to the end of the first one; raises `BenchError`."""
         began = max(stream.times[0] if stream.times else stream.ended for stream in self.streams)
         ended = min(stream.ended for stream in self.streams)
         if ended <= began:
-            raise WindowError(
+            raise BenchError(
                 f"the first of {len(self.streams)} streams was complete before the last had its first text; "
                 "ask for more --tokens or a smaller batch"
             )
@@ -62,7 +58,7 @@ def http_figures(runs: Sequence[StreamRun], engine_rate: float) -> dict[str, Any
     """The figures of all repeats; `engine_rate` is the engine's own, in tokens a second.
 
     Raises:
-        WindowError: see there.
+        BenchError: see there.
     """
     rate = median(run.decode_rate() for run in runs)
     waits = sorted(stream.times[0] - stream.sent for run in runs for stream in run.streams)
@@ -71,14 +67,10 @@ def http_figures(runs: Sequence[StreamRun], engine_rate: float) -> dict[str, Any
     return {
         "decode_tokens_per_s": round(rate, 1),
         "share_of_engine": round(rate / engine_rate, 4),
-        "ttft_p50_ms": _ms(quantile(waits, 0.5)),
-        "itl_p50_ms": _ms(quantile(gaps, 0.5)),
-        "itl_p99_ms": _ms(quantile(gaps, 0.99)),
+        "ttft_p50_ms": milliseconds(percentile(waits, 0.5)),
+        "itl_p50_ms": milliseconds(percentile(gaps, 0.5)),
+        "itl_p99_ms": milliseconds(percentile(gaps, 0.99)),
         "cpu_ms_per_token": {
-            name: _ms(sum(run.cpu_s[name] for run in runs) / tokens) for name in runs[0].cpu_s
+            name: milliseconds(sum(run.cpu_s[name] for run in runs) / tokens) for name in runs[0].cpu_s
         },
     }
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 4)

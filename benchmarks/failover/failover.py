@@ -1,4 +1,4 @@
-"""Kills or freezes ranks and leaders under streams: is every stream whole, and how long did it pause?
+"""Kills or freezes ranks and leaders under streams, and checks that every stream is whole.
 
 Two groups compute a model. As soon as both are ready and have streams again, a random rank or leader is
 killed, or a leader is frozen for a while. A time without faults afterwards counts false alarms.
@@ -10,13 +10,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from typing import Any
 
-from benchmarks.failover.failover_figures import Fault, Victim, figures
-from benchmarks.failover.failover_fleet import FailoverError, Fleet, mean_fetch_s
-from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read, same
+from benchmarks.failover.failover_figures import InjectedFault, Victim, figures
+from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
+from benchmarks.failover.failover_plan import FailoverPlan
+from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same
+from benchmarks.lib.measuring import BenchError, Progress
+from benchmarks.lib.stack import RunningStack
 from shared.bus.nats import NatsBus
 from shared.client import Completion, InferenceClient
 from shared.messages import GenerateRequest
@@ -26,85 +28,74 @@ _STREAM_S = 60.0
 _FROZEN_S = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """faults: how many; streams: read at the same time, of so many tokens each; seed: of the victims.
-
-    freezes: leaders are stopped for a while, instead of anybody killed. calm_s: without faults, afterwards.
-    """
-
-    model: str
-    faults: int = 100
-    streams: int = 32
-    tokens: int = 128
-    seed: int = 0
-    freezes: bool = False
-    calm_s: float = 0.0
-
-
-async def measure(urls: Mapping[str, str], plan: Plan, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Runs it all on a stack of two groups; `urls` are the broker's, by user. See `figures`.
+async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -> dict[str, Any]:
+    """Kill or freeze members of a stack of two groups, and return `figures` with the client's counts.
 
     Raises:
-        FailoverError: the stack does not come back, or does not say twice the same without any fault.
+        BenchError: The stack does not come back, or does not answer twice the same without any fault.
     """
-    bus = await NatsBus.connect(urls["gateway"], name="bench", local=True)
-    asks = await NatsBus.connect(urls["cli"], name="bench", local=True)
-    hears = await NatsBus.connect(urls["router"], name="bench", local=True)
-    client, fleet = InferenceClient(bus), Fleet(hears, asks)
-    await client.start()
-    await fleet.listen()
-    try:
-        requests = make_requests(plan.model, plan.streams, plan.tokens)
+    async with AsyncExitStack() as cleanup:
+
+        async def connect(user: str) -> NatsBus:
+            bus = await NatsBus.connect(stack.nats_urls[user], name="bench", local=True)
+            cleanup.push_async_callback(bus.close)
+            return bus
+
+        client = InferenceClient(await connect("gateway"))
+        fleet = FleetProbe(await connect("router"), await connect("cli"))
+        await client.start()
+        cleanup.push_async_callback(client.close)
+        await fleet.listen()
+        requests = make_requests(stack.model, plan.streams, plan.tokens)
         progress("without faults")
         expected, calm = await _undisturbed(client, requests)
         gc.collect()
-        gc.freeze()  # what is there stays; collections look at what comes from here on
+        gc.freeze()  # later collections look only at what is made from here on
+        cleanup.callback(gc.unfreeze)
         readers = Readers(client, requests, expected, _STREAM_S)
         faults, chance = [], random.Random(plan.seed)
-        for number in range(plan.faults):
-            faults.append(await _fault(fleet, chance, plan.streams // 4, freezes=plan.freezes))
-            done = "frozen" if plan.freezes else "killed"
-            progress(f"{faults[-1].victim} of {faults[-1].group} {done}, {number + 1} of {plan.faults}")
+        for number in range(plan.kills):
+            faults.append(await _inject_fault(fleet, chance, plan.streams // 4, freezes=plan.freeze))
+            done = "frozen" if plan.freeze else "killed"
+            progress(f"{faults[-1].victim} of {faults[-1].group} {done}, {number + 1} of {plan.kills}")
         before = client.stats.lost
-        if plan.calm_s:
-            progress(f"{plan.calm_s:g} s without faults")
-            await asyncio.sleep(plan.calm_s)
+        if plan.calm:
+            progress(f"{plan.calm:g} s without faults")
+            await asyncio.sleep(plan.calm)
         false_alarms = client.stats.lost - before
         await asyncio.wait_for(readers.stop(), _STREAM_S + 5)
-        report = figures(faults, readers, calm)
         names = ("lost", "resumed", "refused", "republished", "gaps", "resends", "ignored")
-        counted = {name: getattr(client.stats, name) for name in names}
-        calm_report = {"seconds": plan.calm_s, "streams_moved": false_alarms}
-        shape = {"concurrency": plan.streams, "tokens": plan.tokens, "freezes": plan.freezes}
-        return report | {"without_faults": calm_report, "client": counted} | shape
-    finally:
-        gc.unfreeze()
-        await client.close()
-        await hears.close()
-        await asks.close()
-        await bus.close()
+        return {
+            **figures(faults, readers, calm),
+            "without_faults": {"seconds": plan.calm, "streams_moved": false_alarms},
+            "client": {name: getattr(client.stats, name) for name in names},
+            "concurrency": plan.streams,
+            "tokens": plan.tokens,
+            "freezes": plan.freeze,
+        }
 
 
 async def _undisturbed(
     client: InferenceClient, requests: list[GenerateRequest]
 ) -> tuple[list[Completion], list[Reading]]:
-    """The right answers, by two runs that agree; and the second run's readings."""
+    """Return the right answers, by two runs that agree, and the second run's readings."""
     first: list[Completion] = []
     while True:
-        told = await asyncio.gather(*(read(client, one, n, _STREAM_S) for n, one in enumerate(requests)))
+        told = await asyncio.gather(*(read_once(client, one, n, _STREAM_S) for n, one in enumerate(requests)))
         answers = [one.answer for one in told if one.answer is not None]
         if len(answers) < len(told):
-            raise FailoverError(next(one.error for one in told if one.answer is None))
+            raise BenchError(next(one.error for one in told if one.answer is None))
         if first and not all(same(a, b) for a, b in zip(first, answers, strict=True)):
-            raise FailoverError("the same requests got other answers without any fault")
+            raise BenchError("the same requests got other answers without any fault")
         if first:
             return answers, told
         first = answers
 
 
-async def _fault(fleet: Fleet, chance: random.Random, least: int, *, freezes: bool) -> Fault:
-    """Does something to somebody once each group has so many sequences, and waits until it is back."""
+async def _inject_fault(
+    fleet: FleetProbe, chance: random.Random, least: int, *, freezes: bool
+) -> InjectedFault:
+    """Kill or freeze a random member once each group runs `least` sequences; wait until its group is back."""
     groups = await fleet.await_streams(least)
     await asyncio.sleep(_SETTLE_S * chance.random())
     group = chance.choice(sorted(groups))
@@ -112,7 +103,7 @@ async def _fault(fleet: Fleet, chance: random.Random, least: int, *, freezes: bo
     victim: Victim = "leader" if freezes or chance.random() < 1 / 3 else "rank"
     pid = leader if victim == "leader" else chance.choice(ranks)
     fetched = await fleet.fetches()
-    fault = Fault(victim, group, time.monotonic())
+    fault = InjectedFault(victim, group, time.monotonic())
     if freezes:
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -125,7 +116,7 @@ async def _fault(fleet: Fleet, chance: random.Random, least: int, *, freezes: bo
     else:
         os.kill(pid, signal.SIGKILL)
         await fleet.await_away(group, fault.at)
-        await fleet.await_back(group, time.monotonic())  # a heartbeat of before may have come after the fault
+        await fleet.await_back(group, time.monotonic())  # a heartbeat from before the fault may come after it
         fault.back_s = time.monotonic() - fault.at
     fault.fetch_s = mean_fetch_s(fetched, await fleet.fetches(), without=group)
     return fault

@@ -1,7 +1,7 @@
-"""What came of faults under streams, in figures. Pure."""
+"""Turns the readings of streams under faults into figures. Pure."""
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, Literal
 
@@ -13,9 +13,15 @@ _WINDOW_S = 3.0  # after a fault in which a pause is put down to it, unless the 
 
 
 @dataclass(slots=True)
-class Fault:
-    """One fault, at a time of `time.monotonic()`. back_s: until the group was ready again. fetch_s: of one
-    fetch of KV by the other group meanwhile, on average; 0: there was none.
+class InjectedFault:
+    """One fault.
+
+    Attributes:
+        victim: What was killed or frozen.
+        group: Its group.
+        at: When, by `time.monotonic()`.
+        back_s: Seconds until the group was ready again.
+        fetch_s: Mean seconds of one fetch of KV by the other group meanwhile; 0 without one.
     """
 
     victim: Victim
@@ -25,17 +31,19 @@ class Fault:
     fetch_s: float = 0.0
 
 
-def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
-    """pause_ms: of streams whose group was hit; others_ms: of other streams at the same time; calm_ms:
-    between frames without faults. breakdown_ms: from the fault until the caller knew of the loss, from there
-    until another group had the request, and from there until tokens came; fetch is a part of that, of one
-    fetch on average after each fault. uncounted: losses that no pause stands for, mostly of streams that
-    began after the fault and went to the group before anybody knew.
+def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
+    """Return the report's figures.
+
+    `pause_ms` is of streams whose group was hit, `others_ms` of other streams at the same time, `calm_ms`
+    between frames without faults. `breakdown_ms` has the time from the fault until the caller knew of the
+    loss (detect), from there until another group had the request (republish), and from there until tokens
+    came (first_token), of which fetch is one fetch on average. `uncounted` are losses without a pause, mostly
+    of streams that began after the fault and went to the group before the loss was known.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
-    others, every, rows = list[float](), _Parts(), []
+    others, every, rows = list[float](), _PauseParts(), []
     for fault, following in zip_longest(faults, faults[1:]):
-        until, hit, parts = fault.at + _WINDOW_S, list[float](), _Parts()
+        until, hit, parts = fault.at + _WINDOW_S, list[float](), _PauseParts()
         if following is not None:
             until = min(until, following.at)
         for reading in readers.readings:
@@ -49,22 +57,23 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
             pauses[fault.victim].append(pause)
             hit.append(pause)
             parts.add(fault.at, mine)
-        every.extend(parts)
+        for name, values in parts.items():
+            every[name] += values
         rows.append(_row(fault, hit, parts))
     gaps = [1000 * (later - earlier) for one in calm for earlier, later in pairwise(one.arrivals)]
-    everybody = pauses["rank"] + pauses["leader"]
+    hits = pauses["rank"] + pauses["leader"]
     losses = sum(len(reading.interruptions) for reading in readers.readings)
     return {
         "kills": len(faults),
         "killed": {victim: sum(fault.victim == victim for fault in faults) for victim in pauses},
         "streams": len(readers.readings),
-        "interrupted": len(everybody),
-        "uncounted": losses - len(everybody),
+        "interrupted": len(hits),
+        "uncounted": losses - len(hits),
         "unequal": readers.unequal,
         "lost": len(readers.failures),
         "hung": sum(failure.startswith("deadline") for failure in readers.failures),
         "failures": sorted(set(readers.failures))[:10],
-        "pause_ms": spread(everybody),
+        "pause_ms": spread(hits),
         "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
         "others_ms": spread(others),
         "calm_ms": spread(gaps),
@@ -75,36 +84,25 @@ def figures(faults: list[Fault], readers: Readers, calm: list[Reading]) -> dict[
     }
 
 
-@dataclass(slots=True)
-class _Parts:
-    """What the pauses of streams whose group was hit are made of, in milliseconds."""
+class _PauseParts(dict[str, list[float]]):
+    """The parts of pauses of streams whose group was hit, in milliseconds."""
 
-    detect: list[float] = field(default_factory=list)
-    republish: list[float] = field(default_factory=list)
-    first_token: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(detect=[], republish=[], first_token=[])
 
     def add(self, fault_at: float, mine: Interruption) -> None:
-        self.detect.append(1000 * (mine.lost_at - fault_at))
+        self["detect"].append(1000 * (mine.lost_at - fault_at))
         if mine.accepted_at:
-            self.republish.append(1000 * (mine.accepted_at - mine.lost_at))
+            self["republish"].append(1000 * (mine.accepted_at - mine.lost_at))
         if mine.resumed_at:
-            self.first_token.append(1000 * (mine.resumed_at - mine.accepted_at))
-
-    def extend(self, others: "_Parts") -> None:
-        self.detect += others.detect
-        self.republish += others.republish
-        self.first_token += others.first_token
+            self["first_token"].append(1000 * (mine.resumed_at - mine.accepted_at))
 
     def spreads(self) -> dict[str, dict[str, float]]:
-        return {
-            "detect": spread(self.detect),
-            "republish": spread(self.republish),
-            "first_token": spread(self.first_token),
-        }
+        return {name: spread(values) for name, values in self.items()}
 
 
-def _row(fault: Fault, pauses: list[float], parts: _Parts) -> dict[str, Any]:
-    """One fault for itself, to see what the long pauses have in common."""
+def _row(fault: InjectedFault, pauses: list[float], parts: _PauseParts) -> dict[str, Any]:
+    """Return the figures of one fault, to see what the long pauses have in common."""
     return {
         "victim": fault.victim,
         "group": fault.group,
@@ -117,7 +115,7 @@ def _row(fault: Fault, pauses: list[float], parts: _Parts) -> dict[str, Any]:
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, 99th percentile and largest; zeros of nothing."""
+    """Return median, 99th percentile and largest value; zeros of none."""
     if not values:
         return {"p50": 0.0, "p99": 0.0, "max": 0.0}
     ordered = sorted(values)

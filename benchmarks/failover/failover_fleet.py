@@ -1,4 +1,4 @@
-"""What groups say of themselves while they are being killed: heartbeats, processes, time spent on fetches."""
+"""Follows groups that are being killed: their heartbeats, processes, and seconds spent on fetches."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from benchmarks.lib.measuring import BenchError
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -22,15 +23,15 @@ _SILENT_S = 0.25
 _FETCH_SECONDS = "ryz_worker_kv_fetch_seconds"
 
 
-class FailoverError(Exception):
-    """There is no figure; the text says why."""
-
-
 @dataclass(slots=True)
-class Fleet:
-    """What heartbeats and statuses say of the groups.
+class FleetProbe:
+    """The groups by their heartbeats and statuses.
 
-    hears: the broker as one who may hear heartbeats; asks: as one who may ask for statuses.
+    Attributes:
+        hears: Connection of a user that may read heartbeats.
+        asks: Connection of a user that may ask for statuses.
+        beats: Each group's last heartbeat, and when it came.
+        admin_urls: Where each group's leader serves metrics.
     """
 
     hears: NatsBus
@@ -39,7 +40,7 @@ class Fleet:
     admin_urls: dict[str, str] = field(default_factory=dict)
 
     async def listen(self) -> None:
-        """Hears heartbeats from here on."""
+        """Subscribe to heartbeats."""
         await self.hears.subscribe(subjects.HEARTBEAT_ALL, self._beat)
 
     async def _beat(self, message: Message) -> None:
@@ -50,29 +51,29 @@ class Fleet:
         self.beats[heartbeat.group] = heartbeat, time.monotonic()
 
     def ready(self, group: str, since: float = 0.0) -> bool:
-        """Whether the group says that it is ready, and has said so after that moment."""
+        """Return whether the group has said after that moment that it is ready."""
         heartbeat, at = self.beats.get(group, (None, 0.0))
         return heartbeat is not None and heartbeat.state == "ready" and at > since
 
     async def await_away(self, group: str, since: float) -> None:
-        """Waits until the group says that it is not ready, or nothing any more."""
+        """Wait until the group says that it is not ready, or is silent."""
         while True:
             heartbeat, at = self.beats[group]
             if (at > since and heartbeat.state != "ready") or time.monotonic() - at > _SILENT_S:
                 return
             await asyncio.sleep(0.005)
             if time.monotonic() > since + _READY_S:
-                raise FailoverError(f"group {group} did not notice within {_READY_S:g} s")
+                raise BenchError(f"group {group} did not notice within {_READY_S:g} s")
 
     async def await_back(self, group: str, since: float) -> None:
-        """Waits until the group says that it is ready, after that moment."""
+        """Wait until the group says after that moment that it is ready."""
         while not self.ready(group, since):
             await asyncio.sleep(0.005)
             if time.monotonic() > since + _READY_S:
-                raise FailoverError(f"group {group} did not come back within {_READY_S:g} s")
+                raise BenchError(f"group {group} did not come back within {_READY_S:g} s")
 
     async def await_streams(self, least: int) -> dict[str, tuple[int, list[int]]]:
-        """Waits until all groups are ready and run so many sequences; returns `pids`."""
+        """Wait until all groups are ready and run `least` sequences; return `pids()`."""
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             fresh = time.monotonic() - 1
@@ -83,10 +84,10 @@ class Fleet:
                 if len(groups) == len(self.beats):
                     return groups
             await asyncio.sleep(0.02)
-        raise FailoverError(f"the groups were not all at work within {_READY_S:g} s")
+        raise BenchError(f"the groups were not all at work within {_READY_S:g} s")
 
     async def fetches(self) -> dict[str, tuple[float, float]]:
-        """How many fetches of KV each group has done, and the seconds that they took."""
+        """Return how many fetches of KV each group has done, and the seconds that they took."""
         done = {}
         async with httpx.AsyncClient(timeout=2.0) as http:
             for group, url in self.admin_urls.items():
@@ -97,7 +98,7 @@ class Fleet:
         return done
 
     async def pids(self) -> dict[str, tuple[int, list[int]]]:
-        """The process of each group's leader, and those of its ranks."""
+        """Return the process id of each group's leader, and those of its ranks."""
         found: dict[str, tuple[int, list[int]]] = {}
         inbox = self.asks.new_inbox()
 
@@ -121,7 +122,7 @@ class Fleet:
 def mean_fetch_s(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]], *, without: str
 ) -> float:
-    """Seconds of one fetch on average, of those between two looks; 0: there was none, or nobody knows."""
+    """Return the mean seconds of one fetch between two samples; 0 if there was none, or no sample."""
     count = seconds = 0.0
     for group, (later_count, later_s) in after.items():
         if group != without and group in before:

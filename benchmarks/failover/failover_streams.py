@@ -1,4 +1,4 @@
-"""Streams that are read for ever, each compared with what it says when nothing goes wrong, and their pauses.
+"""Reads streams again and again, compares each with its answer without faults, and measures its pauses.
 
 A stream's tokens are a function of its request, so each request is run once without faults, and every later
 run of it must be the same: text, tokens, log probabilities, finish reasons, counts. Each run has a tenant of
@@ -14,7 +14,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from shared.client import Completion, GenerationStream, InferenceClient
+from shared.client import Completion, InferenceClient
 from shared.client.generation.attempts import Interruption
 from shared.client.generation.results import gather
 from shared.errors import RyzError
@@ -23,23 +23,9 @@ from shared.messages import ChatMessage, GenerateRequest, Sampling, Tokens
 
 _RUNS = count()
 NAMES = (
-    "Ada",
-    "Bo",
-    "Cleo",
-    "Dirk",
-    "Edda",
-    "Finn",
-    "Gro",
-    "Hal",
-    "Ines",
-    "Jon",
-    "Kit",
-    "Lea",
-    "Mo",
-    "Nils",
-    "Ole",
-    "Pia",
-)
+    "Ada", "Bo", "Cleo", "Dirk", "Edda", "Finn", "Gro", "Hal",
+    "Ines", "Jon", "Kit", "Lea", "Mo", "Nils", "Ole", "Pia",
+)  # fmt: skip
 _TEXTS = (
     "Hello, my name is {name}.",
     "My name is {name}. Tell me about Python.",
@@ -49,8 +35,9 @@ _TEXTS = (
 
 
 def make_requests(model: str, count: int, tokens: int) -> list[GenerateRequest]:
-    """Requests of all kinds: half of them greedy, half at temperature 1; some with two choices, stop strings,
-    penalties, log probabilities.
+    """Return requests of all kinds: half of them greedy, half at temperature 1.
+
+    Some have two choices, stop strings, penalties or log probabilities.
     """
     made = []
     for number in range(count):
@@ -76,7 +63,7 @@ def make_requests(model: str, count: int, tokens: int) -> list[GenerateRequest]:
 
 @dataclass(slots=True)
 class Reading:
-    """One run of a request. arrivals: when each frame with tokens came; packed, since there are a million."""
+    """One run of a request; `arrivals` are the times of its frames, packed because they are a million."""
 
     request: int
     began: float
@@ -87,7 +74,7 @@ class Reading:
     ended: float = 0.0
 
     def pause_around(self, moment: float, until: float) -> float:
-        """The longest time between two frames of those that end after `moment` and begin before `until`."""
+        """Return the longest gap between frames that ends after `moment` and begins before `until`."""
         longest, before = 0.0, self.began
         for arrival in self.arrivals:
             if arrival > moment and before < until:
@@ -97,16 +84,18 @@ class Reading:
 
 
 def same(first: Completion, second: Completion) -> bool:
-    """Whether two answers are equal in all that a caller sees; where the KV came from may differ."""
+    """Return whether two answers are equal in all that a caller sees; the source of their KV may differ."""
     counts = [(one.usage.prompt_tokens, one.usage.completion_tokens) for one in (first, second)]
     return first.choices == second.choices and counts[0] == counts[1]
 
 
-async def read(client: InferenceClient, request: GenerateRequest, number: int, timeout_s: float) -> Reading:
-    """Runs a request to its end, whatever that is."""
+async def read_once(
+    client: InferenceClient, request: GenerateRequest, number: int, timeout_s: float
+) -> Reading:
+    """Run a request to its end, be it an answer or an error."""
     reading = Reading(number, time.monotonic())
     frames: list[Tokens] = []
-    stream: GenerationStream = client.submit(
+    stream = client.submit(
         replace(request, request_id=new_request_id(), tenant=f"bench-{next(_RUNS)}"), timeout_s=timeout_s
     )
     reading.interruptions = stream.interruptions
@@ -124,10 +113,10 @@ async def read(client: InferenceClient, request: GenerateRequest, number: int, t
 
 
 class Readers:
-    """Reads all requests again and again, each in a task of its own. `readings` are those that ended.
+    """Reads all requests again and again, each in a task of its own; `readings` are those that ended.
 
-    They come without their answers: garbage collections among a million log probabilities stop the reader for
-    up to 0.8 s, which looks like a pause of all streams.
+    Readings are kept without their answers: garbage collections among a million log probabilities stop this
+    process for up to 0.8 s, which looks like a pause of all streams.
     """
 
     def __init__(
@@ -148,13 +137,13 @@ class Readers:
         self._tasks = [asyncio.create_task(self._read_on(number)) for number in range(len(requests))]
 
     async def stop(self) -> None:
-        """Lets what is being read come to its end."""
+        """Return when the streams that are being read have ended."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
 
     async def _read_on(self, number: int) -> None:
         while not self._stop.is_set():
-            reading = await read(self._client, self._requests[number], number, self._timeout_s)
+            reading = await read_once(self._client, self._requests[number], number, self._timeout_s)
             answer, reading.answer = reading.answer, None
             self.readings.append(reading)
             if answer is None:

@@ -1,19 +1,18 @@
-"""What the fp8 cold zone saves and costs: time of an attention op and memory of a token, by type of cache.
+"""Measures what the fp8 cold zone saves and costs: time of an attention op, and memory of a token.
 
-Runs the kernels' own op over a cache of random numbers: no model, no ranks. One op is a layer's: it turns
-queries and keys, stores, and attends, for one token of each sequence. What it costs to compress a block, once
-in sixteen tokens of a sequence, is measured apart.
+The kernels' own op runs over a cache of random numbers, without model and ranks. One op is a layer's: it
+rotates queries and keys, stores, and attends, for one token of each sequence. The time to compress a block,
+once in sixteen tokens of a sequence, is measured apart.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.kv.kv_cold_plan import KVColdPlan
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.native.library import NUM_TIMES, KernelLibrary, kernels
 from services.worker.engine.native.native_cache import (
@@ -38,88 +37,58 @@ KINDS: dict[str, tuple[torch.dtype, ColdZone | None]] = {
 BF16_BYTES = 2
 
 
-def run(
-    *,
-    heads: int = 12,
-    kv_heads: int = 12,
-    head_dim: int = 64,
-    batch: int = 8,
-    contexts: Sequence[int] = (512, 2048, 4096),
-    threads: int = 1,
-    repeats: int = 50,
-    compiled: KernelLibrary | None = None,
-) -> dict[str, Any]:
-    """Times and sizes of one layer.
-
-    Args:
-        heads: Query heads.
-        kv_heads: KV heads, which divide them.
-        head_dim: Numbers of a head.
-        batch: Sequences in a step.
-        contexts: Tokens of each of them, one measurement for each number.
-        threads: That share an op.
-        repeats: Ops of a measurement, of which the median counts.
-        compiled: The kernels to measure; None: this machine's.
+def measure(plan: KVColdPlan) -> dict[str, Any]:
+    """Return times and sizes of one layer, a row for each context.
 
     Raises:
-        NoKernels: there are none for this machine.
+        NoKernels: There are no compiled kernels for this machine.
     """
-    compiled = compiled or kernels()
-    shape = HeadShape(heads, kv_heads, head_dim)
+    compiled = kernels()
+    shape = HeadShape(plan.heads, plan.kv_heads, plan.head_dim)
     rows = []
-    for context in contexts:
-        case = _Case(compiled, shape, batch, context, threads)
-        timed = {kind: _Timed(case, *made) for kind, made in KINDS.items()}
-        for _ in range(repeats):  # by turns, so that what else the machine does hits all
+    for context in plan.contexts:
+        timed = {kind: _TimedOp(compiled, plan, context, made) for kind, made in KINDS.items()}
+        for _ in range(plan.repeats):  # in turns, so that other load on the machine disturbs all
             for one in timed.values():
-                one.step()
+                one.run_op()
+        sizes = {kind: _sequence_bytes(shape, context, *made) for kind, made in KINDS.items()}
         rows.append(
             {
                 "context": context,
                 "attention_us": {kind: round(1e6 * one.close(), 1) for kind, one in timed.items()},
-                "bytes_per_token": {
-                    kind: round(_sequence_bytes(shape, context, *made) / context, 1)
-                    for kind, made in KINDS.items()
-                },
-                "less_than_bf16": round(
-                    1 - _sequence_bytes(shape, context, torch.float16, HOT) / _bf16(shape, context), 4
-                ),
+                "bytes_per_token": {kind: round(size / context, 1) for kind, size in sizes.items()},
+                "less_than_bf16": round(1 - sizes["fp8"] / _bf16_bytes(shape, context), 4),
             }
         )
     return {
         "kernels": compiled.target,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "batch": batch,
-        "threads": threads,
+        "heads": plan.heads,
+        "kv_heads": plan.kv_heads,
+        "head_dim": plan.head_dim,
+        "batch": plan.batch,
+        "threads": plan.threads,
         "hot_tokens": HOT.hot_blocks * BLOCK_SIZE,
-        "compress_block_us": round(1e6 * _compress(compiled, shape, repeats), 1),
+        "compress_block_us": round(1e6 * _compress_s(compiled, shape, plan.repeats), 1),
         "rows": rows,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """What is computed: one token of each of `batch` sequences of `context` tokens."""
-
-    compiled: KernelLibrary
-    shape: HeadShape
-    batch: int
-    context: int
-    threads: int
-
-
-class _Timed:
+class _TimedOp:
     """An attention op over a cache of one layer that is full up to the context."""
 
-    def __init__(self, case: _Case, dtype: torch.dtype, zone: ColdZone | None) -> None:
-        shape, batch, context = case.shape, case.batch, case.context
-        self._kernels, self._threads = case.compiled, case.compiled.new_thread_pool(case.threads, False)
+    def __init__(
+        self,
+        compiled: KernelLibrary,
+        plan: KVColdPlan,
+        context: int,
+        kind: tuple[torch.dtype, ColdZone | None],
+    ) -> None:
+        shape, batch = HeadShape(plan.heads, plan.kv_heads, plan.head_dim), plan.batch
+        self._kernels, self._threads = compiled, compiled.new_thread_pool(plan.threads, False)
         self._clock = np.zeros(NUM_TIMES, np.int64)
         self._seconds: list[float] = []
         per_sequence = context // BLOCK_SIZE + 1
-        cache = NativeCache(1, batch * per_sequence, shape, dtype, zone).layers[0]
+        cache = NativeCache(1, batch * per_sequence, shape, *kind).layers[0]
         fill(cache)
         qkv = buffer(batch, padded((shape.heads + 2 * shape.kv_heads) * shape.dim)).normal_()
         rotation = buffer(context + 1, shape.dim // 2), buffer(context + 1, shape.dim // 2)
@@ -152,11 +121,11 @@ class _Timed:
         self._arrays = {name: np.ascontiguousarray(made, np.int32) for name, made in self._arrays.items()}
         addresses = {name: made.ctypes.data for name, made in self._arrays.items()}
         self._batch = ForwardBatch(num_rows=batch, num_spans=batch, **addresses)
-        self.step()
+        self.run_op()
         self._seconds.clear()
 
-    def step(self) -> None:
-        """One op."""
+    def run_op(self) -> None:
+        """Run and time one op."""
         began = time.perf_counter()
         self._kernels.run_program(
             self._threads, None, self._ops, len(self._ops), self._batch, self._clock.ctypes.data, None
@@ -164,13 +133,13 @@ class _Timed:
         self._seconds.append(time.perf_counter() - began)
 
     def close(self) -> float:
-        """Ends the threads; the median step, in seconds."""
+        """End the threads; return the median seconds of an op."""
         self._kernels.free_thread_pool(self._threads)
         return median(self._seconds)
 
 
-def _compress(compiled: KernelLibrary, shape: HeadShape, repeats: int) -> float:
-    """Seconds to compress a block of a layer, on one thread."""
+def _compress_s(compiled: KernelLibrary, shape: HeadShape, repeats: int) -> float:
+    """Return the seconds to compress a block of a layer, on one thread."""
     count = 2 * shape.kv_heads * BLOCK_SIZE * shape.width
     side, codes, scale = torch.randn(count), np.zeros(count, np.uint8), np.zeros(1, np.float32)
     seconds = []
@@ -182,7 +151,7 @@ def _compress(compiled: KernelLibrary, shape: HeadShape, repeats: int) -> float:
 
 
 def fill(cache: NativeLayerCache) -> None:
-    """Random keys and values everywhere."""
+    """Fill the cache with random keys and values."""
     for side in (cache.keys, cache.values):
         side.normal_()
     if cache.cold is not None:
@@ -195,12 +164,12 @@ def fill(cache: NativeLayerCache) -> None:
 
 
 def _sequence_bytes(shape: HeadShape, tokens: int, dtype: torch.dtype, zone: ColdZone | None) -> float:
-    """Of a layer, for so many tokens of one sequence that is running."""
+    """Return the bytes of a layer for so many tokens of a running sequence."""
     blocks = tokens // BLOCK_SIZE * block_bytes(1, shape, dtype, zone)
     if zone is None:
         return blocks
     return blocks + hot_bytes(1, shape, dtype, zone) - hot_bytes(0, shape, dtype, zone)
 
 
-def _bf16(shape: HeadShape, tokens: int) -> float:
+def _bf16_bytes(shape: HeadShape, tokens: int) -> float:
     return 2 * BF16_BYTES * shape.kv_heads * shape.dim * tokens

@@ -1,9 +1,10 @@
-"""A helper process of a measurement: makes one object of ours there and calls its methods from here.
+"""A helper process of a measurement: one object is made there, and its methods are called from here.
 
 Peers and probes run this way, so that their threads, memory and crashes are their own. A child cannot outlive
 the command: the kernel ends it with its parent, and `close` ends it before.
 """
 
+import asyncio
 import ctypes
 import importlib
 import os
@@ -16,24 +17,21 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from benchmarks.lib.measuring import BenchError
 from shared.host.own_python import module_command, module_environment
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_WAIT_S = 5.0
 
 
-class ChildError(Exception):
-    """The child refused or died; the text is its own sentence, or how it ended."""
-
-
-class Child:
+class ChildObject:
     """A process that holds one object.
 
     Args:
-        maker: `module:name` of what makes the object there.
-        arguments: What it is made with; anything that pickles.
+        maker: `module:name` of the class or function that makes the object there.
+        arguments: Its keyword arguments; they are pickled.
         environment: Variables beside those of this process.
-        inherit: File descriptors that the child is to have, by the same numbers.
+        inherit: File descriptors that the child gets, by the same numbers.
     """
 
     def __init__(
@@ -58,31 +56,35 @@ class Child:
         self._connection.send((maker, dict(arguments)))
 
     def send(self, method: str, *arguments: Any) -> None:
-        """Starts a call; `receive` has its outcome. One at a time."""
+        """Start a call; `receive` has its outcome. One at a time."""
         try:
             self._connection.send((method, arguments))
         except (BrokenPipeError, ConnectionResetError):
-            raise ChildError(self._ended()) from None
+            raise BenchError(self._ended()) from None
 
     def receive(self, timeout_s: float) -> Any:
-        """The outcome of the making or of the last call. Raises `ChildError`."""
+        """Return the outcome of the making or of the last call.
+
+        Raises:
+            BenchError: The object raised, or the process ended or did not answer in time.
+        """
         try:
             if not self._connection.poll(timeout_s):
-                raise ChildError(f"{self.name} did not answer within {timeout_s:g} s")
+                raise BenchError(f"{self.name} did not answer within {timeout_s:g} s")
             problem, value = self._connection.recv()
         except (EOFError, ConnectionResetError):
-            raise ChildError(self._ended()) from None
+            raise BenchError(self._ended()) from None
         if problem:
-            raise ChildError(problem)
+            raise BenchError(problem)
         return value
 
     def call(self, method: str, *arguments: Any, timeout_s: float = 600.0) -> Any:
-        """Calls a method there and waits for what it returns. Raises `ChildError`."""
+        """Call a method there and wait for its result. Raises `BenchError` like `receive`."""
         self.send(method, *arguments)
         return self.receive(timeout_s)
 
     def close(self) -> None:
-        """Ends the process. May be called twice, and while another thread waits in `receive`."""
+        """End the process. May be called twice, and while another thread waits in `receive`."""
         self._process.kill()
         self._process.wait()
         self._connection.close()
@@ -94,6 +96,11 @@ class Child:
             return f"{self.name} closed its connection"
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"the process of {self.name} ended: {how}"
+
+
+async def receive_all(children: Sequence[ChildObject], timeout_s: float) -> list[Any]:
+    """Return the outcomes of a call that was sent to all children. Raises `BenchError`."""
+    return [await asyncio.to_thread(child.receive, timeout_s) for child in children]
 
 
 def _serve(connection: Connection) -> None:
@@ -124,7 +131,7 @@ def _answer(connection: Connection, work: Callable[[], Any]) -> bool:
 
 
 def main() -> None:
-    """Entry of the child: its socket's descriptor and its parent's process id are the arguments."""
+    """Serve calls; the arguments are the socket's descriptor and the parent's process id."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):
@@ -132,7 +139,7 @@ def main() -> None:
     try:
         _serve(Connection(int(sys.argv[1])))
     except (EOFError, ConnectionResetError, BrokenPipeError):
-        return  # the parent has what it wanted
+        return  # the parent has closed the connection
 
 
 if __name__ == "__main__":

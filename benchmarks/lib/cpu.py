@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 
 import psutil
 
+from benchmarks.lib.measuring import BenchError
+
 
 class CpuMeter:
     """CPU seconds of a set of named processes since the last `start`.
@@ -28,7 +30,7 @@ class CpuMeter:
         """CPU seconds by name since `start`.
 
         Raises:
-            LookupError: a process ended meanwhile; a measurement of what is left would be wrong.
+            BenchError: a process ended meanwhile; a measurement of what is left would be wrong.
         """
         now = self._times()
         return {name: now[name] - began for name, began in self._began.items()}
@@ -43,5 +45,5 @@ def _spent_s(pid: int, with_children: bool) -> float:
         children = root.children(recursive=True) if with_children else []
         times = [process.cpu_times() for process in (root, *children)]
     except psutil.NoSuchProcess as error:
-        raise LookupError(f"process {error.pid} ended during the measurement") from error
+        raise BenchError(f"process {error.pid} ended during the measurement") from error
     return float(sum(one.user + one.system for one in times))

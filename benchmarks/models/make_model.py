@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.models.random_weights import BYTES, plan_files, write_file, write_index
-from benchmarks.models.shapes import Shape
+from benchmarks.models.random_weights import plan_files, write_file, write_index
+from benchmarks.models.shapes import BYTES, ModelShape
 from training import bpe
 
 MAX_FILE_BYTES = 2 << 30
@@ -29,7 +29,7 @@ class Made:
     files: int
 
 
-def parameters(shape: Shape) -> int:
+def parameters(shape: ModelShape) -> int:
     """How many numbers the model holds."""
     total = 0
     for _, size in shape.tensors():
@@ -39,7 +39,7 @@ def parameters(shape: Shape) -> int:
 
 def make_model(
     directory: Path,
-    shape: Shape,
+    shape: ModelShape,
     dtype: str = "fp32",
     seed: int = 0,
     *,
@@ -50,7 +50,7 @@ def make_model(
 
     Args:
         directory: Made if missing.
-        shape: Sizes, checked by the caller (`Shape.check`).
+        shape: Sizes, checked by the caller (`ModelShape.check`).
         dtype: fp32, fp16 or bf16.
         seed: The same seed and shape give the same bytes.
         max_file_bytes: More than that is spread over several files with an index.
@@ -95,7 +95,7 @@ def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
     raise AssertionError("the stems grow with every merge")
 
 
-def _write_texts(directory: Path, shape: Shape, dtype: str, tokenizer: Tokenizer) -> None:
+def _write_texts(directory: Path, shape: ModelShape, dtype: str, tokenizer: Tokenizer) -> None:
     ids = bpe.special_ids(tokenizer)
     bos, end = ids[bpe.BOS], ids[bpe.END]
     config = {

@@ -14,7 +14,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+from benchmarks.models.shapes import BYTES
+
 _NAMES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _ROWS_AT_ONCE = 1 << 24  # numbers made at a time; bounds the memory beside the file's own buffer
 

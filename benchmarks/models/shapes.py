@@ -6,13 +6,13 @@ Knows sizes only; what is written for a shape stands in `make_model.py`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.lib.measuring import BenchError
 
-class ShapeError(Exception):
-    """Sizes that make no model; the text names the option and what it may be."""
+
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """Sizes of a Llama-style decoder; `tied` shares the embedding with the output layer."""
 
     dim: int
@@ -30,24 +30,24 @@ class Shape:
         return self.dim // self.heads
 
     def check(self) -> None:
-        """Raises `ShapeError` for sizes that contradict each other."""
+        """Raises `BenchError` for sizes that contradict each other."""
         least = 256 + 5  # the bytes and the special tokens
         for name in ("dim", "layers", "heads", "kv_heads", "ffn", "context"):
             if getattr(self, name) < 1:
-                raise ShapeError(
+                raise BenchError(
                     f"--{name.replace('_', '-')} must be a positive number, got {getattr(self, name)}"
                 )
         if self.dim % self.heads or self.head_dim % 2:
-            raise ShapeError(
+            raise BenchError(
                 f"--dim {self.dim} over --heads {self.heads} gives no even head size; "
                 "take a dim that is an even multiple of the heads"
             )
         if self.heads % self.kv_heads:
-            raise ShapeError(
+            raise BenchError(
                 f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}; take a divisor of it"
             )
         if self.vocab < least:
-            raise ShapeError(
+            raise BenchError(
                 f"--vocab {self.vocab} is too small: the bytes and special tokens of a tokenizer are {least}"
             )
 
@@ -71,9 +71,10 @@ class Shape:
             yield "lm_head.weight", (self.vocab, self.dim)
 
 
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 SHAPES = {
-    "tiny": Shape(dim=64, layers=2, heads=4, kv_heads=2, ffn=160, vocab=512, context=512, tied=True),
-    "15m": Shape(dim=288, layers=6, heads=6, kv_heads=6, ffn=768, vocab=32000, context=1024, tied=True),
-    "110m": Shape(dim=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, context=2048, tied=True),
-    "1.1b": Shape(dim=2048, layers=22, heads=32, kv_heads=4, ffn=5632, vocab=32000, context=2048),
+    "tiny": ModelShape(dim=64, layers=2, heads=4, kv_heads=2, ffn=160, vocab=512, context=512, tied=True),
+    "15m": ModelShape(dim=288, layers=6, heads=6, kv_heads=6, ffn=768, vocab=32000, context=1024, tied=True),
+    "110m": ModelShape(dim=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, context=2048, tied=True),
+    "1.1b": ModelShape(dim=2048, layers=22, heads=32, kv_heads=4, ffn=5632, vocab=32000, context=2048),
 }

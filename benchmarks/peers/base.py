@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class PeerError(Exception):
-    """A peer cannot run this model or is not installed; the text says what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
     """One run of a batch. `tokens` are the generated ones of each sequence, the first included.
@@ -28,6 +24,6 @@ class Timing:
 class Peer(Protocol):
     """A loaded model. Greedy, no end-of-sequence token ends anything, nothing is kept between runs."""
 
-    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+    def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """Generates `num_tokens` for each prompt, all in one batch; the prompts have one length."""
         ...

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.base import PeerError
+from benchmarks.lib.measuring import BenchError
 
 Floats = NDArray[np.float32]
 PRECISIONS = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0"}
@@ -41,12 +41,12 @@ def write_gguf(model: Path, target: Path, precision: str) -> None:
         precision: fp32, fp16, bf16, or int8 (llama.cpp's Q8_0); norms stay in fp32.
 
     Raises:
-        PeerError: `gguf` is not installed, or the model is of a kind that is not converted here.
+        BenchError: `gguf` is not installed, or the model is of a kind that is not converted here.
     """
     try:
         gguf: Any = import_module("gguf")  # an optional extra
     except ImportError:
-        raise PeerError("the package gguf is not installed; `pip install 'ryzanstein[peers]'`") from None
+        raise BenchError("the package gguf is not installed; `pip install 'ryzanstein[peers]'`") from None
     config = json.loads((model / "config.json").read_bytes())
     _check(model, config, precision)
     kinds = gguf.GGMLQuantizationType
@@ -82,16 +82,16 @@ def interleave_rotary(rows: Floats, num_heads: int) -> Floats:
 def _check(model: Path, config: dict[str, Any], precision: str) -> None:
     where = f"the model {model} is not converted for llama.cpp"
     if config.get("architectures") != ["LlamaForCausalLM"]:
-        raise PeerError(f"{where}: only LlamaForCausalLM is, config.json says {config.get('architectures')}")
+        raise BenchError(f"{where}: only LlamaForCausalLM is, config.json says {config.get('architectures')}")
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if scaling.get("rope_type", scaling.get("type", "default")) != "default":
-        raise PeerError(f"{where}: its rope scaling is not covered")
+        raise BenchError(f"{where}: its rope scaling is not covered")
     if config.get("attention_bias") or config.get("mlp_bias"):
-        raise PeerError(f"{where}: it has biases")
+        raise BenchError(f"{where}: it has biases")
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     inner = [hidden, config["intermediate_size"], heads * (config.get("head_dim") or hidden // heads)]
     if precision == "int8" and any(size % _Q8_0_BLOCK for size in inner):
-        raise PeerError(f"{where}: Q8_0 needs sizes that are multiples of {_Q8_0_BLOCK}, it has {inner}")
+        raise BenchError(f"{where}: Q8_0 needs sizes that are multiples of {_Q8_0_BLOCK}, it has {inner}")
 
 
 def _metadata(writer: Any, config: dict[str, Any]) -> None:

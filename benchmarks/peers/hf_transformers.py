@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.base import PeerError, Timing
+from benchmarks.lib.measuring import BenchError
+from benchmarks.peers.base import Timing
 
 
 class Transformers:
@@ -23,11 +24,11 @@ class Transformers:
     def __init__(self, model: Path, precision: str) -> None:
         types = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
         if precision not in types:
-            raise PeerError(f"not available: transformers has no {precision} on a CPU without more packages")
+            raise BenchError(f"not available: transformers has no {precision} on a CPU without more packages")
         try:
             library: Any = import_module("transformers")  # an optional extra
         except ImportError:
-            raise PeerError(
+            raise BenchError(
                 "the package transformers is not installed; `pip install 'ryzanstein[peers]'`"
             ) from None
         import torch  # noqa: PLC0415
@@ -38,7 +39,7 @@ class Transformers:
             model, dtype=getattr(torch, types[precision]), local_files_only=True
         ).eval()
 
-    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+    def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """See `Peer`."""
         torch = self._torch
         torch.set_num_threads(threads)

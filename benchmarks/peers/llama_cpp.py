@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.base import PeerError, Timing
+from benchmarks.lib.measuring import BenchError
+from benchmarks.peers.base import Timing
 from benchmarks.peers.gguf_file import write_gguf
 
 _UBATCH = 512  # tokens that llama.cpp computes at a time; its default
@@ -35,7 +36,7 @@ class LlamaCpp:
         try:
             llama_cpp: Any = import_module("llama_cpp")  # an optional extra
         except ImportError:
-            raise PeerError(
+            raise BenchError(
                 "the package llama-cpp-python is not installed; `pip install 'ryzanstein[peers]'`"
             ) from None
         self._api = llama_cpp
@@ -49,14 +50,14 @@ class LlamaCpp:
             parameters.n_gpu_layers = 0
             self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
-            raise PeerError(f"llama.cpp did not load the model {model}")
+            raise BenchError(f"llama.cpp did not load the model {model}")
         self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self._max_length = max_length
         self._context: Any = None
         self._made_for = 0
         self._batch = llama_cpp.llama_batch_init(max_sequences * max_length, 0, max_sequences)
 
-    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+    def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """See `Peer`."""
         self._make_context(len(prompts))
         api = self._api
@@ -93,7 +94,7 @@ class LlamaCpp:
         parameters.no_perf = True
         self._context = api.llama_init_from_model(self._model, parameters)
         if not self._context:
-            raise PeerError(f"llama.cpp has no memory for {num_sequences} sequences")
+            raise BenchError(f"llama.cpp has no memory for {num_sequences} sequences")
         self._made_for = num_sequences
 
     def _decode(self, rows: Sequence[tuple[int, int, int, bool]]) -> list[int]:
@@ -107,7 +108,7 @@ class LlamaCpp:
             batch.seq_id[index][0] = sequence
             batch.logits[index] = wanted
         if code := api.llama_decode(self._context, batch):
-            raise PeerError(f"llama.cpp's llama_decode returned {code}")
+            raise BenchError(f"llama.cpp's llama_decode returned {code}")
         logits: NDArray[np.float32] = np.ctypeslib.as_array(
             api.llama_get_logits(self._context), shape=(sum(row[3] for row in rows), self._vocab_size)
         )

@@ -1,8 +1,7 @@
-"""A worker group in virtual time: steps of a mixed batch, a memory of sessions' KV, and its heartbeats.
+"""Models a worker group in virtual time: steps of a mixed batch, a memory of sessions' KV, its heartbeats.
 
-It stands in for a group so that minutes of traffic are routed in seconds, by the router's own code. Rates are
-those of the 110M model in int8 on two ranks (`results/`); a step takes what its prompts take plus what its
-decodes take.
+Minutes of traffic are routed to it in seconds, by the router's own code. Rates are those of the 110M model in
+int8 on two ranks (`results/`); the time of a step is that of its prompts plus that of its decodes.
 """
 
 from collections import OrderedDict
@@ -15,8 +14,8 @@ BEAT_MS = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a group can do. cache_tokens: its memory; token_budget: of one step."""
+class GroupRates:
+    """What a group can do; `cache_tokens` is its memory, `token_budget` the bound of one step."""
 
     prefill_tokens_per_s: float = 3600.0
     step_s: float = 0.0026
@@ -35,10 +34,17 @@ class Shape:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """A request. conversation: a session that began anew is another one; history: its tokens so far.
+class ModelledTurn:
+    """A request.
 
-    arrived_s, first_s: when it came, and when its first token did.
+    Attributes:
+        conversation: Number of the session's conversation; a session that begins anew has another.
+        history: Tokens of the conversation so far.
+        arrived_s: When it came.
+        ready_s: When its fetch ends.
+        remaining: Tokens still to compute of the prompt, and of the history that was not found.
+        left: Tokens still to generate.
+        first_s: When its first token came.
     """
 
     session: int
@@ -52,40 +58,40 @@ class Turn:
     cached: int = 0
     fetched: int = 0
     ready_s: float = 0.0
-    remaining: int = 0  # of the prompt and what has to be computed again
+    remaining: int = 0
     begun: bool = False
-    left: int = 0  # of the answer
+    left: int = 0
     first_s: float = 0.0
 
     @property
     def tokens(self) -> int:
-        """Of the session after it."""
+        """Tokens of the conversation after this turn."""
         return self.history + self.prompt + self.answer
 
 
 @dataclass(slots=True, eq=False)
-class ModelGroup:
-    """One group. busy_s, computed: seconds of steps and tokens in them, so far."""
+class ModelledGroup:
+    """One group; `busy_s` and `computed` are the seconds of its steps and the tokens in them so far."""
 
     name: str
-    shape: Shape
+    rates: GroupRates
     busy_s: float = 0.0
     computed: int = 0
     stepping: bool = False
     cache: OrderedDict[int, int] = field(default_factory=OrderedDict)  # conversation -> tokens; oldest first
-    _queue: list[Turn] = field(default_factory=list)  # fetching, waiting and running, in order of arrival
+    _queue: list[ModelledTurn] = field(default_factory=list)  # in order of arrival
     _accepted: int = 0
     _beats: int = 0
     _rate: float = 0.0
     _reported: int = 0
 
-    def take(self, turn: Turn, now: float) -> None:
-        """A turn arrives: what is in memory is used, of the rest the cheaper of fetching and computing."""
-        shape = self.shape
+    def take_turn(self, turn: ModelledTurn, now: float) -> None:
+        """Queue a turn: KV in memory is used, the rest is fetched or computed, whichever is cheaper."""
+        can = self.rates
         turn.cached = min(turn.history, self.cache.get(turn.conversation, 0))
         missing = turn.history - turn.cached
-        fetch_s = shape.fetch_s + missing / shape.fetch_tokens_per_s
-        fetches = shape.store and missing > 0 and fetch_s < missing / shape.prefill_tokens_per_s
+        fetch_s = can.fetch_s + missing / can.fetch_tokens_per_s
+        fetches = can.store and missing > 0 and fetch_s < missing / can.prefill_tokens_per_s
         turn.fetched = missing if fetches else 0
         turn.ready_s = now + fetch_s if fetches else now
         turn.remaining = turn.prompt + (0 if fetches else missing)
@@ -93,13 +99,13 @@ class ModelGroup:
         self._accepted += 1
         self._queue.append(turn)
 
-    def step(self, now: float) -> tuple[float, list[Turn]] | None:
-        """Runs one step that starts `now`: its seconds, and the turns that are complete at its end."""
-        ready = [turn for turn in self._queue if turn.ready_s <= now][: self.shape.max_running]
+    def run_step(self, now: float) -> tuple[float, list[ModelledTurn]] | None:
+        """Run one step that starts `now`; return its seconds and the turns that are complete at its end."""
+        ready = [turn for turn in self._queue if turn.ready_s <= now][: self.rates.max_running]
         if not ready:
             return None
         decoding = [turn for turn in ready if not turn.remaining]
-        budget, through = self.shape.token_budget - len(decoding), []
+        budget, through = self.rates.token_budget - len(decoding), []
         for turn in ready:
             if turn.remaining and budget > 0:
                 self._begin(turn)
@@ -107,10 +113,10 @@ class ModelGroup:
                 budget, turn.remaining = budget - chunk, turn.remaining - chunk
                 if not turn.remaining:
                     through.append(turn)
-        prefilled = self.shape.token_budget - len(decoding) - budget
-        seconds = prefilled / self.shape.prefill_tokens_per_s
+        prefilled = self.rates.token_budget - len(decoding) - budget
+        seconds = prefilled / self.rates.prefill_tokens_per_s
         if decoding:
-            seconds += self.shape.step_s + self.shape.decode_s * len(decoding)
+            seconds += self.rates.step_s + self.rates.decode_s * len(decoding)
         for turn in through:
             turn.first_s = now + seconds
             self._remember(turn, turn.history + turn.prompt)
@@ -125,30 +131,26 @@ class ModelGroup:
                 self._remember(turn, turn.tokens)
         return seconds, done
 
-    def next_ready(self) -> float | None:
-        """When the first fetch that is under way ends."""
-        return min((turn.ready_s for turn in self._queue), default=None)
-
     def heartbeat(self) -> Heartbeat:
-        """What a leader would say; its rate forgets with a half-life of two seconds, as a leader's does."""
-        shape, kept = self.shape, 0.5 ** (BEAT_MS / 2000)
+        """Return a leader's heartbeat; its rate has a half-life of two seconds, as a leader's has."""
+        can, kept = self.rates, 0.5 ** (BEAT_MS / 2000)
         self._rate = kept * self._rate + (1 - kept) * (self.computed - self._reported) / (BEAT_MS / 1000)
         self._reported = self.computed
         self._beats += 1
-        running = min(len(self._queue), shape.max_running)
+        running = min(len(self._queue), can.max_running)
         load = Load(
             running=running,
             waiting=len(self._queue) - running,
-            max_running=shape.max_running,
-            max_waiting=shape.max_waiting,
+            max_running=can.max_running,
+            max_waiting=can.max_waiting,
             queued_tokens=sum(turn.remaining for turn in self._queue),
             tokens_per_s=self._rate,
         )
         rates = KVRates(
-            recompute_tokens_per_s=shape.prefill_tokens_per_s,
-            fetch_tokens_per_s=shape.fetch_tokens_per_s,
-            fetch_s=shape.fetch_s,
-            store=shape.store,
+            recompute_tokens_per_s=can.prefill_tokens_per_s,
+            fetch_tokens_per_s=can.fetch_tokens_per_s,
+            fetch_s=can.fetch_s,
+            store=can.store,
         )
         return Heartbeat(
             group=self.name,
@@ -162,8 +164,8 @@ class ModelGroup:
             kv=rates,
         )
 
-    def _begin(self, turn: Turn) -> None:
-        """What another turn of the session has computed since this one came is found in memory."""
+    def _begin(self, turn: ModelledTurn) -> None:
+        """Use KV that another turn of the conversation has computed since this one came."""
         if turn.begun or turn.fetched:
             return
         turn.begun = True
@@ -172,8 +174,8 @@ class ModelGroup:
             turn.remaining -= cached - turn.cached
             turn.cached = cached
 
-    def _remember(self, turn: Turn, tokens: int) -> None:
+    def _remember(self, turn: ModelledTurn, tokens: int) -> None:
         self.cache[turn.conversation] = max(tokens, self.cache.get(turn.conversation, 0))
         self.cache.move_to_end(turn.conversation)
-        while sum(self.cache.values()) > self.shape.cache_tokens:
+        while sum(self.cache.values()) > self.rates.cache_tokens:
             self.cache.popitem(last=False)

@@ -1,4 +1,4 @@
-"""How long the router takes to decide, in real time: the view of the fleet, and the choice made on it."""
+"""Times the router's decisions, in real time: the view of the fleet, and the choice made on it."""
 
 import random
 import time
@@ -17,10 +17,10 @@ _MODEL = "modelled"
 
 
 def decision_times(sizes: Sequence[int], decisions: int = 2000) -> list[dict[str, Any]]:
-    """Microseconds of a decision by `hybrid` for fleets of these sizes, half of their groups busy.
+    """Return microseconds of a decision by `hybrid` for fleets of these sizes, half of their groups busy.
 
-    choose: the policy, with the views of the groups it looks at: of two when the session's place is calm,
-    of all when it is busy. decide: what is known of the session and which groups are ready as well.
+    `choose_*` is the policy with the views of the groups it looks at: two when the session's group is calm,
+    all when it is busy. `decide_*` also has the lookup of the session and of the groups that are ready.
     """
     return [_row(size, decisions) for size in sizes]
 

@@ -1,14 +1,14 @@
 """One HTTP connection of the load generator: a request, its answer, the next request, until told to stop.
 
-Works on asyncio's protocols with httptools' parser. It measures from the write of a request to the last byte
-of the answer, and opens itself again when the server closes it; what counts as a right answer is decided by
-`benchmarks/serving/answers.py`.
+It is an asyncio protocol with httptools' parser. It measures from the write of a request to the last byte of
+the answer, and opens itself again when the server closes it. `answers.py` decides what a right answer is.
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
@@ -19,7 +19,7 @@ REOPEN_DELAY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Where to send requests, and what a right answer has."""
 
     host: str
@@ -28,27 +28,34 @@ class Target:
     stream: bool
 
 
-class Record(Protocol):
-    """What a connection tells about its requests, and asks before the next one."""
+class Recorder:
+    """Collects what connections report while the measured time runs."""
 
-    stopping: bool
+    def __init__(self) -> None:
+        self.latencies_s: list[float] = []
+        self.first_bytes_s: list[float] = []
+        self.problems: Counter[str] = Counter()
+        self.measuring = False
+        self.stopping = False
 
-    def right(self, latency_s: float, first_byte_s: float) -> None:
-        """An answer that was as it should be."""
-        ...
+    def count_answer(self, latency_s: float, first_byte_s: float) -> None:
+        """Record a right answer."""
+        if self.measuring:
+            self.latencies_s.append(latency_s)
+            self.first_bytes_s.append(first_byte_s)
 
-    def wrong(self, problem: str) -> None:
-        """Anything else."""
-        ...
+    def count_problem(self, problem: str) -> None:
+        """Record a wrong or missing answer; those of the warm-up count as well."""
+        self.problems[problem] += 1
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """Keeps exactly one request in flight."""
 
-    def __init__(self, target: Target, requests: RequestMaker, record: Record) -> None:
+    def __init__(self, target: LoadTarget, requests: RequestMaker, recorder: Recorder) -> None:
         self._target = target
         self._requests = requests
-        self._record = record
+        self._recorder = recorder
         self._check = problem_of_stream if target.stream else problem_of_completion
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -59,11 +66,11 @@ class Connection(asyncio.Protocol):
         self.idle.set()
 
     def open(self) -> None:
-        """Connects in the background and sends the first request; tries again until the record says stop."""
+        """Connect in the background and send the first request; try again until the recorder is stopping."""
         self._opening = asyncio.get_running_loop().create_task(self._connect())
 
     async def close(self) -> None:
-        """Ends the connection, whatever it waits for; what is unanswered is the caller's to count."""
+        """End the connection, whatever it waits for; the caller counts what is unanswered."""
         self.idle.set()
         if self._opening is not None:
             self._opening.cancel()
@@ -73,22 +80,22 @@ class Connection(asyncio.Protocol):
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self._record.stopping:
+        while not self._recorder.stopping:
             try:
                 await loop.create_connection(lambda: self, self._target.host, self._target.port)
             except OSError as error:
-                self._record.wrong(f"cannot connect: {error.strerror or error}")
+                self._recorder.count_problem(f"cannot connect: {error.strerror or error}")
                 await asyncio.sleep(REOPEN_DELAY_S)
             else:
                 return
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there: sends the first request."""
+        """Send the first request."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in shape only
         self._send()
 
     def _send(self) -> None:
-        if self._record.stopping or self._transport is None:
+        if self._recorder.stopping or self._transport is None:
             return
         self._parser = httptools.HttpResponseParser(self)
         self._body.clear()
@@ -99,23 +106,23 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._requests.next())
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Parse bytes of an answer."""
         if self._first_at == 0.0:
             self._first_at = perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._wrong(f"not HTTP: {error}")
+            self._fail(f"not HTTP: {error}")
             self._close()
         if self._complete:
             self._judge()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body, from the parser."""
+        """Keep a piece of the body; called by the parser."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The whole answer is there, says the parser; it must return before a new one takes its place."""
+        """Note the end; called by the parser, which a new one may replace only after this has returned."""
         self._complete = True
         self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it when it returns
 
@@ -124,27 +131,27 @@ class Connection(asyncio.Protocol):
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         problem = self._check(self._parser.get_status_code(), body, self._target.tokens)
         if problem:
-            self._wrong(problem)
+            self._fail(problem)
         else:
             self.idle.set()
-            self._record.right(now - self._sent_at, self._first_at - self._sent_at)
+            self._recorder.count_answer(now - self._sent_at, self._first_at - self._sent_at)
         if self._keep_alive:
             self._send()
         else:
             self._close()
 
-    def _wrong(self, problem: str) -> None:
+    def _fail(self, problem: str) -> None:
         if not self.idle.is_set():
             self.idle.set()
-            self._record.wrong(problem)
+            self._recorder.count_problem(problem)
 
     def _close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server closed: an error if it owed an answer; opens again."""
+        """Open again; a problem if an answer was due."""
         self._transport = None
-        self._wrong(f"connection closed before the answer: {exc or 'end of file'}")
-        if not self._record.stopping:
+        self._fail(f"connection closed before the answer: {exc or 'end of file'}")
+        if not self._recorder.stopping:
             self.open()

@@ -1,9 +1,8 @@
 """The load generator: a process that keeps N chat completions in flight and measures each of them.
 
-It is a closed loop on raw protocols, so that it takes as little as it can of the machine that it measures. It
-checks every answer (`benchmarks/serving/answers.py`) and prints one JSON object a line: `measuring` when the
-warm-up is over, `done` with the figures. What is started, and for how long, is decided by
-`benchmarks/serving/serving.py`.
+It is a closed loop on raw protocols, so that it takes little of the machine that it measures. It checks every
+answer (`answers.py`) and prints one JSON object a line: `measuring` after the warm-up, `measured`, and `done`
+with the figures. `serving.py` starts it.
 """
 
 import argparse
@@ -13,21 +12,21 @@ import json
 import math
 import resource
 import time
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
 import uvloop
 
-from benchmarks.serving.connection import Connection, Target
+from benchmarks.lib.measuring import percentile
+from benchmarks.serving.connection import LoadConnection, LoadTarget, Recorder
 from benchmarks.serving.requests import RequestMaker
 
-GRACE_S = 10.0  # what is still in flight at the end has this long to come back; then it is an error
+GRACE_S = 10.0  # for answers that are due at the end; after that they are errors
 
 
 @dataclass
-class Figures:
-    """What one level of concurrency measured. Latencies in milliseconds, of answers that were right."""
+class LoadFigures:
+    """Figures of one level of concurrency; latencies are those of right answers."""
 
     concurrency: int
     seconds: float = 0.0
@@ -41,43 +40,17 @@ class Figures:
     error_kinds: dict[str, int] = field(default_factory=dict)
 
 
-class Recorder:
-    """Collects what connections report while the measured time runs."""
-
-    def __init__(self) -> None:
-        self.latencies: list[float] = []
-        self.first_bytes: list[float] = []
-        self.problems: Counter[str] = Counter()
-        self.measuring = False
-        self.stopping = False
-
-    def right(self, latency_s: float, first_byte_s: float) -> None:
-        """An answer that was as it should be."""
-        if self.measuring:
-            self.latencies.append(latency_s)
-            self.first_bytes.append(first_byte_s)
-
-    def wrong(self, problem: str) -> None:
-        """Anything else; counted during the warm-up as well."""
-        self.problems[problem] += 1
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """The nearest-rank percentile of sorted values; NaN of none."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
 def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 async def measure(
-    target: Target, requests: RequestMaker, concurrency: int, warmup_s: float, duration_s: float
-) -> Figures:
-    """Holds `concurrency` requests in flight for warm-up and measured time; returns the latter's figures."""
+    target: LoadTarget, requests: RequestMaker, concurrency: int, warmup_s: float, duration_s: float
+) -> LoadFigures:
+    """Hold `concurrency` requests in flight for warm-up and measured time; return the latter's figures."""
     recorder = Recorder()
-    connections = [Connection(target, requests, recorder) for _ in range(concurrency)]
+    connections = [LoadConnection(target, requests, recorder) for _ in range(concurrency)]
     for connection in connections:
         connection.open()
     await asyncio.sleep(warmup_s)
@@ -93,17 +66,17 @@ async def measure(
         await asyncio.wait([asyncio.create_task(c.idle.wait()) for c in connections], timeout=GRACE_S)
     )[1]:
         task.cancel()
-        recorder.wrong(f"no answer within {GRACE_S:g} s of the end")
+        recorder.count_problem(f"no answer within {GRACE_S:g} s of the end")
     for connection in connections:
         await connection.close()
     return summarize(recorder, concurrency, seconds, cpu_s)
 
 
-def summarize(recorder: Recorder, concurrency: int, seconds: float, cpu_s: float) -> Figures:
-    """The figures of a measured time of `seconds` that took `cpu_s` of CPU in this process."""
-    latencies = sorted(recorder.latencies)
+def summarize(recorder: Recorder, concurrency: int, seconds: float, cpu_s: float) -> LoadFigures:
+    """Return the figures of `seconds` that took `cpu_s` of CPU in this process."""
+    latencies = sorted(recorder.latencies_s)
     count = len(latencies)
-    return Figures(
+    return LoadFigures(
         concurrency=concurrency,
         seconds=seconds,
         requests=count,
@@ -111,14 +84,14 @@ def summarize(recorder: Recorder, concurrency: int, seconds: float, cpu_s: float
         requests_per_s=count / seconds,
         p50_ms=percentile(latencies, 0.50) * 1e3,
         p99_ms=percentile(latencies, 0.99) * 1e3,
-        ttft_p50_ms=percentile(sorted(recorder.first_bytes), 0.50) * 1e3,
+        ttft_p50_ms=percentile(sorted(recorder.first_bytes_s), 0.50) * 1e3,
         cpu_us_per_request=cpu_s / count * 1e6 if count else math.nan,
         error_kinds=dict(recorder.problems.most_common(5)),
     )
 
 
 def main() -> None:
-    """Reads the arguments, measures, prints the figures; NaN becomes null."""
+    """Read the arguments, measure, print the figures; NaN becomes null."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="base URL of the gateway")
     parser.add_argument("--model", default="demo")
@@ -129,7 +102,7 @@ def main() -> None:
     parser.add_argument("--stream", action="store_true")
     arguments = parser.parse_args()
     address = urlsplit(arguments.url)
-    target = Target(
+    target = LoadTarget(
         host=address.hostname or "127.0.0.1",
         port=address.port or 80,
         tokens=arguments.tokens,

@@ -1,34 +1,35 @@
-"""What is made of a policy's answers and of the metrics before and after: one row of the report. Pure."""
+"""Turns a policy's answers, and the services' metrics before and after, into one row of the report. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.serving.load import percentile
-from benchmarks.sessions.session_client import Answer
-from benchmarks.sessions.session_metrics import Metrics, between, quantile
+from benchmarks.lib.measuring import percentile
+from benchmarks.sessions.session_client import TurnAnswer
+from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile
 from services.router.domain.policies.balance import imbalance
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredTurns:
     """The turns that began in the measured time, and the services' metrics at its two ends, by name."""
 
     seconds: float
     groups: Sequence[str]
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[TurnAnswer] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
-    before: Mapping[str, Metrics] = field(default_factory=dict)
-    after: Mapping[str, Metrics] = field(default_factory=dict)
+    before: Mapping[str, ServiceMetrics] = field(default_factory=dict)
+    after: Mapping[str, ServiceMetrics] = field(default_factory=dict)
 
 
-def row(policy: str, measured: Measured) -> dict[str, Any]:
-    """The figures.
+def row(policy: str, measured: MeasuredTurns) -> dict[str, Any]:
+    """Return the figures of one policy.
 
-    imbalance_*: excess of the busiest group over its share: of tokens that it computed, of seconds that its
-    steps took (on a machine that all share), of turns. hit_rate, fetched_rate: share of prompt tokens whose
-    KV was in the group's memory, that came from the store. busiest_session: its share of the turns.
+    `imbalance_*` is the excess of the busiest group over its share: of tokens that it computed, of seconds
+    that its steps took (on a machine that all groups share), of turns. `hit_rate` and `fetched_rate` are the
+    shares of prompt tokens whose KV was in the group's memory and came from the store. `busiest_session` is
+    that session's share of the turns.
     """
     answers, even = measured.answers, dict.fromkeys(measured.groups, 1.0)
     computed, turns = dict.fromkeys(measured.groups, 0), Counter[str]()
@@ -59,7 +60,7 @@ def row(policy: str, measured: Measured) -> dict[str, Any]:
     return found | {"error_kinds": dict(measured.problems.most_common(5))} if measured.problems else found
 
 
-def _busy_s(measured: Measured) -> dict[str, float]:
+def _busy_s(measured: MeasuredTurns) -> dict[str, float]:
     name = "ryz_worker_step_seconds_sum"
     return {
         group: measured.after[f"worker-{group}"].value(name) - measured.before[f"worker-{group}"].value(name)
@@ -67,7 +68,7 @@ def _busy_s(measured: Measured) -> dict[str, float]:
     }
 
 
-def _decisions(measured: Measured) -> dict[str, float]:
+def _decisions(measured: MeasuredTurns) -> dict[str, float]:
     before, after = (
         metrics["router"].buckets("ryz_router_decision_seconds")
         for metrics in (measured.before, measured.after)

@@ -1,4 +1,4 @@
-"""What services of a stack count, read from their admin ports: seconds of work, times of decisions."""
+"""Reads what services of a stack count from their admin ports: seconds of work, times of decisions."""
 
 import math
 from collections.abc import Mapping
@@ -7,16 +7,14 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.lib.measuring import BenchError
+
 _PORT = "RYZ_ADMIN_PORT"  # the supervisor gives each service its own
 _TIMEOUT_S = 10.0
 Buckets = dict[float, float]  # upper bound in seconds -> values up to there
 
 
-class MetricsMissing(Exception):
-    """A service does not tell its metrics; the text says which one."""
-
-
-class Metrics:
+class ServiceMetrics:
     """Values of one service at one time, by the name of the sample and its label `le`, if it has one."""
 
     def __init__(self, text: str) -> None:
@@ -27,20 +25,20 @@ class Metrics:
                 self._values[key] = self._values.get(key, 0.0) + sample.value
 
     def value(self, name: str) -> float:
-        """The sample, summed over its labels; 0 without one."""
+        """Return the sample, summed over its labels; 0 without one."""
         return self._values.get((name, ""), 0.0)
 
     def buckets(self, name: str) -> Buckets:
-        """A histogram's cumulative counts."""
+        """Return a histogram's cumulative counts."""
         found = {float(le): value for (known, le), value in self._values.items() if known == f"{name}_bucket"}
         return dict(sorted(found.items()))
 
 
-async def read_all(pids: Mapping[str, int]) -> dict[str, Metrics]:
-    """The metrics of the router and of each group's leader, by the service's name.
+async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
+    """Return the metrics of the router and of each group's leader, by the service's name.
 
     Raises:
-        MetricsMissing: a service is gone, has no admin port, or does not answer there.
+        BenchError: A service is gone, has no admin port, or does not answer there.
     """
     found = {}
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as http:
@@ -52,20 +50,20 @@ async def read_all(pids: Mapping[str, int]) -> dict[str, Metrics]:
                 answer = await http.get(f"http://127.0.0.1:{port}/metrics")
                 answer.raise_for_status()
             except (psutil.Error, KeyError, httpx.HTTPError) as error:
-                raise MetricsMissing(f"no metrics of {name} (process {pid}): {error!r}") from error
-            found[name] = Metrics(answer.text)
+                raise BenchError(f"no metrics of {name} (process {pid}): {error!r}") from error
+            found[name] = ServiceMetrics(answer.text)
     return found
 
 
 def between(before: Buckets, after: Buckets) -> Buckets:
-    """What a histogram counted from one time to the other."""
+    """Return what a histogram counted from one time to the other."""
     return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value that this share of a histogram's values does not exceed; NaN of none.
+    """Return the value that this share of a histogram's values does not exceed; NaN of none.
 
-    Within a bucket they are taken as spread evenly, and the last one has no end: the answer is its beginning.
+    Values are taken as spread evenly within a bucket; the last one has no end and gives its beginning.
     """
     wanted = share * max(buckets.values(), default=0.0)
     if not wanted:

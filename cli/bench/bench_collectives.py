@@ -1,56 +1,50 @@
-"""`ryz bench collectives`: options, progress and the table of the all-reduce benchmark."""
+"""`ryz bench collectives`: options and table of the all-reduce benchmark."""
 
 import asyncio
-import json
-import signal
-import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-import typer
-from rich.table import Table
+from typer import Option
 
-from cli.bench.bench_options import choice, numbers
-from cli.bench.bench_progress import counting_bar
-from cli.console import fail, out
-
-_MOST_BYTES = 1 << 30
+from benchmarks.lib.options import Numbers, Words
+from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
+from cli.command_options import with_options
+from cli.console import fail
 
 
-def collectives(
-    ranks: Annotated[int, typer.Option(min=2, max=64, help="Ranks that take part.")] = 2,
-    backends: Annotated[str, typer.Option(help="shm or gloo, or both with a comma.")] = "shm,gloo",
-    sizes: Annotated[str, typer.Option(help="Bytes to sum, multiples of 4.")] = "8192,10000000",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
-    """Time of an all-reduce between ranks on this machine, beside a memory copy of the same bytes."""
-    from benchmarks.collectives.collectives import BACKENDS, measure, num_steps  # noqa: PLC0415
-    from benchmarks.lib.child import ChildError  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from benchmarks.lib.machine import ENGINE_PACKAGES, commit, machine  # noqa: PLC0415
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesOptions:
+    """The options of `ryz bench collectives`."""
 
-    names = [choice("--backends", name, BACKENDS) for name in backends.split(",")]
-    lengths = numbers("--sizes", sizes, _MOST_BYTES)
-    if any(length % 4 for length in lengths):
-        fail(f"--sizes takes multiples of 4, the size of a float, got {sizes!r}.", exit_code=2)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: what was started is ended
-    facts = {"machine": machine(ENGINE_PACKAGES), "commit": commit()}
-    try:
-        with counting_bar(num_steps(names, lengths)) as progress:
-            rows = asyncio.run(measure(ranks, names, lengths, progress))
-    except ChildError as error:
-        fail(f"The measurement failed: {error}.")
-    if as_json:
-        sys.stdout.write(json.dumps({"rows": rows, **facts}, indent=1) + "\n")
-    else:
-        _print(rows)
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    table = Table(
-        "backend", "ranks", "bytes", "p50 us", "p99 us", "copy p50 us", "times of a copy", title="all-reduce"
+    ranks: Annotated[int, Option(min=2, max=64, help="Ranks that take part.")] = 2
+    backends: Annotated[
+        Sequence[str], Option(help="shm or gloo, or both with a comma."), Words(("shm", "gloo"))
+    ] = ("shm", "gloo")
+    sizes: Annotated[Sequence[int], Option(help="Bytes to sum, multiples of 4."), Numbers(1 << 30)] = (
+        8192,
+        10_000_000,
     )
-    for row in rows:
-        table.add_row(
-            row["backend"], str(row["ranks"]), f"{row['bytes']:,}", f"{row['p50_us']:,.1f}",
-            f"{row['p99_us']:,.1f}", f"{row['copy_p50_us']:,.1f}", f"{row['times_of_copy']:.1f}",
-        )  # fmt: skip
-    out.print(table)
+
+
+@with_options(CollectivesOptions)
+def collectives(options: CollectivesOptions, *, as_json: AsJson = False) -> None:
+    """Time of an all-reduce between ranks on this machine, beside a memory copy of the same bytes."""
+    from benchmarks.collectives.collectives import measure, num_steps  # noqa: PLC0415 (keeps `--help` quick)
+
+    if wrong := [size for size in options.sizes if size % 4]:
+        fail(f"--sizes takes multiples of 4, the size of a float, got {wrong[0]}.", exit_code=2)
+    with (
+        reporting(_show, as_json=as_json) as report,
+        counting_bar(num_steps(options.backends, options.sizes)) as progress,
+    ):
+        report["rows"] = asyncio.run(measure(options.ranks, options.backends, options.sizes, progress))
+
+
+def _show(report: Report) -> None:
+    columns = {
+        "backend": "{backend}", "ranks": "{ranks}", "bytes": "{bytes:,}", "p50 us": "{p50_us:,.1f}",
+        "p99 us": "{p99_us:,.1f}", "copy p50 us": "{copy_p50_us:,.1f}",
+        "times of a copy": "{times_of_copy:.1f}",
+    }  # fmt: skip
+    print_table("all-reduce", report["rows"], columns)

@@ -1,4 +1,4 @@
-"""`ryz bench compare`: the table and the exit code around `benchmarks/compare/compare.py`."""
+"""`ryz bench compare`: table and exit code of the comparison of two results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from cli.console import err, fail, out
+from benchmarks.lib.measuring import BenchError
+from cli.bench.bench_report import print_line, warn
+from cli.console import fail, out
 
 if TYPE_CHECKING:
-    from benchmarks.compare.compare import Change
+    from benchmarks.compare.compare import FigureChange
 
 
 def compare(
@@ -22,33 +24,30 @@ def compare(
     Results of `ryz bench engine`, `serving` and `collectives` are understood. On different machines the
     comparison says so, and means little.
     """
-    from benchmarks.compare.compare import CompareError  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from benchmarks.compare.compare import compare as compare_files  # noqa: PLC0415
+    from benchmarks.compare.compare import compare_files  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
     percent = _percent(threshold)
     allowed = percent / 100
     try:
         found = compare_files(old, new)
-    except CompareError as error:
+    except BenchError as error:
         fail(f"{error}.", exit_code=2)
     worse = found.regressions(allowed)
     table = Table("row", "figure", "old", "new", "change", title=f"{found.kind}: {old.name} and {new.name}")
     for change in found.changes:
         style = "red" if change in worse else "green" if change.worse_by < -allowed else ""
-        table.add_row(
-            change.row, change.figure, f"{change.old:g}", f"{change.new:g}", _text(change), style=style
-        )
+        cells = (change.row, change.figure, f"{change.old:g}", f"{change.new:g}", _text(change))
+        table.add_row(*cells, style=style)
     out.print(table)
     for text, rows in (("only in the old file", found.only_old), ("only in the new file", found.only_new)):
         for row in rows:
-            err.print(f"{text}: {row}", style="yellow", markup=False, soft_wrap=True)
+            warn(f"{text}: {row}")
     if found.machines:
-        text = f"The machines differ: {'; '.join(found.machines)}."
-        err.print(text, style="yellow", markup=False, soft_wrap=True)
+        warn(f"The machines differ: {'; '.join(found.machines)}.")
     if worse:
         names = "; ".join(f"{change.figure} of {change.row} ({_text(change)})" for change in worse)
         fail(f"Worse by more than {percent:g}%: {names}.")
-    out.print(f"Nothing is worse by more than {percent:g}%.", markup=False, soft_wrap=True)
+    print_line(f"Nothing is worse by more than {percent:g}%.")
 
 
 def _percent(text: str) -> float:
@@ -61,8 +60,8 @@ def _percent(text: str) -> float:
     return percent
 
 
-def _text(change: "Change") -> str:
-    """The change of the value itself, with its sign."""
+def _text(change: "FigureChange") -> str:
+    """Return the change of the value itself, with its sign."""
     if change.old == 0:
         return "from 0" if change.new else "same"
     return f"{(change.new - change.old) / change.old:+.1%}"

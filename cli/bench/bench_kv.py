@@ -1,69 +1,36 @@
-"""`ryz bench kv`: the options and the table around `benchmarks/kv/kv_cold.py`."""
+"""`ryz bench kv`: options and table of the benchmark of KV cache types."""
 
-import json
-import sys
-from typing import Annotated, Any
-
-import typer
-from rich.table import Table
-
-from cli.bench.bench_options import numbers
-from cli.console import err, fail, out
+from benchmarks.kv.kv_cold_plan import KVColdPlan
+from cli.bench.bench_report import AsJson, Report, print_line, print_table, reporting
+from cli.command_options import with_options
+from cli.console import err, fail
 
 
-def kv(  # noqa: PLR0917 (typer takes options as arguments)
-    heads: Annotated[int, typer.Option(min=1, max=256, help="Query heads.")] = 12,
-    kv_heads: Annotated[int, typer.Option(min=1, max=256, help="Heads of keys and values.")] = 12,
-    head_dim: Annotated[int, typer.Option(min=2, max=256, help="Numbers of a head.")] = 64,
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Sequences in a step.")] = 8,
-    contexts: Annotated[
-        str, typer.Option(help="Tokens of each sequence, one after the other.")
-    ] = "512,2048,4096",
-    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads that share an op.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, max=10_000, help="Ops measured; the median counts.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+@with_options(KVColdPlan)
+def kv(plan: KVColdPlan, *, as_json: AsJson = False) -> None:
     """Time of an attention op and memory of a token: KV cache in fp32, fp16, and fp8 behind a hot zone.
 
     One op is that of one layer, for one token of each sequence.
     """
-    from benchmarks.kv.kv_cold import run  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from benchmarks.lib.machine import ENGINE_PACKAGES, commit, machine  # noqa: PLC0415
-    from services.worker.engine.native.build import NoKernels  # noqa: PLC0415
+    from benchmarks.kv.kv_cold import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    if heads % kv_heads:
-        fail(f"--kv-heads {kv_heads} does not divide --heads {heads}; take a divisor of it.", exit_code=2)
-    lengths = numbers("--contexts", contexts, 131_072)
-    err.print("measuring", style="dim")
-    try:
-        report = run(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            batch=batch,
-            contexts=lengths,
-            threads=threads,
-            repeats=repeats,
+    if plan.heads % plan.kv_heads:
+        fail(
+            f"--kv-heads {plan.kv_heads} does not divide --heads {plan.heads}; take a divisor of it.",
+            exit_code=2,
         )
-    except NoKernels as error:
-        fail(f"There is nothing to measure: {error}.")
-    report |= {"machine": machine(ENGINE_PACKAGES), "commit": commit()}
-    if as_json:
-        sys.stdout.write(json.dumps(report, indent=1) + "\n")
-    else:
-        _print(report)
+    with reporting(_show, as_json=as_json) as report:
+        err.print("measuring", style="dim")
+        report.update(measure(plan))
 
 
-def _print(report: dict[str, Any]) -> None:
+def _show(report: Report) -> None:
     kinds = list(report["rows"][0]["attention_us"])
-    table = Table("context", *(f"{kind} us" for kind in kinds), *(f"{kind} bytes/token" for kind in kinds),
-                  "less than bf16", title=f"one layer's attention, batch {report['batch']}")  # fmt: skip
-    for row in report["rows"]:
-        table.add_row(
-            f"{row['context']:,}",
-            *(f"{row['attention_us'][kind]:,.0f}" for kind in kinds),
-            *(f"{row['bytes_per_token'][kind]:,.0f}" for kind in kinds),
-            f"{row['less_than_bf16']:.1%}",
-        )
-    out.print(table)
-    out.print(f"compressing one block of one layer takes {report['compress_block_us']} us, once in 16 tokens")
+    columns = {"context": "{context:,}"}
+    columns |= {f"{kind} us": f"{{attention_us[{kind}]:,.0f}}" for kind in kinds}
+    columns |= {f"{kind} bytes/token": f"{{bytes_per_token[{kind}]:,.0f}}" for kind in kinds}
+    columns |= {"less than bf16": "{less_than_bf16:.1%}"}
+    print_table(f"one layer's attention, batch {report['batch']}", report["rows"], columns)
+    print_line(
+        f"compressing one block of one layer takes {report['compress_block_us']} us, once in 16 tokens"
+    )

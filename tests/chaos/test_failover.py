@@ -8,7 +8,9 @@ import asyncio
 
 import pytest
 
-from benchmarks.failover.failover import Plan, measure
+from benchmarks.failover.failover import measure
+from benchmarks.failover.failover_plan import FailoverPlan
+from benchmarks.lib.stack import RunningStack
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
@@ -25,11 +27,11 @@ def say(text: str) -> None:
 
 
 def test_kills_lose_nothing(pair: Stack) -> None:
-    plan = Plan("demo", faults=scaled(5, 100), streams=STREAMS, tokens=TOKENS, seed=3)
-    report = asyncio.run(measure(pair.state.nats_urls, plan, say))
+    plan = FailoverPlan(kills=scaled(5, 100), streams=STREAMS, tokens=TOKENS, seed=3)
+    report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
-    assert report["kills"] == plan.faults
+    assert report["kills"] == plan.kills
     assert report["interrupted"] > 0
     assert report["streams"] >= STREAMS
     assert report["back_s"]["p50"] < BACK_S
@@ -37,8 +39,8 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
     """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
-    plan = Plan("demo", faults=scaled(3, 30), streams=STREAMS, tokens=128, seed=4, freezes=True)
-    report = asyncio.run(measure(pair.state.nats_urls, plan, say))
+    plan = FailoverPlan(kills=scaled(3, 30), streams=STREAMS, tokens=128, seed=4, freeze=True)
+    report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("freezes", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
     assert report["interrupted"] > 0

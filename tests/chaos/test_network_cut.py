@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.failover.failover_streams import Reading, make_requests, read, same
+from benchmarks.failover.failover_streams import Reading, make_requests, read_once, same
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -47,7 +47,7 @@ class World:
     async def begin(self) -> list["asyncio.Task[Reading]"]:
         """All requests at once, each in a task; both groups have some of them."""
         tasks = [
-            asyncio.create_task(read(self.client, request, number, STREAM_S))
+            asyncio.create_task(read_once(self.client, request, number, STREAM_S))
             for number, request in enumerate(self.requests)
         ]
         await until(lambda: all(self.running(group) for group in (CUT_OFF, OTHER)), 20)
@@ -125,7 +125,7 @@ async def served_by(world: World, group: str) -> None:
     short = make_requests(MODEL, 4, 4)
 
     async def took() -> bool:
-        readings = await asyncio.gather(*(read(world.client, one, 0, 10) for one in short))
+        readings = await asyncio.gather(*(read_once(world.client, one, 0, 10) for one in short))
         return any(one.answer is not None and one.answer.group == group for one in readings)
 
     async with asyncio.timeout(BACK_S):

@@ -4,8 +4,8 @@ import os
 import time
 from collections.abc import Sequence
 
-from benchmarks.lib.child import ChildError
-from benchmarks.peers.base import PeerError, Timing
+from benchmarks.lib.measuring import BenchError
+from benchmarks.peers.base import Timing
 
 
 class Helper:
@@ -13,11 +13,11 @@ class Helper:
 
     def __init__(self, refuse: str = "", broken: bool = False) -> None:
         if refuse:
-            raise PeerError(refuse)
+            raise BenchError(refuse)
         if broken:
             raise ZeroDivisionError("no luck")
 
-    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
+    def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """As a peer that needs a millisecond for each token of all prompts."""
         del threads
         steps = (num_tokens - 1) / 1e3
@@ -29,7 +29,7 @@ class Helper:
 
     def refuse(self) -> None:
         """An error of ours."""
-        raise ChildError("it was refused")
+        raise BenchError("it was refused")
 
     def leave(self, code: int) -> None:
         """Ends without an answer."""

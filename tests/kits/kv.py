@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import msgspec
 import numpy as np
 import redis
+from numpy.typing import NDArray
 
-from benchmarks.kv.kv_move import ArrayBlocks
 from services.worker.engine.kv_transfer.kv_mover import KVMover
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig, StoreResult
 from services.worker.rank_protocol.plan import StoreBlock
@@ -20,13 +20,25 @@ from services.worker.rank_protocol.rank_messages import FrameKind
 HEAD_BYTES = 4096
 
 
-class FakeBlocks(ArrayBlocks):
-    """A small cache in memory."""
+class FakeBlocks:
+    """Implements `CacheBlocks` over an array, [num_blocks, heads of the rank, head_bytes]."""
 
     def __init__(
         self, heads: range, *, writes: range | None = None, head_bytes: int = HEAD_BYTES, num_blocks: int = 64
     ) -> None:
-        super().__init__(heads, heads if writes is None else writes, head_bytes, num_blocks)
+        self.heads = heads
+        self.writes = heads if writes is None else writes
+        self.head_bytes = head_bytes
+        self.data = np.zeros((num_blocks, len(heads), head_bytes), np.uint8)
+
+    def copy_out(self, block: int, out: NDArray[np.uint8]) -> None:
+        """See `CacheBlocks`."""
+        first = self.writes.start - self.heads.start
+        out[:, : self.head_bytes] = self.data[block, first : first + len(self.writes)]
+
+    def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
+        """See `CacheBlocks`."""
+        self.data[block, self.heads.index(head)] = data
 
     def fill(self, seed: int) -> None:
         """Numbers like those of a cache in fp32; the same for a head and a block on every rank."""

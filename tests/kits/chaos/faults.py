@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.failover.failover_fleet import Fleet
+from benchmarks.failover.failover_fleet import FleetProbe
 from shared.bus.nats import NatsBus
 
 READY_S = 90.0  # about one second where there is nothing else to do, four for a leader
@@ -41,7 +41,7 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
         stack.push_async_callback(asks.close)
         hears = await NatsBus.connect(urls["router"], name="chaos")
         stack.push_async_callback(hears.close)
-        fleet = Fleet(hears, asks)
+        fleet = FleetProbe(hears, asks)
         await fleet.listen()
         await asyncio.sleep(0.3)
         told = []
@@ -59,13 +59,13 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
         return told
 
 
-async def _back(fleet: Fleet, group: str, since: float) -> None:
+async def _back(fleet: FleetProbe, group: str, since: float) -> None:
     async with asyncio.timeout(READY_S):
         while not fleet.ready(group, since):  # noqa: ASYNC110 (heartbeats are the fleet's)
             await asyncio.sleep(0.01)
 
 
-async def all_ready(fleet: Fleet) -> dict[str, tuple[int, list[int]]]:
+async def all_ready(fleet: FleetProbe) -> dict[str, tuple[int, list[int]]]:
     """Waits until all groups are ready; leader and ranks of each."""
     async with asyncio.timeout(READY_S):
         while True:

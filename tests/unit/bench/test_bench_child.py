@@ -9,22 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lib.child import Child, ChildError
+from benchmarks.lib.child import ChildObject
+from benchmarks.lib.measuring import BenchError
 
 HELPER = "tests.kits.bench_peer:Helper"
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
-    helper = Child(HELPER, {}, {"RYZ_BENCH_TEST": "seen"})
+def child() -> Iterator[ChildObject]:
+    helper = ChildObject(HELPER, {}, {"RYZ_BENCH_TEST": "seen"})
     helper.receive(30)
     yield helper
     helper.close()
 
 
-def test_calls_are_answered_one_after_the_other(child: Child) -> None:
+def test_calls_are_answered_one_after_the_other(child: ChildObject) -> None:
     assert child.call("variable", "RYZ_BENCH_TEST") == "seen"
-    with pytest.raises(ChildError, match=r"^it was refused$"):
+    with pytest.raises(BenchError, match=r"^it was refused$"):
         child.call("refuse")
     assert child.call("variable", "RYZ_BENCH_TEST") == "seen"
 
@@ -34,33 +35,33 @@ def test_calls_are_answered_one_after_the_other(child: Child) -> None:
     [({"refuse": "not here"}, "^not here$"), ({"broken": True}, "ZeroDivisionError: no luck")],
 )
 def test_what_cannot_be_made_says_why(arguments: dict[str, object], told: str) -> None:
-    helper = Child(HELPER, arguments)
+    helper = ChildObject(HELPER, arguments)
     try:
-        with pytest.raises(ChildError, match=told):
+        with pytest.raises(BenchError, match=told):
             helper.receive(30)
-        with pytest.raises(ChildError, match="process of Helper ended: exit code 0"):
+        with pytest.raises(BenchError, match="process of Helper ended: exit code 0"):
             helper.call("variable", "HOME")
     finally:
         helper.close()
 
 
-def test_a_death_is_told_with_its_exit_code(child: Child) -> None:
-    with pytest.raises(ChildError, match="process of Helper ended: exit code 3"):
+def test_a_death_is_told_with_its_exit_code(child: ChildObject) -> None:
+    with pytest.raises(BenchError, match="process of Helper ended: exit code 3"):
         child.call("leave", 3)
-    with pytest.raises(ChildError, match="ended: exit code 3"):
+    with pytest.raises(BenchError, match="ended: exit code 3"):
         child.call("variable", "HOME")
 
 
-def test_silence_is_an_error_in_time(child: Child) -> None:
-    with pytest.raises(ChildError, match=r"did not answer within 0\.1 s"):
+def test_silence_is_an_error_in_time(child: ChildObject) -> None:
+    with pytest.raises(BenchError, match=r"did not answer within 0\.1 s"):
         child.call("sleep", 20, timeout_s=0.1)
 
 
 def test_it_cannot_outlive_its_parent(tmp_path: Path) -> None:
     script = (
         "import os, time\n"
-        "from benchmarks.lib.child import Child\n"
-        f"child = Child({HELPER!r}, {{}})\n"
+        "from benchmarks.lib.child import ChildObject\n"
+        f"child = ChildObject({HELPER!r}, {{}})\n"
         "child.receive(30)\n"
         "print(child._process.pid, flush=True)\n"
         "time.sleep(60)\n"

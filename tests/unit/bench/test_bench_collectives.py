@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.collectives import collectives as bench
-from benchmarks.lib.child import ChildError
+from benchmarks.lib.measuring import BenchError
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 
@@ -54,10 +54,12 @@ def test_bad_input_is_refused(options: list[str], told: str) -> None:
 
 def test_ranks_that_do_not_meet_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     async def measure(*_: object) -> None:
-        raise ChildError("the process of Rank ended: exit code 1")
+        raise BenchError("the process of CollectivesRank ended: exit code 1")
 
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(bench, "measure", measure)
     result = CliRunner().invoke(app, ["collectives"])
     signal.signal(signal.SIGTERM, handler)
-    assert str(result.exception) == "The measurement failed: the process of Rank ended: exit code 1."
+    assert (
+        str(result.exception) == "The measurement failed: the process of CollectivesRank ended: exit code 1."
+    )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.compare.compare import CompareError, compare
+from benchmarks.compare.compare import compare_files
+from benchmarks.lib.measuring import BenchError
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 
@@ -38,7 +39,7 @@ def written(directory: Path, *reports: Any) -> list[Path]:
 
 def test_less_throughput_and_more_time_are_worse(tmp_path: Path) -> None:
     old, new = written(tmp_path, engine_report(), engine_report(decode=90.0, prefill=600.0, load_s=1.2))
-    found = compare(old, new)
+    found = compare_files(old, new)
     worse = {change.figure: round(change.worse_by, 3) for change in found.regressions(0.05)}
     assert worse == {"decode_tokens_per_s": 0.1, "load_s": 0.2}
     gains = {change.figure: round(change.worse_by, 3) for change in found.changes if change.worse_by < 0}
@@ -53,13 +54,13 @@ def test_figures_through_http_count_where_both_files_have_them(tmp_path: Path) -
         return report
 
     old, new, plain = written(tmp_path, with_http(), with_http(share_of_engine=0.6), engine_report())
-    assert [change.figure for change in compare(old, new).regressions(0.05)] == ["http.share_of_engine"]
-    assert compare(plain, new).regressions(0.0) == []
+    assert [change.figure for change in compare_files(old, new).regressions(0.05)] == ["http.share_of_engine"]
+    assert compare_files(plain, new).regressions(0.0) == []
 
 
 def test_memory_is_that_of_the_largest_rank(tmp_path: Path) -> None:
     old, new = written(tmp_path, engine_report(), engine_report(peak_rss_mb=[100.0, 130.0]))
-    (change,) = compare(old, new).regressions(0.05)
+    (change,) = compare_files(old, new).regressions(0.05)
     assert (change.figure, change.old, change.new) == ("peak_rss_mb", 100.0, 130.0)
 
 
@@ -67,7 +68,7 @@ def test_serving_latency_errors_and_cpu_count(tmp_path: Path) -> None:
     slower = serving_report(p99_ms=18.0, errors=3, requests_per_s=1200.0)
     slower["cpu_ms_per_request"] = {"router": 0.1, "gateway": 0.3}
     old, new = written(tmp_path, serving_report(), slower)
-    worse = {change.figure for change in compare(old, new).regressions(0.05)}
+    worse = {change.figure for change in compare_files(old, new).regressions(0.05)}
     assert worse == {"p99_ms", "errors", "cpu_ms_per_request"}
 
 
@@ -75,11 +76,11 @@ def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> No
     report = engine_report(machine={**MACHINE, "cpu": "B"})
     report["rows"].append({**report["rows"][0], "batch": 16})
     old, new = written(tmp_path, engine_report(), report)
-    found = compare(old, new)
+    found = compare_files(old, new)
     assert found.only_old == []
     assert found.only_new == ["model m, precision int8, tp 1, batch 16"]
     assert found.machines == ["cpu A and B"]
-    assert compare(new, old).only_old == found.only_new
+    assert compare_files(new, old).only_old == found.only_new
 
 
 @pytest.mark.parametrize(
@@ -95,17 +96,17 @@ def test_rows_of_one_file_only_and_other_machines_are_told(tmp_path: Path) -> No
 )
 def test_what_cannot_be_compared_is_named(tmp_path: Path, report: Any, told: str) -> None:
     old, new = written(tmp_path, engine_report(), report)
-    with pytest.raises(CompareError, match=told):
-        compare(old, new)
+    with pytest.raises(BenchError, match=told):
+        compare_files(old, new)
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     (old,) = written(tmp_path, engine_report())
-    with pytest.raises(CompareError, match="does not exist"):
-        compare(old, tmp_path / "none.json")
+    with pytest.raises(BenchError, match="does not exist"):
+        compare_files(old, tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(CompareError, match=r"broken\.json cannot be read as JSON"):
-        compare(tmp_path / "broken.json", old)
+    with pytest.raises(BenchError, match=r"broken\.json cannot be read as JSON"):
+        compare_files(tmp_path / "broken.json", old)
 
 
 def test_the_command_ends_with_1_when_something_got_worse(tmp_path: Path) -> None:

@@ -17,14 +17,17 @@ from typer.testing import CliRunner
 from benchmarks.engine import engine as bench
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
-from benchmarks.engine.driver import DriveError, Driver, Run, kv_tokens
-from benchmarks.engine.engine_row import mean_step_s, peer_rates, quantile, rates, step_figures
-from benchmarks.lib.child import Child
+from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
+from benchmarks.engine.engine_plan import EnginePlan
+from benchmarks.engine.engine_row import mean_step_s, peer_row, rates, step_figures
+from benchmarks.lib.child import ChildObject
+from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
 from cli.bench.bench_commands import app
-from cli.bench.bench_engine import _remarks
+from cli.bench.bench_engine import remarks
+from cli.bench.own_stack import own_stack
 from cli.console import CommandError
 from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.null.null_engine import NullEngine
@@ -59,7 +62,7 @@ class Recorder(NullEngine):
 async def driven(batch: int, prompt: int, tokens: int) -> tuple[Run, Recorder]:
     engine = Recorder(num_blocks=kv_tokens(batch, prompt + tokens) // 16, step_delay_s=0.001)
     driver = Driver(engine, await engine.start(), batch)
-    run = await driver.run(bench.make_prompts(batch, prompt, 512, 0), tokens)
+    run = await driver.run_batch(make_prompts(batch, prompt, 512, 0), tokens)
     assert engine.held_blocks == 0
     return run, engine
 
@@ -79,12 +82,12 @@ async def test_a_batch_is_generated_whole_and_counted_while_all_decode() -> None
 
 
 async def test_too_few_tokens_give_no_figure() -> None:
-    with pytest.raises(DriveError, match="ask for more --tokens"):
+    with pytest.raises(BenchError, match="ask for more --tokens"):
         await driven(batch=16, prompt=256, tokens=3)
 
 
 def test_prompts_of_different_repeats_begin_differently() -> None:
-    first = [prompt[:4] for repeat in range(4) for prompt in bench.make_prompts(8, 32, 32_000, repeat)]
+    first = [prompt[:4] for repeat in range(4) for prompt in make_prompts(8, 32, 32_000, repeat)]
     assert len({tuple(tokens) for tokens in first}) == 32
 
 
@@ -96,7 +99,11 @@ def test_rates_are_medians() -> None:
     assert rates(runs, prompt=100) == {"prefill_tokens_per_s": 200.0, "decode_tokens_per_s": 20.0}
     assert mean_step_s(runs) == 0.1
     timings = [Timing(prefill_s=0.5, decode_s=2.0, tokens=[[0] * 11] * 2)]
-    assert peer_rates(timings, prompt=100) == {"prefill_tokens_per_s": 400.0, "decode_tokens_per_s": 10.0}
+    row = {"prompt": 100, "prefill_tokens_per_s": 200.0, "decode_tokens_per_s": 20.0}
+    assert peer_row(row, timings) == {
+        "prefill_tokens_per_s": 400.0, "decode_tokens_per_s": 10.0,
+        "prefill_speedup": 0.5, "decode_speedup": 2.0,
+    }  # fmt: skip
 
 
 def test_a_step_is_split_into_parts_that_sum_to_it() -> None:
@@ -110,14 +117,7 @@ def test_a_step_is_split_into_parts_that_sum_to_it() -> None:
         "linears": 5.0, "attention": 1.0, "collectives": 2.0, "sampling": 0.5, "other": 1.5, "leader": 2.5,
     }  # fmt: skip
     assert figures["collectives_share"] == 0.16
-    assert figures["step_ms"] == {"p50": 20.0, "p99": 20.0}
-
-
-def test_quantiles_are_values_of_the_list() -> None:
-    values = [float(n) for n in range(100)]
-    assert (quantile(values, 0.0), quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1.0)) == (
-        0.0, 50.0, 99.0, 99.0,
-    )  # fmt: skip
+    assert figures["step_ms"] == {"p50": 12.5, "p99": 20.0}
 
 
 def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
@@ -146,14 +146,14 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
     peers = {"good": {}, "unfit": {"refuse": "not available: it has no fp32"}}
     monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     monkeypatch.setattr(
-        bench, "start_peer", lambda name, *_: Child("tests.kits.bench_peer:Helper", peers[name])
+        bench, "start_peer", lambda name, *_: ChildObject("tests.kits.bench_peer:Helper", peers[name])
     )
     seen: list[str] = []
-    plan = bench.Plan(
+    plan = EnginePlan(
         model=tiny, tp=[1, 2], threads=1, batches=[1, 2], prompt=20, tokens=8, repeats=1, kernels="plain",
         peers=["good", "unfit"], independent=True,
     )  # fmt: skip
-    report = await bench.measure(plan, seen.append)
+    report = await bench.measure(plan, own_stack, seen.append)
     # the peer that does not run has no turns
     assert len(seen) == plan.num_steps() - 2 * 2 * len(plan.batches)
     assert [(row["tp"], row["batch"]) for row in report["rows"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -178,8 +178,8 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
 async def test_a_failed_engine_is_a_failed_measurement(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     (tmp_path / "config.json").write_bytes((tiny / "config.json").read_bytes())
-    with pytest.raises(bench.BenchFailed, match=r"holds neither model\.safetensors"):
-        await bench.measure(bench.Plan(model=tmp_path), lambda _: None)
+    with pytest.raises(EngineFailed, match=r"holds neither model\.safetensors"):
+        await bench.measure(EnginePlan(model=tmp_path), own_stack, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ REPORT: dict[str, Any] = {
 def test_the_command_shows_tables_or_one_object(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
-    async def measure(plan: bench.Plan, progress: bench.Progress) -> dict[str, Any]:
+    async def measure(plan: EnginePlan, start_stack: object, progress: Progress) -> dict[str, Any]:
         progress("something")
         assert (plan.tp, plan.quantize, plan.peers) == ([2], ["int8"], ["transformers"])
         return dict(REPORT)
@@ -273,14 +273,14 @@ def test_the_command_shows_tables_or_one_object(
 
 def test_a_disturbed_measurement_is_told() -> None:
     row = REPORT["rows"][0]
-    assert _remarks([row]) == ["transformers: not available: int8"]
-    (told,) = _remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
+    assert remarks([row]) == ["transformers: not available: int8"]
+    (told,) = remarks([{**row, "peers": {}, "bandwidth_share": 1.2}])
     assert told.startswith("At batch 8 more was read than the memory gave")
 
 
 def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def measure(plan: bench.Plan, progress: bench.Progress) -> dict[str, Any]:
-        raise bench.BenchFailed("rank 0 is gone")
+    async def measure(plan: EnginePlan, start_stack: object, progress: Progress) -> dict[str, Any]:
+        raise BenchError("rank 0 is gone")
 
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(bench, "measure", measure)
@@ -327,8 +327,8 @@ def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals)
 async def test_the_format_of_the_cache_is_that_of_the_ranks(
     tiny: Path, kv_dtype: Any, kv_format: str
 ) -> None:
-    plan = bench.Plan(model=tiny, kv_dtype=kv_dtype)
-    engine = RankEngine(plan.options("int8", 1, 1))
+    plan = EnginePlan(model=tiny, kv_dtype=kv_dtype)
+    engine = RankEngine(rank_options(plan, "int8", 1, 1))
     try:
         info = await engine.start()
     except EngineFailed as error:

@@ -4,7 +4,7 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks.failover.failover_figures import Fault, figures, spread
+from benchmarks.failover.failover_figures import InjectedFault, figures, spread
 from benchmarks.failover.failover_fleet import mean_fetch_s
 from benchmarks.failover.failover_streams import Readers, Reading, make_requests, same
 from shared.client import Choice, Completion
@@ -19,7 +19,7 @@ def reading(arrivals: list[float], *lost: float) -> Reading:
     return one
 
 
-def report(faults: list[Fault], *readings: Reading) -> dict[str, Any]:
+def report(faults: list[InjectedFault], *readings: Reading) -> dict[str, Any]:
     readers = SimpleNamespace(readings=list(readings), unequal=1, failures=["deadline_exceeded: late", "x"])
     return figures(faults, cast(Readers, readers), [reading([1.0, 1.01, 1.03])])
 
@@ -27,7 +27,7 @@ def report(faults: list[Fault], *readings: Reading) -> dict[str, Any]:
 def test_a_pause_counts_for_the_streams_whose_group_was_hit() -> None:
     hit, other = reading([1.0, 1.99, 2.1, 2.2], 2.02), reading([1.0, 1.98, 2.03, 2.2])
     over = reading([0.5, 1.0])  # ended before
-    told = report([Fault("leader", "g0", 2.0, back_s=1.5, fetch_s=0.02)], hit, other, over)
+    told = report([InjectedFault("leader", "g0", 2.0, back_s=1.5, fetch_s=0.02)], hit, other, over)
     assert told["interrupted"] == 1
     assert told["pause_ms"]["p50"] == 110.0
     assert told["others_ms"]["p50"] == 170.0  # from 2.03 to the next piece, within the window
@@ -43,7 +43,7 @@ def test_a_pause_counts_for_the_streams_whose_group_was_hit() -> None:
 
 def test_what_the_next_fault_did_is_not_put_down_to_the_one_before() -> None:
     other = reading([1.0, 1.98, 2.03, 2.5, 2.9, 3.0], 2.53)  # hit by the second fault only
-    told = report([Fault("rank", "g1", 2.0), Fault("rank", "g0", 2.51)], other)
+    told = report([InjectedFault("rank", "g1", 2.0), InjectedFault("rank", "g0", 2.51)], other)
     assert told["interrupted"] == 1
     assert [row["streams"] for row in told["faults"]] == [0, 1]
     assert told["others_ms"]["p50"] == 470.0
@@ -54,7 +54,7 @@ def test_losses_that_no_pause_stands_for_are_told() -> None:
     hit = reading([1.9, 2.11, 2.2], 2.02)
     late = reading([2.2, 2.3], 2.02)  # went to the group when it was gone
     late.began = 2.01
-    told = report([Fault("rank", "g0", 2.0)], hit, late)
+    told = report([InjectedFault("rank", "g0", 2.0)], hit, late)
     assert (told["interrupted"], told["uncounted"]) == (1, 1)
 
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from benchmarks.kv.kv_cold import run
+from benchmarks.kv.kv_cold import measure
+from benchmarks.kv.kv_cold_plan import KVColdPlan
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
 
@@ -13,7 +14,10 @@ pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-6
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_kind_is_timed_and_counted(threads: int) -> None:
-    result = run(heads=4, kv_heads=2, head_dim=32, batch=3, contexts=(32, 2048), threads=threads, repeats=2)
+    plan = KVColdPlan(
+        heads=4, kv_heads=2, head_dim=32, batch=3, contexts=(32, 2048), threads=threads, repeats=2
+    )
+    result = measure(plan)
     assert result["kernels"] == kernels().target
     assert result["compress_block_us"] > 0
     short, long = result["rows"]

@@ -6,9 +6,10 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from benchmarks.lib.measuring import percentile
 from benchmarks.serving.answers import problem_of_completion, problem_of_stream
-from benchmarks.serving.connection import Target
-from benchmarks.serving.load import Figures, measure, percentile
+from benchmarks.serving.connection import LoadTarget
+from benchmarks.serving.load import LoadFigures, measure
 from benchmarks.serving.requests import RequestMaker
 
 
@@ -59,8 +60,8 @@ async def answering(answer: Callable[[int, bytes], bytes | None]) -> AsyncIterat
         yield server.sockets[0].getsockname()[1]
 
 
-async def load(port: int, concurrency: int = 2, stream: bool = False) -> Figures:
-    target = Target("127.0.0.1", port, 16, stream)
+async def load(port: int, concurrency: int = 2, stream: bool = False) -> LoadFigures:
+    target = LoadTarget("127.0.0.1", port, 16, stream)
     requests = RequestMaker(f"127.0.0.1:{port}", "demo", 16, stream)
     return await measure(target, requests, concurrency, 0.0, 0.15)
 
@@ -128,7 +129,7 @@ def test_answers_are_judged() -> None:
     assert problem_of_stream(200, chunks(done=False), 16) == "no [DONE] at the end"
     assert problem_of_stream(200, chunks(text=""), 16) == "empty content"
     assert problem_of_stream(200, chunks(finish=None), 16) == "no finish reason"
-    assert "not a chat completion chunk" in problem_of_stream(200, b"data: {\n\ndata: [DONE]\n\n", 16)
+    assert "no completion chunk" in problem_of_stream(200, b"data: {\n\ndata: [DONE]\n\n", 16)
 
 
 def test_percentiles_are_nearest_rank() -> None:

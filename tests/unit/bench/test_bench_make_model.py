@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model, make_tokenizer, parameters
 from benchmarks.models.random_weights import random_tensor
-from benchmarks.models.shapes import SHAPES, Shape
+from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 from services.worker.engine.checkpoint.model_config import read_config
@@ -145,4 +145,4 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 
 def test_heads_must_be_even_sized() -> None:
     with pytest.raises(Exception, match="even multiple"):
-        Shape(dim=9, layers=1, heads=3, kv_heads=3, ffn=8, vocab=300).check()
+        ModelShape(dim=9, layers=1, heads=3, kv_heads=3, ffn=8, vocab=300).check()

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.engine.driver import Driver, kv_tokens
-from benchmarks.engine.engine import make_prompts
-from benchmarks.lib.child import Child, ChildError
+from benchmarks.engine.driver import Driver, kv_tokens, make_prompts
+from benchmarks.lib.child import ChildObject
+from benchmarks.lib.measuring import BenchError
 from benchmarks.models.make_model import make_model
-from benchmarks.models.shapes import SHAPES, Shape
+from benchmarks.models.shapes import SHAPES, ModelShape
 from benchmarks.peers import missing_packages, start_peer
-from benchmarks.peers.base import PeerError, Timing
+from benchmarks.peers.base import Timing
 from benchmarks.peers.gguf_file import interleave_rotary, write_gguf
 from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
 from tests.kits.engine import make_model as make_other
@@ -38,7 +38,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def peer(stack: ExitStack, name: str, model: Path, precision: str) -> Child:
+def peer(stack: ExitStack, name: str, model: Path, precision: str) -> ChildObject:
     child = start_peer(name, model, precision, BATCH, PROMPT + TOKENS)
     stack.callback(child.close)
     child.receive(60)
@@ -52,7 +52,7 @@ async def our_tokens(model: Path) -> list[list[int]]:
     engine = RankEngine(options)
     try:
         driver = Driver(engine, await engine.start(), BATCH)
-        return (await driver.run(make_prompts(BATCH, PROMPT, 512, 1), TOKENS)).tokens
+        return (await driver.run_batch(make_prompts(BATCH, PROMPT, 512, 1), TOKENS)).tokens
     finally:
         await engine.stop()
 
@@ -60,7 +60,7 @@ async def our_tokens(model: Path) -> list[list[int]]:
 @pytest.mark.parametrize("name", ["transformers", pytest.param("llama.cpp", marks=needs_llama)])
 async def test_greedy_tokens_equal_ours(stack: ExitStack, tiny: Path, name: str) -> None:
     child = peer(stack, name, tiny, "fp32")
-    timing: Timing = child.call("run", make_prompts(BATCH, PROMPT, 512, 1), TOKENS, 1)
+    timing: Timing = child.call("run_batch", make_prompts(BATCH, PROMPT, 512, 1), TOKENS, 1)
     assert timing.tokens == await our_tokens(tiny)
     assert len({tuple(tokens) for tokens in timing.tokens}) == BATCH
     assert timing.prefill_s > 0 < timing.decode_s
@@ -70,31 +70,33 @@ async def test_greedy_tokens_equal_ours(stack: ExitStack, tiny: Path, name: str)
 def test_a_smaller_batch_and_a_second_run_begin_anew(stack: ExitStack, tiny: Path) -> None:
     child = peer(stack, "llama.cpp", tiny, "fp32")
     prompts = make_prompts(BATCH, PROMPT, 512, 2)
-    whole = child.call("run", prompts, TOKENS, 2).tokens
-    assert child.call("run", prompts, TOKENS, 2).tokens == whole
-    assert child.call("run", prompts[1:2], TOKENS, 1).tokens == whole[1:2]
+    whole = child.call("run_batch", prompts, TOKENS, 2).tokens
+    assert child.call("run_batch", prompts, TOKENS, 2).tokens == whole
+    assert child.call("run_batch", prompts[1:2], TOKENS, 1).tokens == whole[1:2]
 
 
 @needs_llama
 @pytest.mark.parametrize("precision", ["int8", "bf16", "fp16"])
 def test_llama_runs_in_every_precision(stack: ExitStack, tiny: Path, precision: str) -> None:
     tokens = (
-        peer(stack, "llama.cpp", tiny, precision).call("run", make_prompts(1, PROMPT, 512, 1), 4, 1).tokens
+        peer(stack, "llama.cpp", tiny, precision)
+        .call("run_batch", make_prompts(1, PROMPT, 512, 1), 4, 1)
+        .tokens
     )
     assert len(tokens[0]) == 4
     assert all(0 <= token < 512 for token in tokens[0])
 
 
 def test_transformers_has_no_int8(stack: ExitStack, tiny: Path) -> None:
-    with pytest.raises(ChildError, match="not available: transformers has no int8"):
+    with pytest.raises(BenchError, match="not available: transformers has no int8"):
         peer(stack, "transformers", tiny, "int8")
 
 
 @needs_llama
 def test_q8_needs_sizes_that_it_can_cut(tmp_path: Path) -> None:
-    shape = Shape(dim=64, layers=1, heads=4, kv_heads=4, ffn=72, vocab=300, context=64)
+    shape = ModelShape(dim=64, layers=1, heads=4, kv_heads=4, ffn=72, vocab=300, context=64)
     make_model(tmp_path, shape)
-    with pytest.raises(PeerError, match="Q8_0 needs sizes that are multiples of 32"):
+    with pytest.raises(BenchError, match="Q8_0 needs sizes that are multiples of 32"):
         write_gguf(tmp_path, tmp_path / "model.gguf", "int8")
 
 
@@ -115,7 +117,7 @@ def test_models_that_are_not_converted_are_refused(
     tmp_path: Path, family: str, changes: dict[str, object], told: str
 ) -> None:
     make_other(tmp_path, family, **changes)
-    with pytest.raises(PeerError, match=told):
+    with pytest.raises(BenchError, match=told):
         write_gguf(tmp_path, tmp_path / "model.gguf", "fp32")
 
 

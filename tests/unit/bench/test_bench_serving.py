@@ -7,35 +7,40 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.machine import commit, machine
-from benchmarks.serving.serving import LOAD, BenchFailed, Plan, measure
-from cli.bench.bench_options import numbers
+from benchmarks.lib.measuring import BenchError
+from benchmarks.lib.stack import RunningStack
+from benchmarks.serving.serving import LOAD, measure
+from benchmarks.serving.serving_plan import ServingPlan
+from cli.bench.bench_commands import app
 from cli.console import CommandError
-from tests.unit.bench.test_bench_load import answering, completion, http
+from tests.unit.bench.test_bench_load import answering, chunks, completion, http
 
 
 async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
     phases: list[tuple[int, str]] = []
     async with answering(lambda *_: http(completion())) as port:
-        plan = Plan(f"http://127.0.0.1:{port}", "demo", [1, 2], 0.3, 0.1, pids={"server": os.getpid()})
-        levels = await measure(plan, lambda concurrency, phase: phases.append((concurrency, phase)))
-    rows = [level.row(stream=False) for level in levels]
+        plan = ServingPlan(concurrency=[1, 2], duration=0.3, warmup=0.1)
+        stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
+        report = await measure(plan, stack, lambda concurrency, phase: phases.append((concurrency, phase)))
+    rows = report["rows"]
     assert [row["concurrency"] for row in rows] == [1, 2]
     assert all(set(row) == {"concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"} for row in rows)
     assert all(row["errors"] == 0 and row["requests_per_s"] > 10 for row in rows)
-    assert set(levels[-1].cpu_ms_per_request) == {"server", LOAD}
-    assert levels[-1].cpu_ms_per_request["server"] > 0
+    assert set(report["cpu_ms_per_request"]) == {"server", LOAD}
+    assert report["cpu_ms_per_request"]["server"] > 0
     assert phases == [(1, "warm-up"), (1, "measuring"), (2, "warm-up"), (2, "measuring")]
 
 
 async def test_errors_are_in_the_row_with_their_kinds() -> None:
     replies = {0: http(b"no", "500 Oops")}
-    async with answering(lambda n, _: replies.get(n, http(completion()))) as port:
-        plan = Plan(f"http://127.0.0.1:{port}", "demo", [1], 0.3, 0.0)
-        (level,) = await measure(plan, lambda *_: None)
-    row = level.row(stream=True)
+    async with answering(lambda n, _: replies.get(n, http(chunks()))) as port:
+        plan = ServingPlan(concurrency=[1], duration=0.3, warmup=0.0, stream=True)
+        stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
+        (row,) = (await measure(plan, stack, lambda *_: None))["rows"]
     assert row["errors"] == 1
     assert row["error_kinds"] == {"status 500: no": 1}
     assert row["ttft_p50_ms"] > 0
@@ -43,9 +48,10 @@ async def test_errors_are_in_the_row_with_their_kinds() -> None:
 
 async def test_no_right_answer_is_a_failure_with_its_reason() -> None:
     async with answering(lambda *_: http(b"no", "500 Oops")) as port:
-        plan = Plan(f"http://127.0.0.1:{port}", "demo", [1], 0.2, 0.0)
-        with pytest.raises(BenchFailed, match="no right answer at concurrency 1: status 500"):
-            await measure(plan, lambda *_: None)
+        plan = ServingPlan(concurrency=[1], duration=0.2, warmup=0.0)
+        stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
+        with pytest.raises(BenchError, match="no right answer at concurrency 1: status 500"):
+            await measure(plan, stack, lambda *_: None)
 
 
 def test_a_process_that_ended_spoils_the_measurement() -> None:
@@ -54,7 +60,7 @@ def test_a_process_that_ended_spoils_the_measurement() -> None:
     meter.start()
     child.kill()
     child.wait()
-    with pytest.raises(LookupError, match=f"process {child.pid} ended"):
+    with pytest.raises(BenchError, match=f"process {child.pid} ended"):
         meter.read()
 
 
@@ -82,8 +88,9 @@ async def test_the_command_prints_one_json_object_on_stdout() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "1,x", "5000", "1;2"])
 def test_a_wrong_concurrency_is_named(text: str) -> None:
-    with pytest.raises(CommandError, match="--concurrency takes numbers"):
-        numbers("--concurrency", text, 4096)
+    result = CliRunner().invoke(app, ["serving", "--concurrency", text])
+    assert isinstance(result.exception, CommandError)
+    assert "--concurrency takes numbers" in str(result.exception)
 
 
 def test_machine_facts_are_there() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.sessions.session_client import Answer, SessionClient, TurnFailed
-from benchmarks.sessions.session_figures import Measured, row
-from benchmarks.sessions.session_metrics import Metrics, MetricsMissing, between, quantile, read_all
-from benchmarks.sessions.session_traffic import Conversations, Traffic, draws, openings
+from benchmarks.lib.measuring import BenchError
+from benchmarks.sessions.session_client import SessionClient, TurnAnswer
+from benchmarks.sessions.session_figures import MeasuredTurns, row
+from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile, read_all
+from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
+from benchmarks.sessions.sessions_plan import SessionsPlan
 from tests.unit.bench.test_bench_load import answering, http
 
 HEADERS = "x-ryz-group: g1\r\nx-ryz-route: last_group\r\n"
@@ -29,7 +31,7 @@ def streamed(tokens: int = 4, text: str = "a", done: bool = True) -> bytes:
     return b"".join(lines) + b"data: [DONE]\n\n"
 
 
-async def one_turn(reply: bytes | None, *, anew: bool = False) -> tuple[Answer, dict[str, Any]]:
+async def one_turn(reply: bytes | None, *, anew: bool = False) -> tuple[TurnAnswer, dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
     def answer(_: int, body: bytes) -> bytes | None:
@@ -39,16 +41,16 @@ async def one_turn(reply: bytes | None, *, anew: bool = False) -> tuple[Answer, 
     async with answering(answer) as port:
         client = SessionClient(f"http://127.0.0.1:{port}", "demo", 1)
         try:
-            return await client.turn(7, [{"role": "user", "content": "Hi."}], 4, anew=anew), seen[0]
+            return await client.ask_turn(7, [{"role": "user", "content": "Hi."}], 4, anew=anew), seen[0]
         finally:
             await client.close()
 
 
 def test_the_same_seed_draws_the_same_turns_by_zipfs_law() -> None:
-    traffic = Traffic(sessions=64, zipf=1.1)
-    turns = list(islice(draws(traffic), 4000))
-    assert turns[:100] == list(islice(draws(traffic), 100))
-    assert turns[:100] != list(islice(draws(Traffic(seed=2)), 100))
+    plan = SessionsPlan(sessions=64, zipf=1.1)
+    turns = list(islice(draw_turns(plan), 4000))
+    assert turns[:100] == list(islice(draw_turns(plan), 100))
+    assert turns[:100] != list(islice(draw_turns(SessionsPlan(seed=2)), 100))
     counts = Counter(turn.session for turn in turns)
     law = 1 / sum(rank**-1.1 for rank in range(1, 65))
     assert counts[0] / len(turns) == pytest.approx(law, abs=0.03)
@@ -58,7 +60,7 @@ def test_the_same_seed_draws_the_same_turns_by_zipfs_law() -> None:
 
 
 def test_openings_are_conversations_of_any_length() -> None:
-    told = openings(Traffic())
+    told = openings(SessionsPlan())
     assert len(told) == 64
     spoken = [sum(len(message["content"]) for message in said) for said in told]
     assert min(spoken) < 1000
@@ -67,16 +69,16 @@ def test_openings_are_conversations_of_any_length() -> None:
 
 
 def test_a_long_conversation_begins_anew_and_late_answers_of_the_old_one_do_not_count() -> None:
-    known = Conversations(100)
-    assert known.begin(0) == (0, True)
-    known.ended(0, 0, 60)
-    assert known.begin(0) == (0, False)
-    known.ended(0, 0, 120)
-    assert known.begin(0) == (1, True)
-    assert known.begin(0) == (1, True)  # the first answer is not there yet
-    known.ended(0, 0, 130)
-    known.ended(0, 1, 40)
-    assert known.begin(0) == (1, False)
+    known = ConversationLengths(100)
+    assert known.begin_turn(0) == (0, True)
+    known.end_turn(0, 0, 60)
+    assert known.begin_turn(0) == (0, False)
+    known.end_turn(0, 0, 120)
+    assert known.begin_turn(0) == (1, True)
+    assert known.begin_turn(0) == (1, True)  # the first answer is not there yet
+    known.end_turn(0, 0, 130)
+    known.end_turn(0, 1, 40)
+    assert known.begin_turn(0) == (1, False)
 
 
 async def test_an_answer_says_where_it_came_from_and_what_was_computed() -> None:
@@ -96,19 +98,19 @@ async def test_an_answer_says_where_it_came_from_and_what_was_computed() -> None
         (http(streamed(done=False)), "not a complete answer"),
         (http(streamed(text="")), "not a complete answer"),
         (http(streamed(tokens=3)), "not a complete answer"),
-        (http(b"data: {no\n\n"), "an event is no chat completion chunk"),
+        (http(b"data: {no\n\n"), "an event is no completion chunk"),
         (None, "the connection broke"),
     ],
 )
 async def test_anything_else_is_a_problem_with_its_words(reply: bytes | None, problem: str) -> None:
-    with pytest.raises(TurnFailed, match=problem):
+    with pytest.raises(BenchError, match=problem):
         await one_turn(reply)
 
 
-def metrics(busy_s: float, decisions: tuple[int, int, int] = (0, 0, 0)) -> Metrics:
+def metrics(busy_s: float, decisions: tuple[int, int, int] = (0, 0, 0)) -> ServiceMetrics:
     buckets = zip(("0.0001", "0.001", "+Inf"), decisions, strict=True)
     name = "ryz_router_decision_seconds"
-    return Metrics(
+    return ServiceMetrics(
         f"# TYPE ryz_worker_step_seconds histogram\nryz_worker_step_seconds_sum {busy_s}\n"
         f"# TYPE {name} histogram\n"
         + "".join(f'{name}_bucket{{le="{bound}"}} {count}\n' for bound, count in buckets)
@@ -127,14 +129,14 @@ def test_a_quantile_is_read_from_what_was_counted_in_between() -> None:
 
 
 def test_a_row_adds_up_what_the_answers_say() -> None:
-    measured = Measured(
+    measured = MeasuredTurns(
         2.0,
         ["g0", "g1"],
         [
-            Answer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.010),
-            Answer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.020),
-            Answer(1, "g1", "spill_wait", 200, 180, 120, 40, 0.0, 0.030),
-            Answer(0, "g1", "preferred", 100, 100, 0, 20, 0.0, 0.040),
+            TurnAnswer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.010),
+            TurnAnswer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.020),
+            TurnAnswer(1, "g1", "spill_wait", 200, 180, 120, 40, 0.0, 0.030),
+            TurnAnswer(0, "g1", "preferred", 100, 100, 0, 20, 0.0, 0.040),
         ],
         Counter({"status 503: overloaded": 2}),
         before={"router": metrics(0), "worker-g0": metrics(1.0), "worker-g1": metrics(2.0)},
@@ -153,5 +155,5 @@ def test_a_row_adds_up_what_the_answers_say() -> None:
 
 
 async def test_a_service_without_metrics_is_named() -> None:
-    with pytest.raises(MetricsMissing, match=r"no metrics of worker-g0 \(process 4194303\)"):
+    with pytest.raises(BenchError, match=r"no metrics of worker-g0 \(process 4194303\)"):
         await read_all({"gateway": 1, "worker-g0": 4_194_303})

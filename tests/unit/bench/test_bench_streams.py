@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import engine as bench
-from benchmarks.engine.http_row import StreamRun, WindowError, http_figures
+from benchmarks.engine.engine_plan import EnginePlan
+from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.lib.cpu import CpuMeter
-from benchmarks.lib.streams import Streamed, StreamError, stream_all
+from benchmarks.lib.measuring import BenchError
+from benchmarks.lib.sse import StreamedAnswer, StreamUsage
+from benchmarks.lib.streams import stream_all
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from cli.bench.bench_engine_view import show
+from cli.bench.own_stack import own_stack
 from tests.unit.bench.test_bench_engine import REPORT, known_bandwidth
 
 Pieces = list[bytes]
@@ -63,7 +67,7 @@ async def serving(answer: Callable[[dict[str, Any]], Pieces]) -> AsyncIterator[s
             await asyncio.gather(*filter(None, handlers), return_exceptions=True)
 
 
-async def streamed(pieces: Pieces, limit_s: float = 10.0) -> Streamed:
+async def streamed(pieces: Pieces, limit_s: float = 10.0) -> StreamedAnswer:
     async with serving(lambda _: pieces) as url:
         (found,), _ = await asyncio.to_thread(stream_all, url, "m", [[1, 2]], 3, limit_s)
     return found
@@ -102,26 +106,26 @@ async def test_an_event_in_two_packets_has_the_time_of_the_second() -> None:
         ([], "status 0"),
         ([b"SMTP ready\r\n\r\n"], "not HTTP"),
         (GOOD[:-1], r"before its \[DONE\]"),
-        ([HEAD, chunked(event()), END], r"before its \[DONE\]: data: "),
+        ([HEAD, chunked(event()), END], r"before its \[DONE\]: {"),
         ([HEAD, chunked(event("a", "length")), chunked(usage(2)) + END], "2 tokens instead of 3"),
         ([HEAD, chunked(b'data: {"choices": 1}\n\n'), chunked(usage(3)) + END], "no completion chunk"),
     ],
 )
 async def test_what_is_not_a_right_answer_gives_no_figure(pieces: Pieces, told: str) -> None:
-    with pytest.raises(StreamError, match=told):
+    with pytest.raises(BenchError, match=told):
         await streamed(pieces)
 
 
 async def test_answers_that_do_not_come_and_servers_that_do_not_listen_are_errors() -> None:
-    with pytest.raises(StreamError, match=r"1 answers were not complete within 0\.01 s"):
+    with pytest.raises(BenchError, match=r"1 answers were not complete within 0\.01 s"):
         await streamed(GOOD, limit_s=0.01)
-    with pytest.raises(StreamError, match=r"the connection to http://127\.0\.0\.1:1 broke"):
+    with pytest.raises(BenchError, match=r"the connection to http://127\.0\.0\.1:1 broke"):
         stream_all("http://127.0.0.1:1", "m", [[1]], 3, 1.0)
 
 
-def stream(first: float, step: float, count: int, tokens: int) -> Streamed:
+def stream(first: float, step: float, count: int, tokens: int) -> StreamedAnswer:
     times = [first + index * step for index in range(count)]
-    return Streamed(0.0, times, times[-1], tokens)
+    return StreamedAnswer(0.0, times, times[-1], StreamUsage(tokens))
 
 
 def test_rates_count_while_all_streams_decode() -> None:
@@ -131,14 +135,14 @@ def test_rates_count_while_all_streams_decode() -> None:
     figures = http_figures([run], engine_rate=25.0)
     assert figures["decode_tokens_per_s"] == pytest.approx(20.0)
     assert figures["share_of_engine"] == pytest.approx(0.8)
-    assert figures["ttft_p50_ms"] == 1000.0
+    assert figures["ttft_p50_ms"] == 500.0
     assert (figures["itl_p50_ms"], figures["itl_p99_ms"]) == (pytest.approx(100.0), pytest.approx(200.0))
     assert figures["cpu_ms_per_token"] == {"gateway": 2.0}
 
 
 def test_streams_that_never_decode_together_give_no_figure() -> None:
     apart = StreamRun([stream(0.0, 0.1, 3, 3), stream(1.0, 0.1, 3, 3)], {})
-    with pytest.raises(WindowError, match="ask for more --tokens"):
+    with pytest.raises(BenchError, match="ask for more --tokens"):
         http_figures([apart], 1.0)
 
 
@@ -162,10 +166,10 @@ async def test_a_row_has_the_same_through_a_stack(
     make_model(tmp_path, SHAPES["tiny"])
     monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     seen: list[str] = []
-    plan = bench.Plan(
+    plan = EnginePlan(
         model=tmp_path, threads=1, batches=[2], prompt=20, tokens=16, repeats=1, kernels="plain", http=True
     )
-    report = await bench.measure(plan, seen.append)
+    report = await bench.measure(plan, own_stack, seen.append)
     assert len(seen) == plan.num_steps()
     (row,) = report["rows"]
     figures = row["http"]

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.routing.routing import Traffic, run
-from benchmarks.routing.routing_model import Shape
+from benchmarks.routing.routing import route
+from benchmarks.routing.routing_plan import RoutingPlan
 from benchmarks.routing.routing_time import decision_times
 from services.router.decision_log import Account
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts
@@ -150,18 +150,18 @@ def test_a_decision_is_in_the_callers_trace() -> None:
 
 def test_in_virtual_time_hybrid_is_even_and_keeps_its_hits() -> None:
     """64 sessions, one of which has a quarter of all turns, on four groups."""
-    traffic = Traffic(duration_s=60.0)
-    hybrid, sticky, turns = (run(traffic, name) for name in ("hybrid", "sticky", "round_robin"))
+    plan = RoutingPlan(duration=60.0, load=0.8)
+    hybrid, sticky, turns = (route(plan, name) for name in ("hybrid", "sticky", "round_robin"))
     assert hybrid["imbalance_busy"] < 0.05
     assert hybrid["imbalance_tokens"] < 0.05
     assert sticky["imbalance_tokens"] > 0.3
     assert turns["hit_rate"] < hybrid["hit_rate"] - 0.05
     assert hybrid["hit_rate"] > 0.9
-    assert hybrid == run(traffic, "hybrid")
+    assert hybrid == route(plan, "hybrid")
 
 
 def test_without_the_store_hybrid_moves_less_and_nothing_is_fetched() -> None:
-    figures = run(Traffic(duration_s=30.0), "hybrid", Shape(store=False))
+    figures = route(RoutingPlan(duration=30.0, load=0.8, store=False), "hybrid")
     assert figures["fetched_rate"] == 0
     assert figures["hit_rate"] > 0.85  # all memories are empty at first
 

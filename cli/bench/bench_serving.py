@@ -1,0 +1,62 @@
+"""`ryz bench serving`: options and tables of the serving path; brings a stack unless one is named."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.lib.machine import SERVING_PACKAGES
+from benchmarks.lib.stack import RunningStack
+from benchmarks.serving.serving_plan import ServingPlan
+from cli.bench.bench_report import AsJson, Report, print_line, print_table, reporting
+from cli.bench.own_stack import own_stack
+from cli.command_options import with_options
+from cli.console import err
+
+
+@with_options(ServingPlan)
+def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
+    """Requests a second, latencies and CPU of the whole path, with an engine that computes nothing.
+
+    Starts broker, store, kvstate, router, worker groups and gateway, loads them with chat completions that
+    belong to no session, checks every answer, and takes all down again. What is not complete is an error.
+    """
+    from benchmarks.serving.serving import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+
+    with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report, ExitStack() as cleanup:
+        if plan.url:
+            stack = RunningStack(plan.url.rstrip("/"), plan.model)
+        else:
+            err.print("starting a stack", style="dim")
+            stack = cleanup.enter_context(own_stack({"--engine": "null", "--groups": plan.groups}))
+        show = cleanup.enter_context(_bar(len(plan.concurrency)))
+        report.update(asyncio.run(measure(plan, stack, show)))
+
+
+@contextmanager
+def _bar(levels: int) -> Iterator[Callable[[int, str], None]]:
+    """Give a callback for levels and phases; the bar moves with them alone, not to disturb the generator."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, refresh_per_second=2) as progress:
+        task = progress.add_task("starting", total=levels * 2)
+
+        def show(concurrency: int, phase: str) -> None:
+            progress.update(task, description=f"concurrency {concurrency}: {phase}", advance=1)
+
+        yield show
+
+
+def _show(report: Report) -> None:
+    names = list(report["rows"][0])
+    rows = [{name: row.get(name) for name in names} for row in report["rows"]]
+    print_table("serving path", rows, {name: f"{{{name}}}" for name in names})
+    used = report["cpu_ms_per_request"]
+    cpu = [{"service": name, "ms": ms} for name, ms in {**used, "all": sum(used.values())}.items()]
+    columns = {"service": "{service}", "CPU ms per request": "{ms:.3f}"}
+    print_table("at the highest concurrency", cpu, columns)
+    facts = report["machine"]
+    print_line(
+        f"{facts['cpu']}, {facts['usable_cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}, "
+        f"Python {facts['python']}, commit {report['commit']}"
+    )
