@@ -133,7 +133,7 @@ def test_a_stranger_is_refused(guarded_redis: GuardedRedis, credentials: str) ->
 
 def test_every_command_of_the_scripts_is_in_the_table() -> None:
     """A script's rare branch shows here, not in a deployment."""
-    source = "".join(path.read_text() for path in (ROOT / "services" / "kvstate").rglob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "services" / "kvstate").rglob("*.lua"))
     used = {name.lower() for name in re.findall(r"redis\.p?call\(\s*'(\w+)'", source)}
     assert len(used) > 20
     assert used <= set(ACCOUNTS["kvstate"].commands)

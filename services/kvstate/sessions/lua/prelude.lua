@@ -1,26 +1,9 @@
-"""The Lua functions that the scripts of sessions begin with: what a tenant's sessions take, and how one goes.
-
-All that is counted of a tenant changes in the script that changes the session: its bytes in one sum, by
-`settle`, without which no script with `resize` or `drop` may end. Records that Redis lets expire are taken
-off the account when the tenant writes at its quota, and by `TALLY` within seconds.
-"""
-
-from services.kvstate.domain import keys
-from services.kvstate.domain.session_quota import ID_COPIES, OVERHEAD
-
-MAX_PURGED = 1000  # expired sessions in one call
-MAX_SPARE = 1024  # spare sessions that go for one record; more than any record of the default size needs
-
-PRELUDE = (
-    f"""
-local SESSION, INDEX, GONE = '{keys.SESSION_PREFIX}', '{keys.INDEX_PREFIX}', '{keys.GONE_PREFIX}'
-local SIZES, ENDS, SPARE = '{keys.SIZES_PREFIX}', '{keys.ENDS_PREFIX}', '{keys.SPARE_PREFIX}'
-local DELETED, FLOOR, PINS = '{keys.DELETED_PREFIX}', '{keys.FLOOR_PREFIX}', '{keys.PINS}'
-local TENANTS, OVERHEAD, ID_COPIES = '{keys.TENANTS}', {OVERHEAD}, {ID_COPIES}
-local MAX_PURGED, MAX_SPARE = {MAX_PURGED}, {MAX_SPARE}
-local function short(id) return string.sub(redis.sha1hex(id), 1, {keys.SHORT_CHARS}) end  -- see `keys.short`
-"""
-    + """
+-- Functions that the scripts of sessions begin with: what a tenant's sessions take, and how one is dropped.
+-- The names in capitals are constants from `session_scripts.py`.
+--
+-- All that is counted of a tenant changes in the script that changes the session: its bytes in one sum, by
+-- `settle`, which ends every script that calls `resize` or `drop`. Records that Redis lets expire leave the
+-- account when the tenant writes at its quota, and by tally.lua within seconds.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -101,5 +84,3 @@ local function make_room(tenant, id, size, max_sessions, max_bytes)
   for _, spare in ipairs(going) do drop(tenant, spare) end
   return true, #going, before
 end
-"""
-)

@@ -1,12 +1,9 @@
-"""The Lua functions that all scripts of KV blocks begin with: facts, accounts, references, holdings.
-
-A session's holding is a hash: names it holds (`n`) and held before (`p`), packed; their bytes (`b`) when it
-was last counted (`at`), byte-seconds up to then (`s`) and the time of the last commit (`c`), in milliseconds
-of Redis's clock. `refs` counts a session for both kinds of names.
-"""
-
-# KEYS: meta, order, leases, refs, holders, accounts. ARGV: prefix of data keys, prefix of tenants' orders.
-PRELUDE = """
+-- Functions that all scripts of KV blocks begin with: facts, accounts, references, holdings.
+-- KEYS: meta, order, leases, refs, holders, accounts. ARGV: prefix of data keys, prefix of tenants' orders.
+--
+-- A session's holding is a hash: names it holds (`n`) and held before (`p`), packed; their bytes (`b`) when it
+-- was last counted (`at`), byte-seconds up to then (`s`) and the time of the last commit (`c`), in ms of Redis's
+-- clock. `refs` counts a session for both kinds of names.
 local META, ORDER, LEASES, REFS, HOLDERS, ACCOUNTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local DATA, TENANT_ORDER = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
@@ -120,4 +117,3 @@ local function touch(names, last, lift, tenants)
   redis.call('ZADD', ORDER, 'GT', unpack(order))
   for tenant, mine in pairs(by_tenant) do redis.call('ZADD', TENANT_ORDER .. tenant, 'GT', unpack(mine)) end
 end
-"""
