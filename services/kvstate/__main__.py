@@ -3,16 +3,13 @@
 Ready means: the broker is connected and Redis answers. Without Redis the service lives on and says so.
 """
 
-import time
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from services.kvstate.blocks.block_calls import BlockCalls
 from services.kvstate.blocks.block_metrics import BlockMetrics, TierCollector
-from services.kvstate.blocks.block_store import KV_STORE
 from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits
-from services.kvstate.blocks.guarded_blocks import GuardedBlocks
 from services.kvstate.blocks.old_block_cleanup import remove_leftovers
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.call_server import CallServer
@@ -20,11 +17,10 @@ from services.kvstate.domain.block_eviction import SESSION_SHARE, BlockQuotas
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionQuotas
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.redis.store_guard import Guard
-from services.kvstate.sessions.guarded_sessions import GuardedStore
+from services.kvstate.redis.store_errors import KV_STORE, SESSION_STORE
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
-from services.kvstate.sessions.session_store import SESSION_STORE
+from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
 from shared.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run
@@ -37,17 +33,18 @@ BLOCK_CALL_KINDS = 2
 async def setup(service: Service, stack: AsyncExitStack) -> None:
     """Connects everything; see `shared.lifecycle.run`."""
     settings = cast(KVStateSettings, service.settings)
-    store = make_session_store(settings)
+    circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
+    store = make_session_store(settings, circuit)
     stack.push_async_callback(store.close)
-    blocks = make_block_store(settings)
+    blocks = make_block_store(settings, kv_circuit)
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
     metrics, counted = KVStateMetrics(service.registry), BlockMetrics(service.registry)
-    metrics.store_up.set_function(lambda: 0.0 if store.circuit.open else 1.0)
+    metrics.store_up.set_function(lambda: 0.0 if circuit.open else 1.0)
     metrics.store_writable.set_function(lambda: 1.0 if store.writable else 0.0)
     metrics.watch(lambda: store.last)
     tier = BlockTier(blocks, tier_limits(settings), counted.evicted, store.fates)
-    service.registry.register(TierCollector(tier, lambda: blocks.circuit.open))
+    service.registry.register(TierCollector(tier, lambda: kv_circuit.open))
     sweeper = BlockSweeper(tier, blocks, sweep_rules(settings), counted.evicted, store.fates)
     server = CallServer(
         bus,
@@ -60,26 +57,26 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
     def detail() -> dict[str, Any]:
         return {
-            "store": "away" if store.circuit.open else "up" if store.writable else "disk full",
+            "store": "away" if circuit.open else "up" if store.writable else "disk full",
             "sessions": store.last.sessions,
             "session_bytes": store.last.num_bytes,
             "tenants_nearly_full": store.last.nearly_full,
-            "store_losses": store.circuit.opened_total,
-            "kv_store": "away" if blocks.circuit.open else "full" if tier.full else "up",
+            "store_losses": circuit.opened_total,
+            "kv_store": "away" if kv_circuit.open else "full" if tier.full else "up",
             "kv_blocks": tier.totals.total.blocks,
             "kv_bytes": tier.totals.total.num_bytes,
             "kv_limit_bytes": tier.marks.limit,
             "kv_holders": tier.totals.holders,
-            "kv_store_losses": blocks.circuit.opened_total,
+            "kv_store_losses": kv_circuit.opened_total,
         }
 
-    await store.probe()
+    await probe_store(store)
     await sweeper.tick()
-    service.spawn(store.watch(settings.redis_check_s, settings.redis_probe_s), "watch session store")
+    service.spawn(watch_store(store, settings.redis_check_s, settings.redis_probe_s), "watch session store")
     service.spawn(sweeper.run(), "sweep KV blocks")
     if settings.kv_redis_url:
         service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
-    service.add_check("session store", lambda: not store.circuit.open)
+    service.add_check("session store", lambda: not circuit.open)
     service.set_detail(detail)
     service.on_drain(server.stop)
     await server.start([*sessions.calls(), *BlockCalls(tier, counted).calls()])
@@ -88,25 +85,30 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.ready()
 
 
-def make_session_store(settings: KVStateSettings) -> GuardedStore:
-    """The session store on Redis, behind its circuit."""
+def make_circuit(settings: KVStateSettings) -> Circuit:
+    """A circuit for one link."""
+    return Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
+
+
+def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSessionStore:
+    """The session store on Redis."""
     link = RedisLink(
         settings.redis_address(settings.redis_url),
         timeout_s=settings.redis_timeout_s,
         max_connections=SESSION_CALL_KINDS * settings.kvstate_max_concurrent + 1,  # and one for the probe
         name="session store",
         reason=SESSION_STORE,
+        circuit=circuit,
     )
-    store = RedisSessionStore(
+    return RedisSessionStore(
         link,
         ttl_s=settings.session_ttl_s,
         tombstone_s=settings.session_tombstone_s,
         quotas=session_quotas(settings),
     )
-    return GuardedStore(store, make_guard(settings, "session store", SESSION_STORE))
 
 
-def make_block_store(settings: KVStateSettings) -> GuardedBlocks:
+def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockStore:
     """The store of KV blocks' facts, on the same Redis or another, with a circuit of its own."""
     link = RedisLink(
         kv_address(settings),
@@ -114,9 +116,9 @@ def make_block_store(settings: KVStateSettings) -> GuardedBlocks:
         max_connections=(BLOCK_CALL_KINDS + SESSION_CALL_KINDS) * settings.kvstate_max_concurrent + 1,
         name="KV store",
         reason=KV_STORE,
+        circuit=circuit,
     )
-    store = RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
-    return GuardedBlocks(store, make_guard(settings, "KV store", KV_STORE))
+    return RedisBlockStore(link, data_ttl_s=settings.kv_ttl_s)
 
 
 async def clear_leftovers(settings: KVStateSettings) -> None:
@@ -139,12 +141,6 @@ def kv_address(settings: KVStateSettings) -> str:
     if settings.kv_redis_url:
         return settings.redis_address(settings.kv_redis_url, "RYZ_KV_REDIS_URL")
     return settings.redis_address(settings.redis_url)
-
-
-def make_guard(settings: KVStateSettings, name: str, reason: str) -> Guard:
-    """A guard with a circuit of its own."""
-    circuit = Circuit(CircuitLimits(settings.redis_circuit_failures, settings.redis_probe_s))
-    return Guard(circuit, clock=time.monotonic, name=name, reason=reason)
 
 
 def tier_limits(settings: KVStateSettings) -> TierLimits:

@@ -10,8 +10,6 @@ import pytest
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
 from services.kvstate.domain.session_quota import SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.redis.store_guard import Guard
-from services.kvstate.sessions.guarded_sessions import GuardedStore
 from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_store import SessionStore
@@ -43,20 +41,20 @@ def open_store(
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
 ) -> RedisSessionStore:
+    circuit = Circuit(CircuitLimits())
     link = RedisLink(
-        url, timeout_s=2.0, max_connections=max_connections, name="session store", reason="session_store"
+        url,
+        timeout_s=2.0,
+        max_connections=max_connections,
+        name="session store",
+        reason="session_store",
+        circuit=circuit,
     )
     return RedisSessionStore(link, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
 
 
 async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:
     return [verdict.stored for verdict in (await store.put(entries)).verdicts]
-
-
-def guarded(store: SessionStore) -> GuardedStore:
-    circuit = Circuit(CircuitLimits())
-    guard = Guard(circuit, clock=time.monotonic, name="session store", reason="session_store")
-    return GuardedStore(store, guard)
 
 
 def made_id(number: int) -> str:
@@ -94,7 +92,7 @@ def guarded_url(request: pytest.FixtureRequest) -> str:
     return server.url("kvstate")
 
 
-@pytest.fixture(params=["memory", "redis", "guarded"])
+@pytest.fixture(params=["memory", "redis"])
 async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]:
     kind, made = request.param, []
     url = "" if kind == "memory" else guarded_url(request)
@@ -109,8 +107,6 @@ async def make_store(request: pytest.FixtureRequest) -> AsyncIterator[MakeStore]
             )
         else:
             store = open_store(url, ttl_s=ttl_s, tombstone_s=tombstone_s, quotas=quotas)
-        if kind == "guarded":
-            store = guarded(store)
         made.append(store)
         return store
 

@@ -9,8 +9,6 @@ from typing import NamedTuple, Protocol
 
 from services.kvstate.sessions.session_store import SessionFate
 
-KV_STORE = "kv_store"  # the reason in errors
-
 
 class WrittenBlocks(NamedTuple):
     """Blocks of one sequence, from its first on, each of `parts` parts. An empty session: nobody's."""

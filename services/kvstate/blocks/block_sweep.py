@@ -73,7 +73,7 @@ class BlockSweeper:
                 await self._reconcile()
                 await self._tier.refresh()
         except Unavailable as error:
-            log.debug("KV store away", error=error.message)  # the guard told of the change
+            log.debug("KV store away", error=error.message)  # the link has logged the change
             return False
         return True
 

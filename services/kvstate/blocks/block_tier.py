@@ -22,7 +22,8 @@ from services.kvstate.domain.block_eviction import (
     kv_memory,
     limit_bytes,
 )
-from services.kvstate.sessions.session_store import SessionFate, StoreFull
+from services.kvstate.redis.store_errors import StoreFull
+from services.kvstate.sessions.session_store import SessionFate
 from shared.errors import Unavailable
 from shared.kv_hash import split
 from shared.messages import BlocksCommitted, HeldBlocks

@@ -72,7 +72,7 @@ class RedisBlockStore:
                 calls.append(_call(values))
                 owners.append(place)
         results = [RegisteredBlocks([], [], 0, 0) for _ in written]
-        answers = await self._link.run(scripts.REGISTER, calls) if calls else []
+        answers = await self._link.run_script(scripts.REGISTER, calls) if calls else []
         for place, (sizes, fresh, tenant_bytes, total_bytes) in zip(owners, answers, strict=True):
             before = results[place]
             results[place] = RegisteredBlocks(
@@ -106,16 +106,17 @@ class RedisBlockStore:
             _call([], *(keys.held(tenant, name) for name in session_ids[first : first + 16]))
             for first in range(0, len(session_ids), 16)
         ]
-        answers = await self._link.run(scripts.USAGE, calls) if calls else []
+        answers = await self._link.run_script(scripts.USAGE, calls) if calls else []
         return [
             BlockUsage(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
         ]
 
     async def totals(self) -> BlockTotals:
-        """See `BlockStore.totals`."""
-        holders, leases, *rows = await self._one(scripts.TOTALS, [ACCOUNT_KEEP_MS])
+        """See `BlockStore.totals`; asks also while the circuit is open, and may close it."""
+        calls = [_call([ACCOUNT_KEEP_MS])]
+        ((holders, leases, *rows),) = await self._link.run_script(scripts.TOTALS, calls, probe=True)
         memory, session_bytes = await self._link.pipeline(
-            [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")]
+            [("INFO", "memory"), ("HGET", keys.SIZES_PREFIX, "")], probe=True
         )
         accounts = {who.decode(): BlockUsage(size, blocks, float(sum_)) for who, size, blocks, sum_ in rows}
         return BlockTotals(
@@ -166,7 +167,7 @@ class RedisBlockStore:
         await self._link.close()
 
     async def _one(self, script: str, values: Sequence[Any], *more_keys: str) -> Any:
-        (answer,) = await self._link.run(script, [_call(values, *more_keys)])
+        (answer,) = await self._link.run_script(script, [_call(values, *more_keys)])
         return answer
 
 

@@ -1,10 +1,13 @@
-"""A connection pool to Redis that sends pipelines and scripts, and tells what went wrong in our own words.
+"""A connection pool to Redis with a circuit breaker. It sends pipelines and scripts, and translates errors.
 
-Sessions and KV blocks have a link each, so that neither waits for the other's connections.
+Sessions and KV blocks have a link each, so that neither waits for the other's connections, and slow calls
+about blocks do not close the circuit of sessions. Only the time that Redis takes counts for the circuit:
+a call that waits in this service for a free connection says nothing about the store.
 """
 
 import asyncio
 import re
+import time
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
@@ -12,18 +15,21 @@ from typing import Any, cast
 
 import hiredis
 import redis.asyncio as aioredis
+import structlog
 from redis import exceptions
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from services.kvstate.redis.answer_time import AnswerTime
-from services.kvstate.sessions.session_store import StoreAway, StoreFull, StoreUnwritable
+from services.kvstate.redis.store_errors import StoreAway, StoreFull, StoreUnwritable
+from shared.circuit import Circuit
 from shared.errors import Unavailable
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
 _CLOSE_S = 5.0  # for the end of a connection; all else is held to the link's limit
+log = structlog.get_logger(__name__)
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
 
@@ -47,15 +53,31 @@ def _digest(script: str) -> str:
 
 
 class RedisLink:
-    """Connects when it is first used. `name` is what messages call the store; `reason` is their data's.
+    """Connects when it is first used.
 
-    timeout_s: how long Redis may take for one exchange, the making of a connection included. The wait for a
-    free connection comes before that.
+    Args:
+        url: The address of the store.
+        timeout_s: How long Redis may take for one exchange, including the making of a connection. The wait
+            for a free connection comes before that.
+        max_connections: Size of the pool.
+        name: Names the store in messages.
+        reason: The `reason` in the data of errors.
+        circuit: While it is open, only probes are sent. None: everything is sent.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, max_connections: int, name: str, reason: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float,
+        max_connections: int,
+        name: str,
+        reason: str,
+        circuit: Circuit | None = None,
+    ) -> None:
         self._name = name
         self._reason = reason
+        self._circuit = circuit
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(max_connections)  # the pool would raise where this waits
         self._redis = aioredis.Redis.from_url(
@@ -68,35 +90,65 @@ class RedisLink:
         pool = self._redis.connection_pool
         pool.connection_class = _packing(pool.connection_class)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the circuit is open."""
+        return self._circuit is not None and self._circuit.open
+
     async def close(self) -> None:
         """Lets go of all connections. May be called twice."""
         await self._redis.aclose()
 
-    async def run(self, script: str, calls: Sequence[ScriptCall], after: tuple[Any, ...] = ()) -> list[Any]:
-        """Runs a script with each of these keys and values, and a command after them, in one round trip.
+    async def run_script(self, script: str, calls: Sequence[ScriptCall], *, probe: bool = False) -> list[Any]:
+        """Runs a script with each of these keys and values in one round trip; raises like `pipeline`.
 
         A script must bear being run twice with the same arguments.
         """
         digest = _digest(script)
         commands = [("EVALSHA", digest, len(names), *names, *values) for names, values in calls]
-        if after:
-            commands.append(after)
         try:
-            answers = await self.pipeline(commands)
+            return await self.pipeline(commands, probe=probe)
         except exceptions.NoScriptError:  # Redis started anew since
-            await self.pipeline([("SCRIPT LOAD", script)])
-            answers = await self.pipeline(commands)
-        return answers[: len(calls)]
+            await self.pipeline([("SCRIPT LOAD", script)], probe=probe)
+            return await self.pipeline(commands, probe=probe)
 
-    async def pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def pipeline(self, commands: Sequence[tuple[Any, ...]], *, probe: bool = False) -> list[Any]:
         """Sends all commands, then reads all answers; once more where a connection has died.
 
+        Args:
+            commands: The commands with their arguments.
+            probe: Send them also while the circuit is open.
+
+        Returns:
+            The answer to each command.
+
         Raises:
-            StoreAway: there is no connection, or no answer in time.
+            StoreAway: There is no connection, or no answer in time.
             StoreFull: Redis has reached its `maxmemory`.
             StoreUnwritable: Redis cannot write to its disk.
-            Unavailable: Redis refuses a command for another reason.
+            Unavailable: The circuit is open, or Redis refuses a command for another reason.
         """
+        circuit = self._circuit
+        if circuit is None:
+            return await self._exchange(commands)
+        if circuit.open and not probe:
+            raise Unavailable(
+                f"the {self._name} is away; retry later",
+                reason=self._reason,
+                retry_after_s=round(circuit.retry_after_s(time.monotonic()), 3),
+            )
+        try:
+            answers = await self._exchange(commands)
+        except StoreAway as error:
+            if circuit.failed(time.monotonic(), refused=error.refused):
+                log.warning("store is away", store=self._name, error=error.message,
+                            cause=str(error.__cause__ or ""))  # fmt: skip
+            raise
+        if circuit.succeeded():
+            log.info("store is back", store=self._name)
+        return answers
+
+    async def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         try:
             async with self._free:
                 try:

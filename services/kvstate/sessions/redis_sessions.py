@@ -1,18 +1,19 @@
 """The session store on Redis: a hash per session, a sorted set per tenant, writes by script in one pipeline.
 
-The merge rule and the names are the domain's; the connection is `redis_link.py`'s, time limits and the
-circuit are those of `guard.py`.
+The merge rule and the names are the domain's; `redis_link.py` has connections, time limits and the circuit.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
 from services.kvstate.domain.session_quota import SessionQuotas
 from services.kvstate.redis.redis_link import RedisLink, ScriptCall
+from services.kvstate.redis.store_errors import StoreUnwritable
 from services.kvstate.sessions import session_scripts as scripts
 from services.kvstate.sessions.session_store import (
     MAX_TENANTS,
@@ -30,10 +31,22 @@ from shared.messages import Pinned, SessionSummary
 _VERDICTS = {0: Verdict.STALE, 1: Verdict.STORE, 2: Verdict.DELETED, 3: Verdict.OVER_QUOTA}
 _PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FULL, 3: PinOutcome.ALL_FULL}
 _NO_QUOTAS = SessionQuotas()
+log = structlog.get_logger(__name__)
 
 
 class RedisSessionStore:
-    """Implements `SessionStore`; records live for `ttl_s`, deletions are remembered for `tombstone_s`."""
+    """Implements `SessionStore`.
+
+    Args:
+        link: The connections.
+        ttl_s: How long records live.
+        tombstone_s: How long deletions are remembered.
+        quotas: Limits of tenants.
+
+    Attributes:
+        last: The last `tally`.
+        writable: Whether its disk took the last write, or was found well since.
+    """
 
     def __init__(
         self,
@@ -43,11 +56,18 @@ class RedisSessionStore:
         tombstone_s: float = 3600.0,
         quotas: SessionQuotas = _NO_QUOTAS,
     ) -> None:
+        self.last = SessionTally()
+        self.writable = True
         self._link = link
         self._ttl_ms = int(ttl_s * 1000)
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
         self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the circuit of the link is open."""
+        return self._link.is_away
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
         """See `SessionStore.get`."""
@@ -65,7 +85,7 @@ class RedisSessionStore:
                 values += (entry.score_ms, entry.created_ms, entry.updated_ms, int(entry.spare))
                 values += (entry.last_request, f" {' '.join(entry.lineage)} ")
             calls.append(((), values))
-        answers = await self._link.run(scripts.PUT, calls) if calls else []
+        answers = await self._write(scripts.PUT, calls) if calls else []
         verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
         return PutOutcome(verdicts, sum(answer[0] for answer in answers))
 
@@ -108,13 +128,13 @@ class RedisSessionStore:
     async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin`."""
         values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins]
-        (done,) = await self._link.run(scripts.PIN, [((), values)])
+        (done,) = await self._write(scripts.PIN, [((), values)])
         return _PINNED[done]
 
     async def pins(self, limit: int, after: str) -> StoredPins:
         """See `SessionStore.pins`."""
         start = f"({after}" if after else "-"
-        (rows,) = await self._link.run(
+        (rows,) = await self._link.run_script(
             scripts.PINNED, [([keys.PINS], [start, limit + 1, keys.SESSION_PREFIX])]
         )
         members = [member.decode() for member, _ in rows]
@@ -128,37 +148,48 @@ class RedisSessionStore:
     async def delete(self, tenant: str, session_id: str) -> bool:
         """See `SessionStore.delete`."""
         values = [tenant, session_id, self._tombstone_ms, self._quotas.tombstones]
-        (done,) = await self._link.run(scripts.DELETE, [((), values)])
+        (done,) = await self._write(scripts.DELETE, [((), values)])
         return bool(done)
 
     async def can_write(self) -> bool:
-        """See `SessionStore.can_write`."""
-        (told,) = await self._link.pipeline([("INFO", "persistence")])
+        """See `SessionStore.can_write`; asks also while the circuit is open."""
+        (told,) = await self._link.pipeline([("INFO", "persistence")], probe=True)
         states = (told.get(name, "ok") for name in ("aof_last_write_status", "rdb_last_bgsave_status"))
-        return all(state == "ok" for state in states)
+        self.writable = all(state == "ok" for state in states)
+        return self.writable
 
     async def tally(self) -> SessionTally:
-        """See `SessionStore.tally`."""
+        """See `SessionStore.tally`; asks also while the circuit is open."""
         tenants, memory = await self._link.pipeline(
-            [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")]
+            [("SRANDMEMBER", keys.TENANTS, MAX_TENANTS), ("INFO", "memory")], probe=True
         )
         self._max_bytes = self._quotas.bytes_for(int(memory.get("maxmemory", 0)), len(tenants))
         step = scripts.MAX_ITEMS
         calls: list[ScriptCall] = [
             ((), tenants[first : first + step]) for first in range(0, len(tenants), step)
         ]
-        answers = await self._link.run(scripts.TALLY, calls) if calls else []
+        answers = await self._link.run_script(scripts.TALLY, calls, probe=True) if calls else []
         rows = [row for answer in answers for row in answer]
-        return SessionTally(
+        self.last = SessionTally(
             sessions=sum(sessions for sessions, _ in rows),
             num_bytes=sum(num_bytes for _, num_bytes in rows),
             tenants=len(rows),
             nearly_full=sum(self._quotas.nearly_full(row[0], row[1], self._max_bytes) for row in rows),
         )
+        return self.last
 
     async def close(self) -> None:
         """See `SessionStore.close`."""
         await self._link.close()
+
+    async def _write(self, script: str, calls: Sequence[ScriptCall]) -> list[Any]:
+        try:
+            return await self._link.run_script(script, calls)
+        except StoreUnwritable as error:
+            if self.writable:
+                log.error("nothing is stored", error=error.message)
+            self.writable = False
+            raise
 
     async def _read(self, tenant: str, places: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
         """The summaries at these places, without those that expired."""
@@ -166,7 +197,7 @@ class RedisSessionStore:
         for first in range(0, len(places), scripts.MAX_ITEMS):
             ids = [place.session_id for place in places[first : first + scripts.MAX_ITEMS]]
             calls.append(([index, *(keys.session(tenant, name) for name in ids)], ids))
-        answers = await self._link.run(scripts.READ, calls) if calls else []
+        answers = await self._link.run_script(scripts.READ, calls) if calls else []
         rows = [row for answer in answers for row in answer]
         return [
             (place, _summary(raw, place, max(0, int(left_ms)) // 1000, group.decode()))

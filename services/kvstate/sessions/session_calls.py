@@ -16,7 +16,8 @@ from services.kvstate.blocks.block_tier import BlockTier
 from services.kvstate.call_server import CallKind
 from services.kvstate.domain.session_merge import SessionEntry, Verdict, make_cursor, make_entry, read_cursor
 from services.kvstate.metrics import KVStateMetrics
-from services.kvstate.sessions.session_store import PinOutcome, PutOutcome, SessionStore, StoreFull
+from services.kvstate.redis.store_errors import StoreFull
+from services.kvstate.sessions.session_store import PinOutcome, PutOutcome, SessionStore
 from shared import subjects
 from shared.bus import Bus
 from shared.codec import encode

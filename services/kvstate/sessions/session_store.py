@@ -1,5 +1,6 @@
-"""The contract of a session store. `redis_store.py` is the real one, `memory_store.py` the one for tests and
-single processes; `guarded_store.py` puts time limits and a circuit before either.
+"""The contract of a session store.
+
+`redis_sessions.py` is the one that serves, `memory_sessions.py` the one for tests and single processes.
 """
 
 from collections.abc import Sequence
@@ -7,10 +8,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
-from shared.errors import DISK_FULL, Unavailable
 from shared.messages import Pinned, SessionSummary
 
-SESSION_STORE = "session_store"  # the reason in errors
 MAX_TENANTS = 1000  # that one `tally` looks at
 
 
@@ -58,32 +57,6 @@ class StoredPins(NamedTuple):
 
     pins: list[Pinned]
     last: str
-
-
-class StoreAway(Unavailable):
-    """The store refused or closed a connection, or did not answer in time. `refused`: it is surely away."""
-
-    def __init__(self, message: str, *, reason: str = SESSION_STORE, refused: bool) -> None:
-        super().__init__(message, reason=reason)
-        self.refused = refused
-
-
-class StoreFull(Unavailable):
-    """The store answers, but has no memory for what was to be written."""
-
-
-class StoreUnwritable(Unavailable):
-    """The store answers, but writes nothing, since its disk is full or fails. What it has can be read."""
-
-    def __init__(self, name: str, cause: str, *, reason: str = SESSION_STORE) -> None:
-        """name: of the store. cause: what Redis said. reason: unless the disk is full, which is named."""
-        full = any(text in cause for text in ("No space left", "quota exceeded"))
-        super().__init__(
-            f"the {name} cannot write to its disk: {cause.rpartition(': ')[2]}; "
-            f"{'free some space there' if full else 'see the log of Redis'}, and it goes on by itself",
-            reason=DISK_FULL if full else reason,
-            retry_after_s=5,
-        )
 
 
 class SessionStore(Protocol):

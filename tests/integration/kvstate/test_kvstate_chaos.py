@@ -13,7 +13,7 @@ import redis.asyncio as aioredis
 from redis.exceptions import OutOfMemoryError
 
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.session_store import StoreFull
+from services.kvstate.redis.store_errors import StoreFull
 from shared import subjects
 from shared.bus.nats import NatsBus
 from shared.client import SessionsClient

@@ -10,7 +10,7 @@ import pytest
 
 from cli.stack.host.private import make_private_dir, write_private
 from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
-from services.kvstate.sessions.session_store import StoreUnwritable
+from services.kvstate.redis.store_errors import StoreUnwritable
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError, Unavailable

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.session_store import StoreAway
+from services.kvstate.redis.store_errors import StoreAway
 from tests.kits.servers import RedisServer
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.kvstate.redis.redis_link import RedisLink
-from services.kvstate.sessions.session_store import StoreAway
+from services.kvstate.redis.store_errors import StoreAway
 from services.kvstate.settings import KVStateSettings
 from services.worker.engine.kv_transfer.kv_link import Link
 from services.worker.engine.kv_transfer.kv_link import StoreAway as LinkAway

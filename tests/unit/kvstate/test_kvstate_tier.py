@@ -19,7 +19,8 @@ from services.kvstate.blocks.block_sweep import BlockSweeper, SweepRules
 from services.kvstate.blocks.block_tier import BlockTier, TierLimits
 from services.kvstate.blocks.memory_blocks import MemoryBlockStore
 from services.kvstate.domain.block_eviction import BlockQuotas
-from services.kvstate.sessions.session_store import SessionFate, StoreFull
+from services.kvstate.redis.store_errors import StoreFull
+from services.kvstate.sessions.session_store import SessionFate
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, HeldBlocks
 
