@@ -15,6 +15,7 @@ import msgspec
 from benchmarks.lib.child import ChildObject, receive_all
 from benchmarks.lib.measuring import Progress, percentile
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
+from services.worker.rank_protocol.run_config import EngineRunConfig
 
 BACKENDS = ("shm", "gloo")
 _ROUNDS = 5
@@ -86,9 +87,14 @@ def _start(children: list[ChildObject], ranks: int, backend: str) -> None:
     """Start the ranks; each is put into the list at once, so that the caller can end it."""
     with ExitStack() as stack:
         config = RankConfig(
-            model="", rank=0, world=ranks, threads=1, collectives="shm" if backend == "shm" else "gloo",
-            start_timeout_s=_LIMIT_S, step_timeout_s=_LIMIT_S,
-        )  # fmt: skip
+            run=EngineRunConfig(
+                tensor_parallel=ranks,
+                threads=1,
+                collectives="shm" if backend == "shm" else "gloo",
+                engine_start_timeout_s=_LIMIT_S,
+                step_timeout_s=_LIMIT_S,
+            )
+        )
         memory = os.memfd_create("ryz-bench")
         stack.callback(os.close, memory)
         if backend == "shm":

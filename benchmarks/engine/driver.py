@@ -21,9 +21,10 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
-from services.worker.rank_protocol.rank_messages import Quantize
+from services.worker.rank_protocol.run_config import EngineRunConfig, Quantize
 from shared.messages import Sampling
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET
@@ -75,17 +76,18 @@ def kv_tokens(batch: int, length: int) -> int:
 
 def rank_options(plan: EnginePlan, quantize: Quantize, world: int, threads: int) -> RankEngineOptions:
     """Return how the engine of a plan is started."""
-    return RankEngineOptions(
-        model=plan.model,
+    run = EngineRunConfig(
+        model=str(plan.model),
         tensor_parallel=world,
         threads=threads,
         quantize=quantize,
         kernels=plan.kernels,
         kv_dtype=plan.kv_dtype,
         kv_cache_tokens=kv_tokens(max(8, *plan.batches), plan.prompt + plan.tokens),
-        start_timeout_s=LOAD_S,
+        engine_start_timeout_s=LOAD_S,
         step_timeout_s=_STEP_S,
     )
+    return RankEngineOptions(run=run)
 
 
 def make_prompts(batch: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:

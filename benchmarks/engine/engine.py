@@ -26,7 +26,7 @@ from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
 from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
 from services.worker.rank_protocol.plan import EngineInfo
-from services.worker.rank_protocol.rank_messages import Quantize
+from services.worker.rank_protocol.run_config import Quantize
 
 _RUN_S = 900.0
 

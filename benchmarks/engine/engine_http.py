@@ -11,7 +11,7 @@ from benchmarks.engine.http_row import StreamRun
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.stack import RunningStack, StackStarter
 from benchmarks.lib.streams import stream_all
-from services.worker.orchestrator.rank_engine import RankEngineOptions
+from services.worker.orchestrator.options import RankEngineOptions
 
 _WORKER = "worker-g0"
 _LIMIT_S = 900.0
@@ -47,22 +47,23 @@ def http_driver(options: RankEngineOptions, start_stack: StackStarter) -> Iterat
 
     Blocks until the stack is ready, so that an interruption meanwhile finds it in the caller's hands.
     """
+    run = options.run
     command = {
         "--engine": "torch",
         "--groups": 1,
-        "--model": options.model,
+        "--model": run.model,
         "--model-name": "bench",
-        "--tensor-parallel": options.tensor_parallel,
-        "--quantize": options.quantize,
-        "--kernels": options.kernels,
+        "--tensor-parallel": run.tensor_parallel,
+        "--quantize": run.quantize,
+        "--kernels": run.kernels,
         "--log-level": "warning",
-        "--start-timeout": options.start_timeout_s,
+        "--start-timeout": run.engine_start_timeout_s,
     }
     settings = {
-        "RYZ_THREADS": str(options.threads),
-        "RYZ_KV_DTYPE": options.kv_dtype,
-        "RYZ_KV_CACHE_TOKENS": str(options.kv_cache_tokens),
-        "RYZ_STEP_TIMEOUT_S": str(options.step_timeout_s),
+        "RYZ_THREADS": str(run.threads),
+        "RYZ_KV_DTYPE": run.kv_dtype,
+        "RYZ_KV_CACHE_TOKENS": str(run.kv_cache_tokens),
+        "RYZ_STEP_TIMEOUT_S": str(run.step_timeout_s),
     }
-    with start_stack(command, settings, timeout_s=options.start_timeout_s) as stack:
+    with start_stack(command, settings, timeout_s=run.engine_start_timeout_s) as stack:
         yield HttpDriver(stack)

@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 from typer import Option
 
 from benchmarks.lib.options import Numbers, Word, Words
-from services.worker.rank_protocol.rank_messages import Kernels, KVDtype, Quantize
+from services.worker.rank_protocol.run_config import Kernels, KVDtype, Quantize
 
 PEER_PACKAGES = {"transformers": ("transformers",), "llama.cpp": ("llama_cpp", "gguf")}
 _KINDS, _KV, _HOW = get_args(Quantize), get_args(KVDtype), get_args(Kernels)

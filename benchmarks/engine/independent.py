@@ -14,7 +14,7 @@ from benchmarks.engine.engine_plan import EnginePlan, precision_of
 from benchmarks.engine.engine_row import step_figures
 from benchmarks.lib.measuring import Progress
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.rank_protocol.rank_messages import Quantize
+from services.worker.rank_protocol.run_config import Quantize
 
 BATCH = 8
 

@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 from typer import Option
 
 from benchmarks.lib.options import Word
-from services.worker.rank_protocol.rank_messages import Quantize
+from services.worker.rank_protocol.run_config import Quantize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,10 @@ import numpy as np
 from benchmarks.engine.driver import Driver, kv_tokens
 from benchmarks.kv.overflow_plan import OverflowPlan
 from benchmarks.lib.measuring import Progress
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared import kv_hash
 
 
@@ -42,14 +44,14 @@ async def measure(
         BenchError: The batch was never decoded all together.
     """
     batch = plan.write_batch
-    options = RankEngineOptions(
-        model=model,
+    run_config = EngineRunConfig(
+        model=str(model),
         tensor_parallel=plan.tensor_parallel,
         quantize=plan.quantize,
         kv_cache_tokens=kv_tokens(batch, prompt + tokens),
-        kv_store=KVStoreConfig(url=store_url, ttl_s=20.0),
     )
-    engine = RankEngine(options)
+    store = KVStoreConfig(url=store_url, ttl_s=20.0)
+    engine = RankEngine(RankEngineOptions(run=run_config, kv_store=store))
     try:
         driver = Driver(engine, await engine.start(), batch)
         written = _WrittenBlocks(driver, engine)

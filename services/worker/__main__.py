@@ -22,9 +22,11 @@ from services.worker.model_dir import Model, load_model_dir
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.failure_recovery_manager import BackOff
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
@@ -74,33 +76,10 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
     """The engine of real models."""
     return RankEngine(
         RankEngineOptions(
-            model=Path(settings.model),
-            tensor_parallel=settings.tensor_parallel,
-            threads=settings.threads,
-            collectives=settings.collectives,
-            interface=settings.gloo_interface,
-            quantize=settings.quantize,
-            kernels=settings.kernels,
-            kv_dtype=settings.kv_dtype,
-            kv_cold=settings.kv_cold,
-            kv_hot_tokens=settings.kv_hot_tokens,
-            kv_cold_layers=settings.kv_cold_layers,
-            max_running=settings.max_running,
-            device=settings.device,
-            dtype=settings.dtype,
-            kv_cache_tokens=settings.kv_cache_tokens,
-            kv_memory_share=settings.kv_memory_share,
-            rank_start=settings.rank_start,
-            rank_nice=settings.rank_nice,
-            instance_id=settings.instance_id,
-            remote_ranks=settings.remote_ranks,
-            rank_listen=settings.rank_listen,
-            rank_token=settings.rank_token,
+            run=settings.part(EngineRunConfig),
+            processes=settings.part(RankProcessOptions),
             kv_store=make_store(settings),
-            start_timeout_s=settings.engine_start_timeout_s,
-            step_timeout_s=settings.step_timeout_s,
-            stall_timeout_s=settings.stall_timeout_s,
-            memory_growth_bytes=settings.rank_memory_growth_mb * 2**20,
+            instance_id=settings.instance_id,
         )
     )
 

@@ -1,51 +1,41 @@
-"""The patience and the bounds of an `InferenceClient`."""
+"""The time limits and bounds of an `InferenceClient`."""
 
-from pydantic import Field
+from typing import Annotated
+
+from annotated_types import Interval
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.setting_types import From64KiB, UpToHundred, UpToMinute, UpToSecond, ZeroToMinute
 
 
 class ClientSettings(BaseSettings):
     """Read from `RYZ_CLIENT_...`; the defaults suit a gateway as well as a batch job."""
 
-    model_config = SettingsConfigDict(env_prefix="RYZ_CLIENT_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="RYZ_CLIENT_", frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
 
-    accept_timeout_s: float = Field(
-        default=0.2, gt=0, le=60, description="Published again when no group took it; doubles each time."
-    )
-    max_publishes: int = Field(
-        default=5, ge=1, le=20, description="How often a request is published at most."
-    )
-    probe_interval_s: float = Field(
-        default=1.0, gt=0, le=60, description="A stream that was silent for so long is asked after."
-    )
-    resend_timeout_s: float = Field(
-        default=0.5, gt=0, le=60, description="How long a leader may take to resend."
-    )
-    resend_attempts: int = Field(
-        default=3, ge=1, le=100, description="So many resends in a row without progress lose the group."
-    )
-    reconnect_grace_s: float = Field(
-        default=3.0, ge=0, le=60, description="After a lost broker, how long silent leaders are excused."
-    )
-    max_losses: int = Field(
-        default=5, ge=0, le=100, description="Groups that a request may lose in mid-stream; 0: none."
-    )
-    retries_per_s: float = Field(
-        default=200.0,
-        gt=0,
-        le=1e6,
-        description="Streams without a group that are offered again in a second, of all that wait for one.",
-    )
-    max_buffered_frames: int = Field(
-        default=1024, ge=1, description="Frames that wait for a slow reader before its request is cancelled."
-    )
-    max_buffered_bytes: int = Field(
-        default=96 * 2**20,
-        ge=2**16,
-        le=2**40,
-        description="Memory that one request's unread frames may take; beyond it the request is cancelled.",
-    )
-    max_open_requests: int = Field(default=16_384, ge=1, description="Requests at the same time.")
-    tick_s: float = Field(
-        default=0.01, gt=0, le=1, description="How exactly deadlines and timeouts are kept."
-    )
+    accept_timeout_s: UpToMinute = 0.2
+    """Wait for a group to accept a request before it is published again; doubles each time."""
+    max_publishes: Annotated[int, Interval(ge=1, le=20)] = 5
+    """How often a request is published at most."""
+    probe_interval_s: UpToMinute = 1.0
+    """Silence of a stream after which its leader is asked about it."""
+    resend_timeout_s: UpToMinute = 0.5
+    """Time limit for a leader's resend."""
+    resend_attempts: UpToHundred = 3
+    """Resends in a row without progress after which the group counts as lost."""
+    reconnect_grace_s: ZeroToMinute = 3.0
+    """How long leaders may be silent after the connection to the broker was lost."""
+    max_losses: Annotated[int, Interval(ge=0, le=100)] = 5
+    """Groups that a request may lose in mid-stream; 0: none."""
+    retries_per_s: Annotated[float, Interval(gt=0, le=1e6)] = 200.0
+    """Streams without a group that are published again per second, of all that wait for one."""
+    max_buffered_frames: Annotated[int, Interval(ge=1)] = 1024
+    """Unread frames of one request; beyond it the request is cancelled."""
+    max_buffered_bytes: From64KiB = 96 * 2**20
+    """Memory of one request's unread frames; beyond it the request is cancelled."""
+    max_open_requests: Annotated[int, Interval(ge=1)] = 16_384
+    """Requests that may run at the same time."""
+    tick_s: UpToSecond = 0.01
+    """Resolution of deadlines and timeouts."""

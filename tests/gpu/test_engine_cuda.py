@@ -18,9 +18,10 @@ from services.worker.engine.plain.plain_cache import KVCache, block_bytes
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineInfo, EngineRefused
 from tests.kits.engine import GREEDY, generate, make_model, plan_logits
+from tests.kits.rank_options import rank_options
 from tests.unit.engine.test_engine_cuda_graphs import decode_plans
 from tests.unit.engine.test_engine_device import BF16_ERROR, FAMILIES, config, relative_error
 
@@ -95,7 +96,7 @@ def test_a_cache_beyond_the_gpu_is_refused_before_loading(model: Path) -> None:
 async def tokens_of(
     model: Path, world: int, device: str, dtype: str = "auto"
 ) -> tuple[list[list[int]], EngineInfo]:
-    options = RankEngineOptions(
+    options = rank_options(
         model=model,
         tensor_parallel=world,
         kv_cache_tokens=512 * 16,

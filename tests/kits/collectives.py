@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
-from services.worker.rank_protocol.rank_messages import FrameKind, RankConfig, pack_frame, shared_bytes
+from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame, shared_bytes
+from tests.kits.rank_options import rank_config
 
 COMMAND = (sys.executable, "-m", "tests.kits.collectives_rank")
 TIMEOUT_S = 3.0
@@ -20,7 +21,7 @@ TIMEOUT_S = 3.0
 
 @contextmanager
 def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
-    """What each rank saw, rank 0 first. fields: of `RankConfig`. They meet at a port for `gloo-tcp`."""
+    """What each rank saw, rank 0 first. fields: as in `rank_config`. They meet at a port for `gloo-tcp`."""
     backend, _, over = backend.partition("-")
     manager = ProcessGroupManager(COMMAND)
     with ExitStack() as stack:
@@ -33,13 +34,11 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
         else:
             meeting, host, port = os.memfd_create("test-meeting"), "", 0
             stack.callback(os.close, meeting)
-        config = RankConfig(
-            model="",
-            rank=0,
-            world=world,
+        config = rank_config(
+            tensor_parallel=world,
             threads=1,
             collectives=backend,
-            start_timeout_s=30,
+            engine_start_timeout_s=30,
             step_timeout_s=TIMEOUT_S,
             shared_fd=shared,
             store_fd=meeting,

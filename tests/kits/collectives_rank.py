@@ -117,9 +117,9 @@ def main() -> None:
                 config = msgspec.msgpack.decode(body, type=RankConfig)
         torch.set_num_threads(1)
         collectives = connect(config)
-        collectives.timeout_s = config.step_timeout_s
+        collectives.timeout_s = config.run.collective_timeout_s
         # NCCL's own thread ends a process that waits too long
-        checks = CHECKS[:-1] if config.collectives == "nccl" else CHECKS
+        checks = CHECKS[:-1] if config.run.collectives == "nccl" else CHECKS
         outcomes = {check.__name__: check(collectives) for check in checks}
         outcomes["seconds"] = collectives.seconds
         sock.sendall(pickle.dumps(outcomes))

@@ -3,8 +3,14 @@
 Run as `python -m tools.docs.settings`. What a setting means is said once, in its class.
 """
 
+import ast
+import inspect
 import sys
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
@@ -42,7 +48,7 @@ def render() -> str:
         common = CommonSettings.model_fields
         # a field that a service declares again with another default is listed with the service
         own = {name: info for name, info in kind.model_fields.items() if _differs(info, common.get(name))}
-        parts.append(_section(title, own))
+        parts.append(_section(title, own, inherited=_inherited_descriptions(kind)))
     client_prefix = ClientSettings.model_config["env_prefix"]
     parts.append(_section("Client of the bus", ClientSettings.model_fields, client_prefix))
     return "\n".join(parts)
@@ -52,9 +58,28 @@ def _differs(info: FieldInfo, common: FieldInfo | None) -> bool:
     return common is None or repr(info) != repr(common)
 
 
-def _section(title: str, fields: dict[str, FieldInfo], prefix: str = ENV_PREFIX) -> str:
+def _inherited_descriptions(kind: type) -> dict[str, str]:
+    """Docstrings of the fields that settings inherit from plain dataclasses, where pydantic does not look."""
+    found = {}
+    for base in filter(is_dataclass, kind.__mro__):
+        (declared,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(declared, ast.ClassDef)
+        for field, text in pairwise(declared.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    return found
+
+
+def _section(
+    title: str,
+    fields: dict[str, FieldInfo],
+    prefix: str = ENV_PREFIX,
+    inherited: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     rows = [
-        f"| `{prefix}{name.upper()}` | {_default(info)} | {_meaning(info)} |" for name, info in fields.items()
+        f"| `{prefix}{name.upper()}` | {_default(info)} "
+        f"| {_meaning(info, info.description or inherited[name])} |"
+        for name, info in fields.items()
     ]
     return "\n".join([f"## {title}\n", "| variable | default | meaning |", "|---|---|---|", *rows, ""])
 
@@ -71,8 +96,8 @@ def _default(info: FieldInfo) -> str:
     return "empty" if value == "" else f"`{value}`"
 
 
-def _meaning(info: FieldInfo) -> str:
-    text = (info.description or "").replace("|", "\\|")
+def _meaning(info: FieldInfo, description: str) -> str:
+    text = " ".join(description.split()).replace("|", "\\|")
     choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
     listed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
     return text + listed + _bounds(info)
@@ -81,10 +106,10 @@ def _meaning(info: FieldInfo) -> str:
 def _bounds(info: FieldInfo) -> str:
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     found = [
-        f"{word} {_plain(getattr(item, key))}"
+        f"{word} {_plain(bound)}"
         for key, word in words.items()
         for item in info.metadata
-        if hasattr(item, key)
+        if (bound := getattr(item, key, None)) is not None
     ]
     return f" ({', '.join(found)})" if found else ""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig
 
 LARGEST = 448.0  # of e4m3 (Micikevicius et al., FP8 formats for deep learning, 2022)
 TINY = 1e-30  # a block with nothing larger is zeros
@@ -47,15 +47,15 @@ class ColdZone:
         return max_running * (self.hot_blocks + 1) + 2 * PASS_TOKENS // BLOCK_SIZE
 
 
-def cold_zone(config: RankConfig, num_layers: int) -> ColdZone | None:
+def cold_zone(run: EngineRunConfig, num_layers: int) -> ColdZone | None:
     """The cold zone that was asked for, None for none.
 
     Raises:
         ModelError: kv_cold_layers names layers that the model does not have, or is no list of them.
     """
-    if config.kv_cold == "none":
+    if run.kv_cold == "none":
         return None
-    return ColdZone(-(-config.kv_hot_tokens // BLOCK_SIZE), parse_layers(config.kv_cold_layers, num_layers))
+    return ColdZone(-(-run.kv_hot_tokens // BLOCK_SIZE), parse_layers(run.kv_cold_layers, num_layers))
 
 
 def parse_layers(text: str, num_layers: int) -> tuple[bool, ...]:

@@ -1,76 +1,62 @@
-"""How a group's ranks are to run, as it was asked for; what that takes of this machine is worked out by
-`resource_allocator.py`.
+"""How a group's ranks are to run; `resource_allocator.py` works out what that takes of this machine.
+
+`WorkerSettings` inherits the fields of `RankProcessOptions`, as it does those of `EngineRunConfig`.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Interval
+from pydantic import Field
 
 from services.worker.orchestrator.process_group_manager import RankStart
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from services.worker.rank_protocol.rank_messages import Device, Dtype, Kernels, KVCold, KVDtype, Quantize
+from services.worker.rank_protocol.run_config import EngineRunConfig
+from shared.setting_types import ZeroToHour
 
-GPU_STALL_S = 10.0  # the least there: recorded graphs show no progress, and the first steps record them
+_GPU_STALL_S = 10.0  # at least: recorded graphs show no progress, and the first steps record them
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankProcessOptions:
+    """How the leader starts and watches the ranks' processes."""
+
+    rank_start: RankStart = "auto"
+    """`fork` forks ranks from one process that has torch loaded, `spawn` starts each on its own; `auto` forks
+    on Linux."""
+    rank_nice: Annotated[int, Interval(ge=0, le=19)] = 10
+    """Niceness of the ranks, so that the processes that pass requests and tokens on come first; 0: none."""
+    rank_token: Annotated[str, Field(repr=False)] = field(default="", repr=False)
+    """The secret that ranks of other hosts have to prove."""
+    rank_listen: str = ""
+    """`host:port` where ranks of other hosts join."""
+    stall_timeout_s: ZeroToHour = 2.0
+    """Time without progress in a step after which ranks count as hung; 0: only `RYZ_STEP_TIMEOUT_S` counts,
+    as with ranks of other hosts. GPUs get at least 10 s."""
+    rank_memory_growth_mb: Annotated[int, Interval(ge=0, le=2**24)] = 4096
+    """MiB that a rank may take beyond its weights and its cache; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEngineOptions:
-    """How to run a model.
+    """How to run a model in rank processes.
 
-    model: directory in Hugging Face format.
-    tensor_parallel: number of ranks.
-    threads: of each rank; 0: the cores of this machine divided by the ranks, at least one.
-    collectives: `auto` is NCCL on GPUs, else shared memory on x86-64 Linux, else Gloo.
-    interface: network interface for Gloo; empty: loopback.
-    quantize: `int8` stores the weights of the linear layers in 8 bits.
-    kernels: `native` are compiled ones, `plain` torch operations; `auto`: native where they run.
-    kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
-    kv_cold: `fp8` compresses blocks that lie kv_hot_tokens behind a token, in the layers kv_cold_layers.
-    max_running: how many sequences it computes at once; their last blocks are not compressed.
-    device: `cuda` takes a GPU for each rank. dtype: what is computed in there; `auto`: bf16.
-    remote_ranks: how many of the ranks come from other hosts, to `rank_listen`, with `rank_token`.
-    rank_start: `fork` takes ranks from a process that has torch loaded; `spawn` starts each on its own.
-    instance_id: the leader's, for the ranks' log lines.
-    rank_nice: how far ranks give way to other processes when cores are short; 0: not at all.
-    step_timeout_s: of a step with few tokens; `StepLimit` adds to it for others.
-    stall_timeout_s: how long a step may stand still, likewise; 0: only the step's own limit counts.
-    memory_growth_bytes: what a rank may take beyond its weights and its cache; 0: there is no limit.
-    kv_store: where KV blocks go; None: nowhere. Not with ranks of other hosts.
-    kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the free memory.
+    Attributes:
+        run: What the ranks compute and with what.
+        processes: How they are started and watched.
+        kv_store: Where KV blocks go; None: nowhere. Ranks of other hosts have no store.
+        instance_id: The leader's, for the ranks' log lines.
+        stop_timeout_s: How long ranks may take to end themselves.
     """
 
-    model: Path
-    tensor_parallel: int = 1
-    threads: int = 0
-    collectives: Literal["auto", "shm", "gloo", "nccl"] = "auto"
-    interface: str = ""
-    quantize: Quantize = "none"
-    kernels: Kernels = "auto"
-    kv_dtype: KVDtype = "auto"
-    kv_cold: KVCold = "none"
-    kv_hot_tokens: int = 16
-    kv_cold_layers: str = "all"
-    max_running: int = 128
-    device: Device = "cpu"
-    dtype: Dtype = "auto"
-    kv_cache_tokens: int = 65536
-    kv_memory_share: float = 0.5
-    start_timeout_s: float = 600.0
-    step_timeout_s: float = 30.0
-    stall_timeout_s: float = 2.0
-    memory_growth_bytes: int = 4 * 2**30
-    rank_start: RankStart = "auto"
-    rank_nice: int = 10
-    instance_id: str = ""
-    remote_ranks: int = 0
-    rank_listen: str = ""
-    rank_token: str = ""
-    stop_timeout_s: float = 2.0
+    run: EngineRunConfig
+    processes: RankProcessOptions = field(default_factory=RankProcessOptions)
     kv_store: KVStoreConfig | None = None
+    instance_id: str = ""
+    stop_timeout_s: float = 2.0
 
     @property
     def stall_s(self) -> float:
-        """How long ranks on this device may stand still in a step; 0: it is not watched."""
-        if self.device == "cuda" and self.stall_timeout_s:
-            return max(self.stall_timeout_s, GPU_STALL_S)
-        return self.stall_timeout_s
+        """How long ranks may stand still in a step; 0: it is not watched."""
+        stall_s = self.processes.stall_timeout_s
+        return max(stall_s, _GPU_STALL_S) if stall_s and self.run.device == "cuda" else stall_s

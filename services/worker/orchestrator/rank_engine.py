@@ -33,7 +33,6 @@ from services.worker.rank_protocol.plan import (
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 
-__all__ = ["RankEngine", "RankEngineOptions"]
 _KV_END_WAIT_S = 0.1  # until the other socket's end, which says more, has been seen
 _NEW, _STOPPED = (
     Failure("start_failed", "the engine was not started"),
@@ -45,12 +44,16 @@ class RankEngine:
     """See `Engine` for the contract. After `stop` it may be started again, with fresh processes."""
 
     def __init__(self, options: RankEngineOptions) -> None:
-        self.options = options
+        self._options, self._run = options, options.run
         self._resources = ResourceAllocator(options)
         self._processes = ProcessGroupManager(
-            start=options.rank_start, nice=options.rank_nice, instance_id=options.instance_id
+            start=options.processes.rank_start,
+            nice=options.processes.rank_nice,
+            instance_id=options.instance_id,
         )
-        self._remote = RemoteRankListener(options.rank_listen, options.rank_token, options.remote_ranks)
+        self._remote = RemoteRankListener(
+            options.processes.rank_listen, options.processes.rank_token, options.run.remote_ranks
+        )
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
         self._ready: dict[int, RankReady] = {}
@@ -59,7 +62,7 @@ class RankEngine:
         self._timer: asyncio.TimerHandle | None = None  # of the next look at the ranks' health
         self._failure: Failure | None = _NEW
         self._starts = 0  # what was begun in an earlier one must not touch this one
-        self._health = HealthMonitor([], StepLimit(options.step_timeout_s, 0))
+        self._health = HealthMonitor([], StepLimit(options.run.step_timeout_s, 0))
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
         self._plan = msgspec.msgpack.Encoder()
@@ -74,14 +77,13 @@ class RankEngine:
 
     async def start(self) -> EngineInfo:
         """Starts and loads all ranks; see `Engine`."""
-        options = self.options
         if self._links:
             raise EngineFailed("the engine runs already; stop it before it is started again")
         self._failure, self._steps, self._ready = None, 0, {}
         self._starts += 1
         try:
             self._spawn(await self._gather())
-            await self._until_ready(options.start_timeout_s)
+            await self._until_ready(self._run.engine_start_timeout_s)
         except OSError as error:
             self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
             raise _error(self._failure) from error
@@ -89,7 +91,7 @@ class RankEngine:
             self._failure = self._failure or error.failure
             raise
         finally:
-            if self._failure or len(self._ready) < options.tensor_parallel:
+            if self._failure or len(self._ready) < self._run.tensor_parallel:
                 await self.stop()
                 self._close()
         first = self._ready[0]
@@ -101,7 +103,7 @@ class RankEngine:
             fingerprint=first.fingerprint,
             kv_format=first.kv_format,
             kv_parts=first.kv_parts,
-            ranks=[self._ready[rank].info for rank in range(options.tensor_parallel)],
+            ranks=[self._ready[rank].info for rank in range(self._run.tensor_parallel)],
         )
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
@@ -158,8 +160,8 @@ class RankEngine:
             link.close()
         self._links = []
         self._blocks.close(_error(self._failure or _STOPPED))
-        await self._processes.stop(0.0 if at_once else self.options.stop_timeout_s)
-        self._health = HealthMonitor([], StepLimit(self.options.step_timeout_s, 0))
+        await self._processes.stop(0.0 if at_once else self._options.stop_timeout_s)
+        self._health = HealthMonitor([], StepLimit(self._run.step_timeout_s, 0))
         self._resources.release()
         if not restarts:
             self._close()
@@ -171,12 +173,10 @@ class RankEngine:
 
     async def _gather(self) -> list[RankProcess]:
         """The ranks of other hosts; raises `EngineFailed` when they do not come."""
-        options = self.options
-        if not options.remote_ranks:
+        if not self._run.remote_ranks:
             return []
         self.prepare()
-        first = options.tensor_parallel - options.remote_ranks
-        return await self._remote.gather(first, options.start_timeout_s)
+        return await self._remote.gather(self._run.local_ranks, self._run.engine_start_timeout_s)
 
     def _spawn(self, remote: list[RankProcess]) -> None:
         """Takes what the group needs, starts the processes and sends their configs."""
@@ -185,8 +185,8 @@ class RankEngine:
         address = remote[0].sock.getsockname()[0] if remote else ""
         resources = self._resources
         config, inherit = resources.take(address)
-        here = config.world - config.remote
         stores = config.kv_store is not None
+        here = self._run.local_ranks
         for process in self._processes.spawn(here, resources.threads, inherit, kv_sockets=stores):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
@@ -211,12 +211,12 @@ class RankEngine:
             self._starting = None
 
     def _watch(self) -> HealthMonitor:
-        options, ranks, ready = self.options, self._processes.ranks, self._ready
+        ranks, ready = self._processes.ranks, self._ready
         largest = max(one.info.loaded_bytes for one in ready.values())
         return HealthMonitor(
             ranks,
-            StepLimit(options.step_timeout_s, largest),
-            stall_s=options.stall_s,
+            StepLimit(self._run.step_timeout_s, largest),
+            stall_s=self._options.stall_s,
             progress=self._resources.progress,
             memory_limits={rank.rank: self._resources.memory_limit(rank, ready[rank.rank]) for rank in ranks},
         )
@@ -239,7 +239,7 @@ class RankEngine:
             self._fail(self._health.reported(process, told, serving=bool(self._steps)))
         elif kind is FrameKind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
-            all_ready = len(self._ready) == self.options.tensor_parallel
+            all_ready = len(self._ready) == self._run.tensor_parallel
             if all_ready and self._starting is not None and not self._starting.done():
                 self._starting.set_result(None)
         elif self._outstanding:  # else the engine failed a moment ago

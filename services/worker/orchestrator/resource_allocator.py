@@ -5,13 +5,14 @@ share. Whether the model's weights and cache fit is for the ranks to say, who re
 (`engine/memory.py`); the processes are the business of `process_group_manager.py`.
 """
 
+import dataclasses
 import mmap
 import os
 import platform
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Literal
+from pathlib import Path
 
 import msgspec
 
@@ -21,6 +22,7 @@ from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.rank_protocol.plan import EngineRefused
 from services.worker.rank_protocol.progress_page import page_bytes
 from services.worker.rank_protocol.rank_messages import RankConfig, RankReady, shared_bytes
+from services.worker.rank_protocol.run_config import Collectives, EngineRunConfig
 
 
 class ResourceAllocator:
@@ -32,8 +34,8 @@ class ResourceAllocator:
     """
 
     def __init__(self, options: RankEngineOptions) -> None:
-        self.options = options
-        self.threads = options.threads or max(1, usable_cores() // max(1, options.tensor_parallel))
+        self._options = options
+        self.threads = options.run.threads or max(1, usable_cores() // max(1, options.run.tensor_parallel))
         self.progress: Sequence[int] | None = None
         self._inherited = ExitStack()
         self._held = ExitStack()
@@ -74,17 +76,17 @@ class ResourceAllocator:
 
         Weights that are mapped and the cache become resident as they are used.
         """
-        now, growth = rank.memory_bytes(), self.options.memory_growth_bytes
+        now, growth = rank.memory_bytes(), self._options.processes.rank_memory_growth_mb * 2**20
         return now + ready.info.loaded_bytes + ready.kv_cache_bytes + growth if now and growth else 0
 
     def _take(self, address: str) -> tuple[RankConfig, list[int]]:
-        config, inherit = group_config(self.options, self.threads, address, self._inherited)
+        config, inherit = group_config(self._options, self.threads, address, self._inherited)
         # ranks of other hosts may lie still while the network does, and nobody here could tell
-        if hasattr(os, "memfd_create") and self.options.stall_s and not config.remote:
+        if hasattr(os, "memfd_create") and self._options.stall_s and not config.run.remote_ranks:
             page = os.memfd_create("ryz-progress")
             self._inherited.callback(os.close, page)
-            os.ftruncate(page, page_bytes(config.world))
-            memory = self._held.enter_context(mmap.mmap(page, page_bytes(config.world)))
+            os.ftruncate(page, page_bytes(config.run.tensor_parallel))
+            memory = self._held.enter_context(mmap.mmap(page, page_bytes(config.run.tensor_parallel)))
             self.progress = self._held.enter_context(memoryview(memory).cast("Q"))
             config, inherit = msgspec.structs.replace(config, progress_fd=page), [*inherit, page]
         return config, inherit
@@ -105,42 +107,24 @@ def group_config(
         EngineRefused: this machine cannot have it.
         OSError: there is no memory for the ranks to share, or no port for them to meet at.
     """
-    world = options.tensor_parallel
-    config = RankConfig(
-        model=str(options.model.resolve()),
-        rank=0,
-        world=world,
+    world = options.run.tensor_parallel
+    run = dataclasses.replace(
+        options.run,
+        model=str(Path(options.run.model).resolve()),
         threads=threads,
-        collectives=_backend(options),
-        start_timeout_s=options.start_timeout_s,
-        # a rank that waits for another says so before the leader's own limit
-        step_timeout_s=0.8 * options.step_timeout_s,
-        quantize=options.quantize,
-        kernels=options.kernels,
-        kv_dtype=options.kv_dtype,
-        kv_cold=options.kv_cold,
-        kv_hot_tokens=options.kv_hot_tokens,
-        kv_cold_layers=options.kv_cold_layers,
-        max_running=options.max_running,
-        device=options.device,
-        dtype=options.dtype,
-        kv_cache_tokens=options.kv_cache_tokens,
-        kv_memory_share=options.kv_memory_share,
-        interface=options.interface,
-        remote=options.remote_ranks,
-        address=address,
-        kv_store=None if options.remote_ranks else options.kv_store,
+        collectives=_collectives(options.run),
     )
-    _require_gpus(options)
+    config = RankConfig(run=run, address=address, kv_store=None if run.remote_ranks else options.kv_store)
+    _require_gpus(run)
     if world == 1:
         return config, []
-    if config.collectives == "shm":
+    if run.collectives == "shm":
         _require_memory(shared_bytes(world), f"what {world} ranks share")
         shared = os.memfd_create("ryz-ranks")
         stack.callback(os.close, shared)
         os.ftruncate(shared, shared_bytes(world))
         return msgspec.structs.replace(config, shared_fd=shared), [shared]
-    if not options.remote_ranks and hasattr(os, "memfd_create"):
+    if not run.remote_ranks and hasattr(os, "memfd_create"):
         # a port would be open to every user of this host, and what is said there is believed
         file = os.memfd_create("ryz-meeting")
         stack.callback(os.close, file)
@@ -151,25 +135,25 @@ def group_config(
     return config, [meeting.fileno()]
 
 
-def _backend(options: RankEngineOptions) -> Literal["shm", "gloo", "nccl"]:
-    if options.collectives != "auto":
-        return options.collectives
-    if options.device == "cuda":
+def _collectives(run: EngineRunConfig) -> Collectives:
+    if run.collectives != "auto":
+        return run.collectives
+    if run.device == "cuda":
         return "nccl"
-    if options.remote_ranks:
+    if run.remote_ranks:
         return "gloo"
     shared = hasattr(os, "memfd_create") and platform.machine() in {"x86_64", "AMD64"}
     return "shm" if shared else "gloo"
 
 
-def _require_gpus(options: RankEngineOptions) -> None:
+def _require_gpus(run: EngineRunConfig) -> None:
     """Refuses more ranks than the environment leaves GPUs, before anything is loaded.
 
     Where it says nothing, torch knows how many there are, in the ranks (`engine/device.py`).
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    here = options.tensor_parallel - options.remote_ranks
-    if options.device != "cuda" or visible is None:
+    here = run.local_ranks
+    if run.device != "cuda" or visible is None:
         return
     count = len([name for name in visible.split(",") if name.strip()])
     if here > count:

@@ -7,12 +7,12 @@ Each frame is a 4-byte length, one byte that tells the kind, and MessagePack. Th
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Literal
 
 import msgspec
 
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import KVParts, RankInfo
+from services.worker.rank_protocol.run_config import EngineRunConfig
 
 MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is broken
 SLOT_BYTES = (
@@ -20,12 +20,6 @@ SLOT_BYTES = (
 )  # of a rank in shared memory; larger tensors go in chunks, which stay in a core's cache
 SLOTS = 3  # of a rank: one is written, one is read, and one may still be read by others
 CACHE_LINE = 64  # bytes; each rank's counter in shared memory has its own
-Quantize = Literal["none", "int8"]
-Kernels = Literal["auto", "native", "plain"]
-KVDtype = Literal["auto", "fp32", "fp16"]
-KVCold = Literal["none", "fp8"]
-Device = Literal["cpu", "cuda"]
-Dtype = Literal["auto", "fp32", "bf16"]
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
@@ -47,54 +41,34 @@ class FrameKind(IntEnum):
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank needs to start. File descriptors are inherited and go by their numbers in the leader; -1
-    where the backend has no use for one.
+    """What a rank needs to start. A file descriptor is inherited and has its number in the leader; -1: none.
 
-    quantize: type of the linear layers' weights; `none`: fp32.
-    kv_dtype: of the KV cache; `auto`: fp16 beside int8 weights, else fp32.
-    kernels: what to compute with; `auto` takes the native kernels where they run, and a GPU has none.
-    device: where to compute. dtype: of weights, activations and KV cache on a GPU; `auto`: bf16 there.
-    kv_cache_tokens: size of the KV cache; 0: `kv_memory_share` of the memory that is free after loading.
-    kv_cold: how blocks are kept that lie at least kv_hot_tokens (in whole blocks) behind the token that is
-        computed, in the layers kv_cold_layers: `all`, or like `0-3,8`. max_running: how many sequences may
-        have their last blocks in full precision at a time.
-    kv_fd: this rank's KV socket (`kv_messages.py`). kv_store: where blocks go; None: nowhere.
-    life_fd: a socket on which nothing is sent; its end is the rank's.
-    remote: how many of the ranks, the last ones, are on other hosts. address: of this rank's host in the
-        network that the ranks meet in, whose interface Gloo takes if none is named; empty: loopback.
-    shared_fd: file for the shared-memory collectives. progress_fd: page of `progress.py`. store_*: where the
-        ranks meet for Gloo and NCCL.
+    Attributes:
+        run: How the model is computed, with `threads` and `collectives` worked out.
+        rank: This rank's number.
+        address: This host's in the network where the ranks meet; Gloo takes its interface if none is named.
+            Empty: loopback.
+        shared_fd: File of the shared-memory collectives.
+        progress_fd: Page of `progress_page.py`.
+        store_fd: File or listening socket of the rendezvous for Gloo and NCCL.
+        store_host: Host of that socket.
+        store_port: Its port.
+        kv_fd: This rank's KV socket (`kv_messages.py`).
+        life_fd: A socket on which nothing is sent; it closes when the rank ends.
+        kv_store: Where KV blocks go; None: nowhere.
     """
 
-    model: str
-    rank: int
-    world: int
-    threads: int
-    collectives: Literal["shm", "gloo", "nccl"]
-    start_timeout_s: float
-    step_timeout_s: float
-    quantize: Quantize = "none"
-    kernels: Kernels = "auto"
-    kv_dtype: KVDtype = "auto"
-    device: Device = "cpu"
-    dtype: Dtype = "auto"
-    kv_cache_tokens: int = 0
-    kv_memory_share: float = 0.5
+    run: EngineRunConfig
+    rank: int = 0
+    address: str = ""
     shared_fd: int = -1
     progress_fd: int = -1
     store_fd: int = -1
     store_host: str = ""
     store_port: int = 0
-    interface: str = ""
-    remote: int = 0
-    address: str = ""
     kv_fd: int = -1
     life_fd: int = -1
     kv_store: KVStoreConfig | None = None
-    kv_cold: KVCold = "none"
-    kv_hot_tokens: int = 16
-    kv_cold_layers: str = "all"
-    max_running: int = 128
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

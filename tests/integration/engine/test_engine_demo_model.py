@@ -8,9 +8,10 @@ import torch
 import uvloop
 from tokenizers import Tokenizer
 
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine import GREEDY, Blocks, generate, new_sequence, plan_logits, transformers_logits
+from tests.kits.rank_options import rank_options
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 PROMPT = "My name is Ada and I like to write programs. A class in Python is"
@@ -28,7 +29,7 @@ def greedy(world: int) -> list[int]:
     """The 256 likeliest tokens, computed by that many rank processes."""
 
     async def run() -> list[int]:
-        engine = RankEngine(RankEngineOptions(model=DEMO, tensor_parallel=world, kv_cache_tokens=8192))
+        engine = RankEngine(rank_options(model=DEMO, tensor_parallel=world, kv_cache_tokens=8192))
         try:
             await engine.start()
             return (await generate(engine, [prompt_ids()], COUNT, [GREEDY]))[0]

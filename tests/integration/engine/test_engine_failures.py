@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from services.worker.orchestrator import process_group_manager
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
 from tests.kits.engine import GREEDY, generate, make_llama
+from tests.kits.rank_options import rank_options
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
@@ -37,7 +38,7 @@ async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tupl
     """An engine of one thread per rank; at the end there are as many files and mappings as before."""
     options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
     before = shared_files()
-    engine = RankEngine(RankEngineOptions(model=model, tensor_parallel=world, **options))
+    engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
     try:
         yield engine, await engine.start()
     finally:
@@ -164,7 +165,7 @@ async def test_a_nursery_that_hangs_delays_neither_the_news_of_a_death_nor_the_n
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
-    async with running(model, 1, rank_start="fork", start_timeout_s=30) as (engine, info):
+    async with running(model, 1, rank_start="fork", engine_start_timeout_s=30) as (engine, info):
         assert engine._processes._nursery is not None
         generation = await amid_a_generation(engine)
         os.kill(engine._processes._nursery.pid, signal.SIGSTOP)
@@ -212,11 +213,12 @@ async def test_what_an_earlier_start_left_over_does_not_fail_the_next_one(model:
 LEADER = """
 import asyncio, sys
 from pathlib import Path
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from tests.kits.rank_options import rank_options
+from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine import GREEDY, generate
 
 async def main():
-    engine = RankEngine(RankEngineOptions(
+    engine = RankEngine(rank_options(
         model=Path(sys.argv[1]), tensor_parallel=2, threads=1, kv_cache_tokens=8192, stall_timeout_s=60))
     info = await engine.start()
     await generate(engine, [[1, 2, 3]], 3, [GREEDY])

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from services.worker.engine.native.build import targets
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineRefused
 from shared.messages import Sampling
 from tests.kits.engine import GREEDY, generate, make_llama
+from tests.kits.rank_options import rank_options
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 PROMPTS = [[(11 * i + 5 * j) % 200 for i in range(size)] for j, size in enumerate((120, 9, 64, 33))]
@@ -23,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine(model: Path, **changes: Any) -> RankEngine:
     options: dict[str, Any] = {"threads": 1, "kv_cache_tokens": 8192, "kv_cold": "fp8"} | changes
-    return RankEngine(RankEngineOptions(model=model, **options))
+    return RankEngine(rank_options(model=model, **options))
 
 
 @pytest.mark.parametrize("world", [1, 2])

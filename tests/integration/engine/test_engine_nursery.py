@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan
 from tests.kits.engine import GREEDY, generate, make_llama
+from tests.kits.rank_options import rank_options
 from tests.kits.waiting import until
 
 PROMPT = [5, 9, 2, 77, 140]
@@ -35,7 +36,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine_of(model: Path, world: int = 1, threads: int = 1, **options: object) -> RankEngine:
     given = {"tensor_parallel": world, "threads": threads, "kv_cache_tokens": 8192, **options}
-    return RankEngine(RankEngineOptions(model=model, **given))  # type: ignore[arg-type]
+    return RankEngine(rank_options(model=model, **given))
 
 
 async def submit_on(engine: RankEngine) -> None:

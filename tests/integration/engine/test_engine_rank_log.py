@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
-from services.worker.rank_protocol.rank_messages import FrameKind, RankConfig, pack_frame
+from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
+from tests.kits.rank_options import rank_config
 
 ROOT = Path(__file__).resolve().parents[3]
 # a rank whose collectives do not come up for a reason that nobody thought of
@@ -22,9 +23,7 @@ def fail(config): raise RuntimeError("the moon is wrong")
 rank_process.connect = fail
 sys.exit(fork_server.main())
 """
-CONFIG = RankConfig(
-    model="m", rank=0, world=1, threads=1, collectives="shm", start_timeout_s=60, step_timeout_s=60
-)
+CONFIG = rank_config(threads=1, collectives="shm")
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

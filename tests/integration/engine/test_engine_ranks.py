@@ -18,10 +18,11 @@ import uvloop
 from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.plain.reference import ReferenceDecoder
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from shared.messages import Sampling
 from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
+from tests.kits.rank_options import rank_options
 
 PROMPT = [5, 9, 2, 77, 140]
 
@@ -35,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
     """An engine of one thread per rank, stopped at the end, with nothing left of it."""
     options = {"threads": 1, "kv_cache_tokens": 8192} | changes
-    engine = RankEngine(RankEngineOptions(model=model, tensor_parallel=world, **options))
+    engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
     pids: list[int] = []
     try:
         info = await engine.start()
@@ -173,7 +174,7 @@ async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) ->
         (3, {}, "tensor_parallel=3 does not divide"),
         (2, {"kv_cache_tokens": 10**12}, "kv_cache_tokens=1000000000000 needs .* GiB"),
         (1, {"kernels": "plain", "quantize": "int8"}, "quantize=int8 needs the native kernels"),
-        (1, {"start_timeout_s": 0.01}, r"did not load the model within 0\.01 s"),
+        (1, {"engine_start_timeout_s": 0.01}, r"did not load the model within 0\.01 s"),
     ],
 )
 async def test_what_cannot_start_says_why(
@@ -187,7 +188,7 @@ async def test_what_cannot_start_says_why(
 async def test_a_damaged_model_says_which_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:-100])
-    engine = RankEngine(RankEngineOptions(model=tmp_path, tensor_parallel=2))
+    engine = RankEngine(rank_options(model=tmp_path, tensor_parallel=2))
     with pytest.raises(EngineFailed, match=r"model\.safetensors is no complete safetensors file"):
         await engine.start()
     assert engine.status() == []
@@ -202,10 +203,11 @@ async def test_the_cache_may_be_a_share_of_memory(model: Path) -> None:
 LEADER = """
 import asyncio, sys
 from pathlib import Path
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from tests.kits.rank_options import rank_options
+from services.worker.orchestrator.rank_engine import RankEngine
 
 async def main():
-    engine = RankEngine(RankEngineOptions(model=Path(sys.argv[1]), tensor_parallel=2, kv_cache_tokens=512))
+    engine = RankEngine(rank_options(model=Path(sys.argv[1]), tensor_parallel=2, kv_cache_tokens=512))
     info = await engine.start()
     print(*[rank.pid for rank in info.ranks], flush=True)
     await asyncio.sleep(60)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
 from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
+from tests.kits.rank_options import rank_options
 
 PROMPT = [*range(3, 33)]
 
@@ -22,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def engine(model: Path) -> AsyncIterator[RankEngine]:
-    engine = RankEngine(RankEngineOptions(model=model, tensor_parallel=2, threads=1, kv_cache_tokens=8192))
+    engine = RankEngine(rank_options(model=model, tensor_parallel=2, threads=1, kv_cache_tokens=8192))
     await engine.start()
     yield engine
     await engine.stop()

@@ -14,10 +14,11 @@ from typing import IO
 
 import pytest
 
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.rank_protocol.plan import EngineFailed
 from tests.kits.engine import GREEDY, generate, make_llama
+from tests.kits.rank_options import rank_options
 from tests.kits.two_hosts import ADDRESSES, two_hosts, why_not
 
 Process = subprocess.Popen[str]
@@ -28,14 +29,15 @@ PROMPT = [5, 9, 2, 77, 140] * 9
 LEADER = """
 import asyncio, json, sys
 from pathlib import Path
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from tests.kits.rank_options import rank_options
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed
 from tests.kits.engine import GREEDY, generate
 
 async def main(model, listen, token, timeout_s, prompt):
-    engine = RankEngine(RankEngineOptions(
+    engine = RankEngine(rank_options(
         model=Path(model), tensor_parallel=3 if "three" in sys.argv else 2, threads=1, kv_cache_tokens=8192,
-        remote_ranks=1, rank_listen=listen, rank_token=token, start_timeout_s=float(timeout_s)))
+        remote_ranks=1, rank_listen=listen, rank_token=token, engine_start_timeout_s=float(timeout_s)))
     while True:
         try:
             info = await engine.start()
@@ -107,7 +109,7 @@ def end(*processes: Process) -> None:
 
 
 async def one_host(model: Path) -> list[int]:
-    engine = RankEngine(RankEngineOptions(model=model, threads=1, kv_cache_tokens=8192))
+    engine = RankEngine(rank_options(model=model, threads=1, kv_cache_tokens=8192))
     try:
         await engine.start()
         return (await generate(engine, [PROMPT], 12, [GREEDY]))[0]

@@ -14,7 +14,7 @@ import pytest
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import Engine, EngineFailed, StepPlan, StepResult
 from shared import codec, subjects
 from shared.bus import Message
@@ -27,6 +27,7 @@ from shared.errors import Poison
 from shared.messages import GenerateRequest, Route, Work
 from tests.kits.engine import make_llama
 from tests.kits.poison_rank import POISON
+from tests.kits.rank_options import rank_options
 from tests.kits.worker import Kit, chat
 
 TOKENS = 40
@@ -179,9 +180,7 @@ async def test_ranks_that_really_crash(memory_bus: MemoryBus, tmp_path: Path) ->
 
     def engine() -> RankEngine:
         made = RankEngine(
-            RankEngineOptions(
-                model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain"
-            )
+            rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain")
         )
         command = [sys.executable, "-m", "tests.kits.poison_rank"]
         made._processes = ProcessGroupManager(command, start="spawn")

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_tier import KVOptions
 from services.worker.model_dir import Model, load_model_dir
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.bus.memory import MemoryBus
 from shared.kv_store import PREFIX_PATTERN
 from shared.messages import Accepted, Done, GenerateRequest, Usage
 from tests.kits.engine import make_llama
+from tests.kits.rank_options import rank_options
 from tests.kits.worker import Kit, RedisIndex, chat, tokens_of
 
 ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
@@ -55,7 +56,7 @@ def engine(path: Path, url: str, tensor_parallel: int = 2, **options: Any) -> Ra
     defaults: dict[str, Any] = {
         "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0, "kv_store": store
     }  # fmt: skip
-    return RankEngine(RankEngineOptions(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
+    return RankEngine(rank_options(model=path, tensor_parallel=tensor_parallel, **(defaults | options)))
 
 
 def ask(name: str, tokens: list[int], *, temperature: float = 0.0, max_tokens: int = 24) -> GenerateRequest:

@@ -12,10 +12,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.orchestrator.failure_recovery_manager import BackOff
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, GenerateRequest
 from tests.kits.engine import make_llama
+from tests.kits.rank_options import rank_options
 from tests.kits.worker import Kit, chat, tokens_of
 
 
@@ -38,7 +39,7 @@ def model(path: Path) -> Model:
 
 def engine(path: Path, **options: Any) -> RankEngine:
     options = {"tensor_parallel": 2, "threads": 1, "kv_cache_tokens": 4096, "step_timeout_s": 10.0} | options
-    return RankEngine(RankEngineOptions(model=path, **options))
+    return RankEngine(rank_options(model=path, **options))
 
 
 def ask(number: int, name: str = "r") -> GenerateRequest:

@@ -15,8 +15,9 @@ from benchmarks.models.shapes import SHAPES, ModelShape
 from benchmarks.peers import missing_packages, start_peer
 from benchmarks.peers.base import Timing
 from benchmarks.peers.gguf_file import interleave_rotary, write_gguf
-from services.worker.orchestrator.rank_engine import RankEngine, RankEngineOptions
+from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine import make_model as make_other
+from tests.kits.rank_options import rank_options
 
 BATCH, PROMPT, TOKENS = 3, 20, 12
 needs_llama = pytest.mark.skipif(
@@ -46,7 +47,7 @@ def peer(stack: ExitStack, name: str, model: Path, precision: str) -> ChildObjec
 
 
 async def our_tokens(model: Path) -> list[list[int]]:
-    options = RankEngineOptions(
+    options = rank_options(
         model=model, threads=1, kernels="plain", kv_cache_tokens=kv_tokens(BATCH, PROMPT + TOKENS)
     )
     engine = RankEngine(options)

@@ -20,6 +20,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
 from tests.kits.engine import Blocks, make_llama, new_sequence, plan_logits, run_threads
+from tests.kits.rank_options import rank_config
 
 TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"
@@ -53,15 +54,13 @@ def config(model: Path, rank: int = 0, world: int = 1, **changes: Any) -> RankCo
     fields: dict[str, Any] = {
         "threads": 1,
         "collectives": "shm",
-        "start_timeout_s": 20,
-        "step_timeout_s": 20,
         "kv_cache_tokens": 1024,
     }
-    return RankConfig(model=str(model), rank=rank, world=world, **(fields | changes))
+    return rank_config(model, rank=rank, tensor_parallel=world, **(fields | changes))
 
 
 def load(settings: RankConfig, collectives: Collectives) -> Backend:
-    directory = Path(settings.model)
+    directory = Path(settings.run.model)
     with open_checkpoint(directory) as checkpoint:
         return load_backend(settings, read_config(directory), checkpoint, collectives)
 

@@ -28,7 +28,6 @@ from services.worker.engine.rank import backend
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.backend import refuse_for_gpu
 from services.worker.engine.rank.compute import Compute
-from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.resource_allocator import group_config
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import (
@@ -49,6 +48,7 @@ from tests.kits.engine import (
     run_threads,
     transformers_logits,
 )
+from tests.kits.rank_options import rank_config, rank_options
 from tests.unit.engine.test_engine_cuda_graphs import EagerCapture, decode_plans
 
 BF16 = Placement(dtype=torch.bfloat16)
@@ -57,15 +57,12 @@ GIB = 2**30
 
 def config(model: Path | str = "model", **changes: Any) -> RankConfig:
     fields: dict[str, Any] = {
-        "rank": 0,
-        "world": 1,
         "threads": 1,
         "collectives": "nccl",
-        "start_timeout_s": 20,
-        "step_timeout_s": 20,
         "device": "cuda",
+        "kv_cache_tokens": 0,
     }
-    return RankConfig(model=str(model), **(fields | changes))
+    return rank_config(model, **(fields | changes))
 
 
 def half(
@@ -158,14 +155,14 @@ def test_the_oracle_keeps_its_tensors() -> None:
 
 
 def test_rank_r_takes_gpu_r(gpus: list[torch.device]) -> None:
-    placements = [take_device(config(rank=r, world=2)) for r in range(2)]
+    placements = [take_device(config(rank=r, tensor_parallel=2)) for r in range(2)]
     assert placements == [Placement(torch.device("cuda", r), torch.bfloat16) for r in range(2)]
     assert gpus == [torch.device("cuda", 0), torch.device("cuda", 1)]
     assert take_device(config(dtype="fp32")).dtype == torch.float32
 
 
 def test_a_rank_of_another_host_takes_the_first_gpu_there(gpus: list[torch.device]) -> None:
-    assert take_device(config(rank=2, world=3, remote=1)).device == torch.device("cuda", 0)
+    assert take_device(config(rank=2, tensor_parallel=3, remote_ranks=1)).device == torch.device("cuda", 0)
 
 
 def test_a_cpu_is_what_it_was() -> None:
@@ -192,14 +189,14 @@ def test_no_gpu_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_more_ranks_than_gpus_are_refused(gpus: list[torch.device]) -> None:
     for own in range(3):
         with pytest.raises(ModelError, match=r"with 3 ranks on this host.* finds 2 .*tensor_parallel=2"):
-            take_device(config(rank=own, world=3))
+            take_device(config(rank=own, tensor_parallel=3))
     assert gpus == []
 
 
 def test_a_build_without_nccl_is_refused(gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: False)
     with pytest.raises(ModelError, match=r"needs NCCL.*tensor_parallel=1"):
-        rank.connect(config(world=2))
+        rank.connect(config(tensor_parallel=2))
 
 
 def test_nccl_is_told_which_gpu_and_how_long(
@@ -210,7 +207,14 @@ def test_nccl_is_told_which_gpu_and_how_long(
     monkeypatch.setattr(distributed, "TCPStore", lambda *place, **options: told.update(options, place=place))
     monkeypatch.setattr(distributed, "init_process_group", lambda name, **how: told.update(how, name=name))
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
-    made = rank.connect(config(rank=1, world=2, store_host="h", store_port=7, interface="eth9"))
+    given: dict[str, Any] = {
+        "tensor_parallel": 2,
+        "step_timeout_s": 25,
+        "store_host": "h",
+        "store_port": 7,
+        "gloo_interface": "eth9",
+    }
+    made = rank.connect(config(rank=1, **given))
     assert (made.rank, made.world) == (1, 2)
     assert (told["name"], told["place"]) == ("nccl", ("h", 7, 2))
     assert (told["rank"], told["world_size"], told["is_master"]) == (1, 2, False)
@@ -258,9 +262,9 @@ def test_collectives_of_another_device_are_refused(changes: dict[str, Any], said
 
 def test_gpus_meet_over_nccl(model: Path) -> None:
     with ExitStack() as stack:
-        options = RankEngineOptions(model=model, tensor_parallel=2, device="cuda", dtype="fp32")
+        options = rank_options(model=model, tensor_parallel=2, device="cuda", dtype="fp32")
         made, descriptors = group_config(options, 1, "", stack)
-        assert (made.collectives, made.device, made.dtype) == ("nccl", "cuda", "fp32")
+        assert (made.run.collectives, made.run.device, made.run.dtype) == ("nccl", "cuda", "fp32")
         assert descriptors == [made.store_fd]
 
 
@@ -321,7 +325,9 @@ def poses(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
 
 def loaded(model: Path, world: int, **changes: Any) -> list[tuple[Any, RankReady]]:
     def one(collectives: Collectives) -> tuple[Any, RankReady]:
-        return rank.load(config(model, rank=collectives.rank, world=world, **changes), collectives, 0.0)
+        return rank.load(
+            config(model, rank=collectives.rank, tensor_parallel=world, **changes), collectives, 0.0
+        )
 
     return [one(SingleRank())] if world == 1 else run_threads(world, one)
 

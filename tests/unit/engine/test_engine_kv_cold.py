@@ -35,7 +35,7 @@ from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
-from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from tests.kits.engine import (
     Blocks,
     ComputeFactory,
@@ -405,11 +405,8 @@ def test_layers_that_there_are_not(text: str) -> None:
 
 
 def test_a_cold_zone_is_asked_for() -> None:
-    given: dict[str, Any] = {"threads": 1, "collectives": "shm", "start_timeout_s": 1, "step_timeout_s": 1}
-    config = RankConfig(model="m", rank=0, world=1, **given)
-    assert cold_zone(config, 3) is None
-    config = RankConfig(model="m", rank=0, world=1, kv_cold="fp8", kv_hot_tokens=17, **given)
-    assert cold_zone(config, 3) == ColdZone(2, ALL)
+    assert cold_zone(EngineRunConfig(), 3) is None
+    assert cold_zone(EngineRunConfig(kv_cold="fp8", kv_hot_tokens=17), 3) == ColdZone(2, ALL)
 
 
 def _loaded(model: Path, make: ComputeFactory, collectives: Collectives) -> Compute:

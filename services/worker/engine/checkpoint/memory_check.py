@@ -11,7 +11,7 @@ from services.worker.engine.checkpoint.safetensors_file import TYPES, Stored
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig
 
 _EMBEDDING = "model.embed_tokens.weight"
 
@@ -77,31 +77,36 @@ def cache_bytes(
 
 
 def require_room(
-    config: RankConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
+    run: EngineRunConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
 ) -> None:
     """Refuses what cannot fit: the weights and the KV cache of the ranks on the leader's machine.
 
     Raises:
         ModelError: the machine is too small. MemoryShort: it is full.
     """
-    weights = weight_bytes(tensors, config.quantize, native=native, tied=shape.tied_embeddings)
-    half = config.kv_dtype == "fp16" or (config.kv_dtype == "auto" and config.quantize != "none")
-    tokens = config.kv_cache_tokens or BLOCK_SIZE
-    cold = cold_zone(config, shape.num_layers)
+    weights = weight_bytes(tensors, run.quantize, native=native, tied=shape.tied_embeddings)
+    half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.quantize != "none")
+    tokens = run.kv_cache_tokens or BLOCK_SIZE
+    cold = cold_zone(run, shape.num_layers)
     cache = cache_bytes(
-        shape, config.world, tokens, "fp16" if half else "fp32", cold=cold, max_running=config.max_running
+        shape,
+        run.tensor_parallel,
+        tokens,
+        "fp16" if half else "fp32",
+        cold=cold,
+        max_running=run.max_running,
     )
-    here = config.world - config.remote
-    weights, cache = weights * here // config.world, cache * here // config.world
+    here = run.local_ranks
+    weights, cache = weights * here // run.tensor_parallel, cache * here // run.tensor_parallel
     free, total = available_bytes(), total_bytes()
     if weights + cache <= free:
         return
-    what = f"the weights of {config.model} need {_size(weights)}"
+    what = f"the weights of {run.model} need {_size(weights)}"
     remedy = "give the worker more memory or serve a smaller model"
-    if native and config.quantize == "none":
+    if native and run.quantize == "none":
         remedy = f"set quantize=int8, {remedy}"
-    if config.kv_cache_tokens:
-        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_size(cache)}"
+    if run.kv_cache_tokens:
+        what += f" and kv_cache_tokens={run.kv_cache_tokens} needs {_size(cache)}"
         remedy = f"set a smaller kv_cache_tokens, {remedy}"
     if weights + cache > total:
         raise ModelError(f"{what}, but there are {_size(total)} of memory in all; {remedy}")

@@ -30,8 +30,8 @@ def take_device(config: RankConfig) -> Placement:
     Raises:
         ModelError: torch finds no GPU, or fewer than ranks on this host; or the type is for GPUs only.
     """
-    if config.device == "cpu":
-        if config.dtype == "bf16":
+    if config.run.device == "cpu":
+        if config.run.dtype == "bf16":
             raise ModelError(
                 "dtype=bf16 is for device=cuda, and device=cpu was chosen; set dtype=auto: the kernels keep "
                 "weights in the type of their files"
@@ -42,7 +42,7 @@ def take_device(config: RankConfig) -> Placement:
             f"device=cuda, but torch {torch.__version__} finds no CUDA device; install a CUDA build of torch "
             f"and the driver (docs/gpu.md), or set device=cpu"
         )
-    here, count = config.world - config.remote, torch.cuda.device_count()
+    here, count = config.run.local_ranks, torch.cuda.device_count()
     local = config.rank < here
     if local and here > count:
         raise ModelError(
@@ -51,7 +51,7 @@ def take_device(config: RankConfig) -> Placement:
         )
     device = torch.device("cuda", config.rank if local else 0)
     torch.cuda.set_device(device)
-    return Placement(device, DTYPES["bf16" if config.dtype == "auto" else config.dtype])
+    return Placement(device, DTYPES["bf16" if config.run.dtype == "auto" else config.run.dtype])
 
 
 def gpu_memory(placement: Placement) -> tuple[int, int]:
@@ -80,16 +80,16 @@ def require_gpu_room(
         ModelError: the GPU is too small. MemoryShort: it is full.
     """
     weights = sum(prod(stored.shape) for stored in tensors.values()) * placement.dtype.itemsize
-    weights = -(-weights // config.world)
-    blocks = -(-max(1, config.kv_cache_tokens) // BLOCK_SIZE)
-    cache = blocks * block_bytes(shape, config.world, placement)
+    weights = -(-weights // config.run.tensor_parallel)
+    blocks = -(-max(1, config.run.kv_cache_tokens) // BLOCK_SIZE)
+    cache = blocks * block_bytes(shape, config.run.tensor_parallel, placement)
     free, total = memory
     if weights + cache <= free:
         return
-    what = f"rank {config.rank}'s share of the weights of {config.model} needs {_gib(weights)}"
+    what = f"rank {config.rank}'s share of the weights of {config.run.model} needs {_gib(weights)}"
     remedy = "set a larger tensor_parallel or serve a smaller model"
-    if config.kv_cache_tokens:
-        what += f" and kv_cache_tokens={config.kv_cache_tokens} needs {_gib(cache)}"
+    if config.run.kv_cache_tokens:
+        what += f" and kv_cache_tokens={config.run.kv_cache_tokens} needs {_gib(cache)}"
         remedy = f"set a smaller kv_cache_tokens, {remedy}"
     if weights + cache > total:
         raise ModelError(f"{what}, but {placement.device} has {_gib(total)} in all; {remedy}")

@@ -55,7 +55,7 @@ class Backend:
 def shared_kernels(config: RankConfig) -> KernelLibrary | None:
     """The kernels for what ranks of one host do together, where there are any and they are not unwanted."""
     try:
-        return None if config.kernels == "plain" else kernels()
+        return None if config.run.kernels == "plain" else kernels()
     except NoKernels:
         return None  # `load_backend` says so
 
@@ -82,7 +82,7 @@ def load_backend(
         checkpoint, shape, collectives
     )  # what contradicts the config is refused before sizes are told
     if config.rank == 0:
-        require_room(config, shape, checkpoint.tensors, native=native_everywhere)
+        require_room(config.run, shape, checkpoint.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
         model = Decoder(checkpoint, shape, collectives)
         return Backend(
@@ -120,15 +120,15 @@ def _load_gpu(
 
 def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
     """Raises `ModelError` for settings that were chosen by name and that a GPU does not have."""
-    chosen = [f"quantize={config.quantize}"] * (config.quantize != "none")
-    chosen += ["kernels=native"] * (config.kernels == "native")
-    chosen += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
+    chosen = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
+    chosen += ["kernels=native"] * (config.run.kernels == "native")
+    chosen += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
     if chosen:
         raise ModelError(f"{chosen[0]} is for CPUs, and device=cuda was chosen; drop one of the two")
-    if config.kv_dtype not in {"auto", placement.format}:
+    if config.run.kv_dtype not in {"auto", placement.format}:
         raise ModelError(
-            f"kv_dtype={config.kv_dtype} with device=cuda, where the KV cache has the type of the weights, "
-            f"{placement.format}; set kv_dtype=auto, or dtype=fp32"
+            f"kv_dtype={config.run.kv_dtype} with device=cuda, where the KV cache has the type of the "
+            f"weights, {placement.format}; set kv_dtype=auto, or dtype=fp32"
         )
 
 
@@ -139,15 +139,15 @@ def _load_native(
     checkpoint: Checkpoint,
     collectives: Collectives,
 ) -> Backend:
-    cold = cold_zone(config, shape.num_layers)
+    cold = cold_zone(config.run, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
-    quantized = config.quantize == "int8"
+    quantized = config.run.quantize == "int8"
     weights = NativeWeights.load(source, shape, native, quantized)
-    kv_dtype = torch.float16 if config.kv_dtype == "fp16" else torch.float32
-    if config.kv_dtype == "auto" and quantized:
+    kv_dtype = torch.float16 if config.run.kv_dtype == "fp16" else torch.float32
+    if config.run.kv_dtype == "auto" and quantized:
         kv_dtype = torch.float16
-    spin = config.world * config.threads <= usable_cores()
-    options = NativeOptions(config.threads, kv_dtype, cold, spin)
+    spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
+    options = NativeOptions(config.run.threads, kv_dtype, cold, spin)
 
     def start(num_blocks: int) -> Compute:
         return NativeCompute(native, shape, weights, collectives, num_blocks=num_blocks, options=options)
@@ -160,16 +160,16 @@ def _load_native(
         native_cache.block_bytes(shape.num_layers, heads, kv_dtype, cold),
         start,
         f"{kv_format}+{cold.format}" if cold else kv_format,
-        hot_bytes=native_cache.hot_bytes(config.max_running, heads, kv_dtype, cold) if cold else 0,
+        hot_bytes=native_cache.hot_bytes(config.run.max_running, heads, kv_dtype, cold) if cold else 0,
     )
 
 
 def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
     """The kernels, where they are wanted and can be had."""
-    special = [f"quantize={config.quantize}"] * (config.quantize != "none")
-    special += [f"kv_dtype={config.kv_dtype}"] * (config.kv_dtype == "fp16")
-    special += [f"kv_cold={config.kv_cold}"] * (config.kv_cold != "none")
-    if config.kernels == "plain":
+    special = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
+    special += [f"kv_dtype={config.run.kv_dtype}"] * (config.run.kv_dtype == "fp16")
+    special += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
+    if config.run.kernels == "plain":
         if special:
             raise ModelError(f"{special[0]} needs the native kernels; set kernels=auto, not plain")
         return None
@@ -180,7 +180,7 @@ def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
             )
         return kernels()
     except NoKernels as error:
-        wanted = ["kernels=native"] * (config.kernels == "native") + special
+        wanted = ["kernels=native"] * (config.run.kernels == "native") + special
         if wanted:
             raise ModelError(f"{wanted[0]} cannot be had here: {error}") from error
         if config.rank == 0:

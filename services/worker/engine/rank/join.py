@@ -6,6 +6,7 @@ once. It never decides anything for the group: which rank it is, and how it comp
 """
 
 import argparse
+import dataclasses
 import gc
 import os
 import signal
@@ -153,13 +154,13 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
     address = sock.getsockname()[0]
 
     def adapt(config: RankConfig) -> RankConfig:
-        return msgspec.structs.replace(
-            config,
+        run = dataclasses.replace(
+            config.run,
             model=str(options.model.resolve()),
             threads=options.threads or os.cpu_count() or 1,
-            address=address,
-            interface=options.interface,
+            gloo_interface=options.interface,
         )
+        return msgspec.structs.replace(config, run=run, address=address)
 
     status = 1
     try:

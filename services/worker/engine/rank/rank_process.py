@@ -123,11 +123,11 @@ def _serve(
     *,
     lifeline: int,
 ) -> None:
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.run.threads)
     runner, ready = load(config, collectives, started)
     sock.sendall(pack_frame(FrameKind.READY, ready))
     give_way(besides=lifeline)  # it does nothing but end, which must not wait for a core
-    collectives.timeout_s = config.step_timeout_s
+    collectives.timeout_s = config.run.collective_timeout_s
     mover = None
     if config.kv_store is not None:
         mover = start_mover(config.kv_fd, config.kv_store, runner.blocks)
@@ -154,16 +154,20 @@ def connect(config: RankConfig) -> Collectives:
     Raises:
         ModelError: its device is not to be had. CollectiveError: the others did not come.
     """
-    placement = take_device(config)
-    if config.world == 1:
+    run, placement = config.run, take_device(config)
+    if run.tensor_parallel == 1:
         return SingleRank()
-    if config.collectives == "shm":
+    if run.collectives == "shm":
         shared = SharedMemoryCollectives(
-            config.shared_fd, config.rank, config.world, config.start_timeout_s, shared_kernels(config)
+            config.shared_fd,
+            config.rank,
+            run.tensor_parallel,
+            run.engine_start_timeout_s,
+            shared_kernels(config),
         )
         os.close(config.shared_fd)
         return shared
-    interface = config.interface or (interface_of(config.address) if config.address else "")
+    interface = run.gloo_interface or (interface_of(config.address) if config.address else "")
     if not config.store_host:
         meeting = Meeting(file_fd=config.store_fd, interface=interface)
     else:
@@ -171,10 +175,10 @@ def connect(config: RankConfig) -> Collectives:
             os.close(config.store_fd)
         listens = config.store_fd if config.rank == 0 else -1
         meeting = Meeting(config.store_host, config.store_port, listens, interface)
-    times = config.start_timeout_s, config.step_timeout_s
-    if config.collectives == "nccl":
-        return NcclCollectives(meeting, config.rank, config.world, *times, device=placement.device)
-    return GlooCollectives(meeting, config.rank, config.world, *times)
+    group = config.rank, run.tensor_parallel, run.engine_start_timeout_s, run.collective_timeout_s
+    if run.collectives == "nccl":
+        return NcclCollectives(meeting, *group, device=placement.device)
+    return GlooCollectives(meeting, *group)
 
 
 def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
@@ -183,12 +187,14 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     Raises:
         ModelError: the model cannot be served this way; the sentence names the file, tensor or setting.
     """
-    directory = Path(config.model)
+    directory = Path(config.run.model)
     shape = read_config(directory)
     own_fingerprint = (
-        fingerprint(directory, shape, config.quantize) if config.rank == 0 or config.remote else ""
+        fingerprint(directory, shape, config.run.quantize)
+        if config.rank == 0 or config.run.remote_ranks
+        else ""
     )
-    if config.remote:
+    if config.run.remote_ranks:
         _compare(config, own_fingerprint, collectives)
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
@@ -224,7 +230,7 @@ def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
     leaders = collectives.broadcast(own.encode()).decode()
     if own != leaders:
         raise ModelError(
-            f"{config.model} on the host of rank {config.rank} is another model than the leader's "
+            f"{config.run.model} on the host of rank {config.rank} is another model than the leader's "
             f"(fingerprints {own} and {leaders}); copy the leader's directory there"
         )
 
@@ -247,14 +253,14 @@ def _num_blocks(config: RankConfig, backend: Backend) -> int:
     if backend.placement.on_gpu:
         each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
     else:
-        here = config.world - config.remote
+        here = config.run.local_ranks
         each, free = backend.block_bytes * here, available_bytes() - backend.hot_bytes * here
-    if config.kv_cache_tokens == 0:
-        return max(1, int(free * config.kv_memory_share) // each)
-    count = -(-config.kv_cache_tokens // BLOCK_SIZE)
+    if config.run.kv_cache_tokens == 0:
+        return max(1, int(free * config.run.kv_memory_share) // each)
+    count = -(-config.run.kv_cache_tokens // BLOCK_SIZE)
     if count * each > free:
         raise MemoryShort(
-            f"kv_cache_tokens={config.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
+            f"kv_cache_tokens={config.run.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
             f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
         )
     return count

@@ -19,7 +19,7 @@ from services.worker.engine.checkpoint.memory_check import (
 from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.engine.checkpoint.weight_files import stored_tensors
 from services.worker.engine.cold_zone import ColdZone
-from services.worker.rank_protocol.rank_messages import RankConfig
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from tests.kits.engine import make_llama
 
 
@@ -28,11 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp("model"), dtype=torch.bfloat16)
 
 
-def config_of(model: Path, **changes: Any) -> RankConfig:
-    given: dict[str, Any] = {"kv_cache_tokens": 4096, "world": 2} | changes
-    return RankConfig(
-        model=str(model), rank=0, threads=1, collectives="shm", start_timeout_s=1, step_timeout_s=1, **given
-    )
+def run_of(model: Path, **changes: Any) -> EngineRunConfig:
+    given: dict[str, Any] = {"kv_cache_tokens": 4096, "tensor_parallel": 2} | changes
+    return EngineRunConfig(model=str(model), **given)
 
 
 def have(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> None:
@@ -88,21 +86,21 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     have(monkeypatch, 2 << 20, total)
     with pytest.raises(ModelError, match=said) as refusal:
-        require_room(config_of(model), read_config(model), stored_tensors(model), native=True)
+        require_room(run_of(model), read_config(model), stored_tensors(model), native=True)
     assert type(refusal.value) is kind
     assert str(model) in str(refusal.value)
 
 
 def test_weights_alone_are_too_large(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, 1000, 1000)
-    config = config_of(model, kv_cache_tokens=0, quantize="int8")
+    config = run_of(model, kv_cache_tokens=0, quantize="int8")
     with pytest.raises(ModelError, match=r"need 0\.\d MiB, but there are 0\.0 MiB .*; give the worker"):
         require_room(config, read_config(model), stored_tensors(model), native=True)
 
 
 def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, 64 << 20, 64 << 20)
-    require_room(config_of(model), read_config(model), stored_tensors(model), native=False)
+    require_room(run_of(model), read_config(model), stored_tensors(model), native=False)
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from services.worker.host import usable_cores
 from services.worker.orchestrator import resource_allocator
-from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.rank_protocol.plan import EngineRefused, RankInfo
 from services.worker.rank_protocol.rank_messages import RankReady, shared_bytes
+from tests.kits.rank_options import rank_options
 
 
 def allocator(**options: Any) -> ResourceAllocator:
-    return ResourceAllocator(RankEngineOptions(model=Path("m"), **options))
+    return ResourceAllocator(rank_options(model=Path("m"), **options))
 
 
 class Process:
@@ -56,9 +56,9 @@ def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) ->
     config, descriptors = one.take()
     assert len(descriptors) == inherited
     assert config.progress_fd in descriptors
-    assert os.fstat(config.progress_fd).st_size == 64 * config.world
+    assert os.fstat(config.progress_fd).st_size == 64 * config.run.tensor_parallel
     assert one.progress is not None
-    assert len(one.progress) == 8 * config.world
+    assert len(one.progress) == 8 * config.run.tensor_parallel
     if config.shared_fd >= 0:
         assert os.fstat(config.shared_fd).st_size == shared_bytes(2)
     one.handed_over()
@@ -131,9 +131,9 @@ def test_a_rank_may_grow_by_its_weights_its_cache_and_some_more() -> None:
     info = RankInfo(rank=1, pid=1, load_s=0.0, loaded_bytes=30, peak_rss_bytes=0)
     ready = RankReady(info=info, num_blocks=1, vocab_size=1, context_length=1, kv_cache_bytes=400)
     here, gone = this_process(), this_process()
-    limit = allocator(memory_growth_bytes=5000).memory_limit(here, ready)
+    limit = allocator(rank_memory_growth_mb=1).memory_limit(here, ready)
     assert abs(limit - here.memory_bytes() - 5430) < 64 * 2**20
-    assert allocator(memory_growth_bytes=0).memory_limit(here, ready) == 0
+    assert allocator(rank_memory_growth_mb=0).memory_limit(here, ready) == 0
     gone.process.pid = 0  # type: ignore[misc]
     assert allocator().memory_limit(gone, ready) == 0
     for process in (here, gone):
@@ -142,7 +142,7 @@ def test_a_rank_may_grow_by_its_weights_its_cache_and_some_more() -> None:
 
 def test_gpus_may_stand_still_for_longer() -> None:
     limits = [
-        RankEngineOptions(model=Path("m"), device=device, stall_timeout_s=limit).stall_s  # type: ignore[arg-type]
+        rank_options(model=Path("m"), device=device, stall_timeout_s=limit).stall_s
         for device, limit in (("cpu", 2.0), ("cuda", 2.0), ("cuda", 60.0), ("cuda", 0.0))
     ]
     assert limits == [2.0, 10.0, 60.0, 0.0]

@@ -1,0 +1,79 @@
+"""The run configuration of a group's engine: how a model is computed.
+
+`WorkerSettings` inherits these fields, so each of them is also a setting `RYZ_<NAME>`. The leader works out
+`threads` and `collectives`, and sends the object to the ranks in `RankConfig`. Ranks import this module, so
+it does not import pydantic.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Interval
+
+from shared.setting_types import UpToDay, UpToHour
+
+Quantize = Literal["none", "int8"]
+Kernels = Literal["auto", "native", "plain"]
+KVDtype = Literal["auto", "fp32", "fp16"]
+KVCold = Literal["none", "fp8"]
+Device = Literal["cpu", "cuda"]
+Dtype = Literal["auto", "fp32", "bf16"]
+Collectives = Literal["auto", "shm", "gloo", "nccl"]
+
+_COLLECTIVE_SHARE = 0.8  # of a step's time limit: a rank that waits for another one says so before the leader
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRunConfig:
+    """How the ranks of a group compute a model."""
+
+    engine: Literal["torch", "null"] = "torch"
+    """`torch` computes a model in ranks, `null` answers without weights, for measurements."""
+    model: str = ""
+    """Model directory in Hugging Face format; only the null engine goes without."""
+    tensor_parallel: Annotated[int, Interval(ge=1, le=64)] = 1
+    """Ranks that compute the model together."""
+    threads: Annotated[int, Interval(ge=0, le=1024)] = 0
+    """Threads of each rank; 0: the cores of this host divided by the ranks."""
+    device: Device = "cpu"
+    """Where ranks compute; with `cuda`, rank r takes GPU r. See docs/gpu.md."""
+    dtype: Dtype = "auto"
+    """Type of weights, activations and KV cache on a GPU; `auto`: bf16."""
+    collectives: Collectives = "auto"
+    """How ranks exchange tensors: shared memory on one host, Gloo, or NCCL between GPUs."""
+    gloo_interface: str = ""
+    """Network interface for Gloo; empty: loopback, or the one that reaches the other hosts."""
+    remote_ranks: Annotated[int, Interval(ge=0, le=63)] = 0
+    """How many of the ranks, the last ones, are started by hand on other hosts; see docs/two-hosts.md."""
+    quantize: Quantize = "none"
+    """`int8` stores the weights of the linear layers in 8 bits, scaled per output."""
+    kernels: Kernels = "auto"
+    """What ranks compute with: compiled kernels, or plain torch operations."""
+    max_running: Annotated[int, Interval(ge=1, le=4096)] = 128
+    """Sequences computed at once; a request has n of them."""
+    kv_cache_tokens: Annotated[int, Interval(ge=0, le=2**31)] = 65_536
+    """Size of the KV cache in tokens; 0: `RYZ_KV_MEMORY_SHARE` of the free memory."""
+    kv_memory_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
+    """Share of the free memory for the KV cache if its size is 0; `ryz up` divides it by its groups."""
+    kv_dtype: KVDtype = "auto"
+    """Type of the KV cache; `auto`: fp16 beside int8 weights, else fp32."""
+    kv_cold: KVCold = "none"
+    """`fp8` compresses the KV cache behind its recent window, with a small loss."""
+    kv_hot_tokens: Annotated[int, Interval(ge=0, le=4096)] = 16
+    """With `fp8`: tokens before its own block that a token sees in full precision, in blocks of 16."""
+    kv_cold_layers: str = "all"
+    """With `fp8`: the layers that are compressed, such as `0-3,8`; the others stay in full precision."""
+    engine_start_timeout_s: UpToDay = 600.0
+    """Time limit for loading the model."""
+    step_timeout_s: UpToHour = 30.0
+    """Time limit of a step before the ranks count as hung; large chunks of prompts get more, as measured."""
+
+    @property
+    def local_ranks(self) -> int:
+        """Number of ranks on the leader's host."""
+        return self.tensor_parallel - self.remote_ranks
+
+    @property
+    def collective_timeout_s(self) -> float:
+        """Time limit of one collective operation of the ranks."""
+        return _COLLECTIVE_SHARE * self.step_timeout_s
