@@ -30,10 +30,11 @@ from shared.settings import CommonSettings
 from shared.telemetry.logs import configure_logging
 from shared.telemetry.metrics import BusCollector
 from shared.telemetry.traces import tracer, tracer_provider
-from shared.web.admin import ADMIN_LIMITS, admin_app, http_server
+from shared.web.admin_endpoints import ADMIN_LIMITS, admin_app
+from shared.web.bearer_key import BearerKey
 from shared.web.gate import Gate
-from shared.web.hosts import host_rule, is_loopback
-from shared.web.keys import BearerKey
+from shared.web.host_rules import host_rule, is_loopback
+from shared.web.http_server import http_server
 
 S = TypeVar("S", bound=CommonSettings)
 log = structlog.get_logger(__name__)

@@ -4,23 +4,25 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
 from services.gateway.app import create_app
-from services.gateway.bodies.body_reader import Bodies
-from services.gateway.completions.completion_routes import Context
+from services.gateway.bodies.body_reader import BodyReader
 from services.gateway.http.auth import Keyring, parse_keys
-from services.gateway.http.edge import gateway_gate
-from services.gateway.http.limits import RateLimiter
+from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.http.quota import Quota
-from services.gateway.http.readers import ReaderLimits, watch_readers
+from services.gateway.http.rate_limits import RateLimiter
+from services.gateway.http.serving_route import GatewayContext
+from services.gateway.http.slow_readers import ReaderLimits, watch_readers
+from services.gateway.info_routes import ServiceInfo
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
+from services.gateway.sessions.session_routes import SessionRoutes
 from services.gateway.settings import GatewaySettings
-from services.gateway.streams.detached_streams import Parking
+from services.gateway.streams.detached_streams import DetachedStreams
 from shared.bus import Bus
 from shared.client import ClientSettings, InferenceClient, list_models
 from shared.client.calls.session_admin import SessionAdmin
@@ -31,7 +33,7 @@ from shared.messages import ModelCard
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
-from shared.web.admin import http_server
+from shared.web.http_server import http_server
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +49,7 @@ async def start(
     *,
     client_settings: ClientSettings,
 ) -> int:
-    """Connects the parts and serves until the stack closes; returns the port."""
+    """Builds and connects the parts, and serves until the stack closes; returns the port."""
     client = InferenceClient(bus, client_settings)
     ClientCollector(client.stats).register(service.registry)
     await client.start()
@@ -56,75 +58,40 @@ async def start(
     share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
     places = Quota(settings.max_concurrent, share=share)
     held = Quota(settings.max_held_bytes, share=share, what="bytes of bodies", reason="gateway_memory")
-    parking = Parking(client, places, metrics, Quota(settings.stream_max_parked, share=share))
-    stack.push_async_callback(parking.close)
-    context = Context(
+    detached = DetachedStreams(client, places, metrics, Quota(settings.stream_max_parked, share=share))
+    stack.push_async_callback(detached.close)
+    context = GatewayContext(
         settings=settings,
         client=client,
         keyring=keyring,
         rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
         places=places,
         held=held,
-        bodies=Bodies(settings, held, settings.tenant_share if keyring.is_open else share),
+        bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else share),
         metrics=metrics,
         accepting=lambda: service.is_ready,
-        parking=parking,
-        root_key=root_key(settings.session_key.get_secret_value(), settings.nats_url),
     )
-    if not context.root_key:
-        log.warning(
-            "session ids are made without a secret: an id lets its holder test guesses of the first message",
-            remedy="set RYZ_SESSION_KEY, the same for all gateways",
-        )
 
     async def models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=settings.models_timeout_s)
 
-    sessions = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
-
-    files = FileThread()
-    stack.callback(files.close)
-
     def readiness() -> tuple[bool, dict[str, Any]]:
         return service.is_ready, service.readiness()
 
-    app = create_app(
-        context,
-        list_models=models,
-        sessions=sessions,
-        files=files,
-        readiness=readiness,
-        registry=service.registry,
-        version=version("ryzanstein"),
-    )
-
-    async def drain() -> None:
-        parking.stop()
-        while context.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
-            await asyncio.sleep(_DRAIN_POLL_S)
-
-    def end_running() -> None:
-        for running in tuple(context.running):
-            running.abort(
-                Unavailable("the gateway stops; send the request again", reason="draining", retry_after_s=1.0)
-            )
+    secret = _root_key(settings)
+    files = FileThread()
+    stack.callback(files.close)
+    admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
+    sessions = SessionRoutes(context, admin, models, files, secret)
+    info = ServiceInfo(readiness, service.registry, version("ryzanstein"))
+    app = create_app(context, detached, root_key=secret, sessions=sessions, list_models=models, info=info)
 
     limits = ReaderLimits(
         settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * share)
     )
     watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
     stack.callback(watching.cancel)
-    service.on_drain(drain)
-
-    def detail() -> dict[str, Any]:
-        return {
-            "running": places.taken,
-            "max_concurrent": places.limit,
-            "bodies": context.bodies.under_way,
-            "held_bytes": held.taken,
-        }
-
-    service.set_detail(detail)
+    _watch_service(service, context, detached)
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     port = await stack.enter_async_context(
         http_server(
@@ -138,34 +105,75 @@ async def start(
             timeout_keep_alive=settings.keep_alive_s,
         )
     )
-    stack.callback(end_running)
+    stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
     return port
+
+
+def _root_key(settings: GatewaySettings) -> bytes:
+    secret = root_key(settings.session_key.get_secret_value(), settings.nats_url)
+    if not secret:
+        log.warning(
+            "session ids are made without a secret: an id lets its holder test guesses of the first message",
+            remedy="set RYZ_SESSION_KEY, the same for all gateways",
+        )
+    return secret
+
+
+def _watch_service(service: Service, context: GatewayContext, detached: DetachedStreams) -> None:
+    """Registers what the service calls when it drains and when it is asked for its status."""
+
+    async def drain() -> None:
+        detached.stop_parking()
+        while context.places.taken or context.bodies.under_way:  # noqa: ASYNC110 (bounded by the lifecycle; requests need no event for it)
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    def detail() -> dict[str, Any]:
+        return {
+            "running": context.places.taken,
+            "max_concurrent": context.places.limit,
+            "bodies": context.bodies.under_way,
+            "held_bytes": context.held.taken,
+        }
+
+    service.on_drain(drain)
+    service.set_detail(detail)
+
+
+def _abort_running(context: GatewayContext) -> None:
+    for running in tuple(context.running):
+        running.abort(
+            Unavailable("the gateway stops; send the request again", reason="draining", retry_after_s=1.0)
+        )
+
+
+def _refuse_setting(problem: str) -> NoReturn:
+    print(f"wrong setting: {problem}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _checked_keys(settings: GatewaySettings) -> dict[str, str]:
+    """The API keys; ends the process if settings contradict each other."""
+    try:
+        keys = parse_keys(settings.api_keys.get_secret_value())
+    except ValueError as error:
+        _refuse_setting(f"RYZ_API_KEYS: {error}")
+    if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
+        _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
+    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
+    reached_at = settings.http_published or settings.http_host
+    if not settings.open_to_network and open_network(reached_at, bool(keys)):
+        _refuse_setting(
+            f"{variable}={reached_at} without API keys would serve every machine "
+            "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
+        )
+    return keys
 
 
 def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
-    try:
-        keys = parse_keys(settings.api_keys.get_secret_value())
-    except ValueError as error:
-        print(f"wrong setting: RYZ_API_KEYS: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
-        print(
-            f"wrong setting: RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
-    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
-    reached_at = settings.http_published or settings.http_host
-    if not settings.open_to_network and open_network(reached_at, bool(keys)):
-        print(
-            f"wrong setting: {variable}={reached_at} without API keys would serve every machine "
-            "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
+    keys = _checked_keys(settings)
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

@@ -1,7 +1,7 @@
-"""What the gateway counts, under `ryz_gateway_...`.
+"""The gateway's metrics, under `ryz_gateway_...`.
 
-Label values come from short fixed lists (our routes, HTTP statuses), so the number of series is bounded. The
-children are looked up once, because `labels()` costs more than counting.
+Label values come from short fixed lists (routes, HTTP statuses), so the number of series is bounded. Children
+are looked up once, because `labels()` costs more than counting.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -75,14 +75,14 @@ class GatewayMetrics:
             "Fields of bodies that were accepted and not used.",
             registry=registry,
         )
-        for code in ("group_lost", "internal"):  # alerts ask for them, and can tell growth only from 0 on
+        for code in ("group_lost", "internal"):  # alerts measure their growth, from 0 on
             self._failed_streams.labels(code)
         self._request_children: dict[tuple[str, int], Counter] = {}
         self._second_children: dict[str, Histogram] = {}
         self._token_children: dict[str, Histogram] = {}
 
-    def ended(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+    def count_answer(self, route: str, status: int, seconds: float) -> None:
+        """Counts an answered request."""
         counter = self._request_children.get((route, status))
         if counter is None:
             counter = self._request_children[route, status] = self._requests.labels(route, str(status))
@@ -92,12 +92,12 @@ class GatewayMetrics:
             histogram = self._second_children[route] = self._seconds.labels(route)
         histogram.observe(seconds)
 
-    def failed_stream(self, code: str) -> None:
-        """A stream ended with an error event; codes are those of the error family."""
+    def count_failed_stream(self, code: str) -> None:
+        """Counts a stream that ended with an error event; codes are those of the error family."""
         self._failed_streams.labels(code).inc()
 
-    def first_token(self, route: str, seconds: float) -> None:
-        """A stream showed its first text."""
+    def observe_first_token(self, route: str, seconds: float) -> None:
+        """Records when the first text of a stream was sent."""
         histogram = self._token_children.get(route)
         if histogram is None:
             histogram = self._token_children[route] = self._first_token.labels(route)

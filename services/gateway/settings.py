@@ -21,7 +21,7 @@ from shared.setting_types import (
     ZeroToMillion,
 )
 from shared.settings import CommonSettings, SessionSizeSettings
-from shared.web.limits import HttpLimits
+from shared.web.http_limits import HttpLimits
 
 
 class GatewaySettings(CommonSettings, SessionSizeSettings, HttpLimits):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from shared.web.limits import HttpLimits
+from shared.web.http_limits import HttpLimits
 
 # Headers that say one thing. Repeated, a proxy may read the first and we the last.
 SINGLE_HEADERS = frozenset(

@@ -1,7 +1,7 @@
 """Which connections a server has, whose they are, and what each of them waits for until when.
 
 Decides which new connection is admitted, and names those whose time is over. It knows no sockets: what
-becomes of a connection is the protocol's. Which connection gives way is decided in `kits/waiting.py`.
+becomes of a connection is the protocol's. Which connection gives way is decided in `waiting_lines.py`.
 """
 
 from collections import Counter
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
 
-from shared.web import waiting
+from shared.web import waiting_lines
 from shared.web.faults import ADDRESS_FULL, ALL_FULL, SINGLE_HEADERS, Fault
-from shared.web.limits import HttpLimits, networks
-from shared.web.partial import Holder, PartialHeaders
-from shared.web.waiting import Connection, Lines, Waiting, first_to_go, new_lines
+from shared.web.http_limits import HttpLimits, networks
+from shared.web.partial_headers import Holder, PartialHeaders
+from shared.web.waiting_lines import Lines, Waiting, WaitingConnection, first_to_go, new_lines
 
 PAUSED_LOOK_S = 0.25  # between two looks at whether one that is not read from has gone
 _LINGER_S = 2.0  # for a client that still sends, and would lose the answer if the connection were reset
@@ -28,7 +28,7 @@ class HttpStats:
     closed_connections: "Counter[str]" = field(default_factory=Counter)
 
 
-class _Address:
+class _ClientConnections:
     """Connections of one client: how many, and what they wait for."""
 
     __slots__ = ("count", "lines", "name")
@@ -39,7 +39,7 @@ class _Address:
         self.lines = new_lines()
 
 
-class _Reading(Connection, Holder, Protocol):
+class _Reading(WaitingConnection, Holder, Protocol):
     """A connection whose headers have come in part."""
 
 
@@ -59,13 +59,13 @@ class Gate:
         self.single_headers = single_headers
         self.stats = HttpStats()
         self._partial = PartialHeaders()
-        self.lingering = Waiting("lingering", waiting.LINGERING, _LINGER_S)
-        self.first_byte = Waiting("first_byte", waiting.FIRST_BYTE, limits.http_first_byte_s)
-        self.handshake = Waiting("handshake", waiting.HANDSHAKE, None)  # `start_tls` has a limit
-        self.headers = Waiting("headers", waiting.HEADERS, limits.http_headers_s)
-        self.idle = Waiting("idle", waiting.IDLE, None)  # uvicorn closes them after its keep-alive time
-        self.unread = Waiting("unread", waiting.UNREAD, limits.http_unread_s)
-        self.paused = Waiting("paused", waiting.PAUSED, PAUSED_LOOK_S)
+        self.lingering = Waiting("lingering", waiting_lines.LINGERING, _LINGER_S)
+        self.first_byte = Waiting("first_byte", waiting_lines.FIRST_BYTE, limits.http_first_byte_s)
+        self.handshake = Waiting("handshake", waiting_lines.HANDSHAKE, None)  # `start_tls` has a limit
+        self.headers = Waiting("headers", waiting_lines.HEADERS, limits.http_headers_s)
+        self.idle = Waiting("idle", waiting_lines.IDLE, None)  # uvicorn closes them after its keep-alive time
+        self.unread = Waiting("unread", waiting_lines.UNREAD, limits.http_unread_s)
+        self.paused = Waiting("paused", waiting_lines.PAUSED, PAUSED_LOOK_S)
         self._waiting = (
             self.lingering,
             self.first_byte,
@@ -76,8 +76,8 @@ class Gate:
             self.paused,
         )
         self._lines = tuple(each.line for each in self._waiting)
-        self._clients: dict[Connection, _Address] = {}
-        self._addresses: dict[str, _Address] = {}
+        self._clients: dict[WaitingConnection, _ClientConnections] = {}
+        self._addresses: dict[str, _ClientConnections] = {}
         self._trusted = networks(limits.http_trusted_proxies)
 
     @property
@@ -85,7 +85,7 @@ class Gate:
         """Connections that have a place."""
         return len(self._clients)
 
-    def admit(self, connection: Connection, address: str, now_s: float) -> Fault | None:
+    def admit(self, connection: WaitingConnection, address: str, now_s: float) -> Fault | None:
         """Gives a new connection a place, or says why there is none. Give it back with `release`."""
         name = client_of(address)
         client = self._addresses.get(name)
@@ -97,13 +97,13 @@ class Gate:
             return self._refused(ALL_FULL)
         client = self._addresses.get(name)  # its only connection may have given way
         if client is None:
-            client = self._addresses[name] = _Address(name)
+            client = self._addresses[name] = _ClientConnections(name)
         client.count += 1
         self._clients[connection] = client
         connection.lines = client.lines
         return None
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: WaitingConnection) -> None:
         """The connection is gone; any number of times."""
         client = self._clients.pop(connection, None)
         if client is None:

@@ -1,4 +1,4 @@
-"""The answer of `/metrics`, of the gateway and of the admin endpoints."""
+"""The page `/metrics` of the gateway and of the admin endpoints."""
 
 import time
 from collections.abc import Callable
@@ -8,18 +8,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from shared.web.keys import BearerKey
+from shared.web.bearer_key import BearerKey
 
-FRESH_PER_S = 8.0  # texts that are made anew, and as many at once: people and scrapers see this moment
+FRESH_PER_S = 8.0  # texts made a second, and as many at once, so that people and scrapers get fresh ones
 
 
 class MetricsPage:
-    """Makes the text, which takes milliseconds of the event loop, `FRESH_PER_S` times a second at most.
+    """Makes the text at most `FRESH_PER_S` times a second, since it takes milliseconds of the event loop.
 
     Args:
-        registry: what is shown.
-        key: what the caller needs, if one is set.
-        clock: seconds that only grow.
+        registry: The metrics.
+        key: Needed by callers, if it is set.
+        clock: Seconds that only grow.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class MetricsPage:
         self._fresh = FRESH_PER_S  # texts that may be made now
         self._asked_s = clock()
 
-    def answer(self, request: Request) -> Response:
-        """The text, of this moment or, for one of very many callers, the last one; 401 without the key."""
+    def answer_scrape(self, request: Request) -> Response:
+        """The text, made now or, for one of very many callers, a moment ago; 401 without the key."""
         if self._key.is_set and not self._key.matches(request.headers.get("authorization", "")):
             return JSONResponse(
                 {"error": "send the key of RYZ_METRICS_KEY as `Authorization: Bearer <key>`"},

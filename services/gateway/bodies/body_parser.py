@@ -1,7 +1,7 @@
-"""From the bytes of a body to a checked model of it.
+"""Parses the bytes of a body into a checked model.
 
-Two readers: a strict and fast one, and a lenient one that only runs after the first failed, to find the
-field that holds a NaN.
+There are two readers: a strict and fast one, and a lenient one that only runs after the first has failed, to
+find the field that holds a NaN.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from services.gateway.bodies.json_shape import MAX_VALUES, NotJson, read_json
-from services.gateway.completions.completion_schema import check_fields
+from services.gateway.bodies.json_shape import MAX_VALUES, NotJson, check_fields, read_json
 from services.gateway.http.errors import HttpRefusal, invalid_body
 from shared.errors import InvalidRequest
 
@@ -18,9 +17,12 @@ B = TypeVar("B", bound=BaseModel)
 
 
 def check_content_type(headers: Mapping[bytes, bytes]) -> None:
-    """Raises a 415 `HttpRefusal` unless the body says that it is plain JSON, or there is none.
+    """Checks that the body is announced as plain JSON, or that there is none.
 
-    A page of another site can have a browser send any type but this one without asking us first.
+    The page of another site can make a browser send any other type without asking this server first.
+
+    Raises:
+        HttpRefusal: 415, for another type or an encoding.
     """
     announced = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -39,12 +41,12 @@ def check_content_type(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-def parse(raw: bytes, kind: type[B], max_values: int = MAX_VALUES) -> B:
-    """The body as a model.
+def parse_body(raw: bytes, kind: type[B], max_values: int = MAX_VALUES) -> B:
+    """Parses a body.
 
     Raises:
-        InvalidRequest: names the field, or where the JSON breaks.
-        RequestTooLarge: it has more values than a body may have.
+        InvalidRequest: The body is wrong; names the field, or where the JSON breaks.
+        RequestTooLarge: The body has more values than `max_values`.
     """
     try:
         value = read_json(raw, max_values=max_values)
@@ -56,14 +58,14 @@ def parse(raw: bytes, kind: type[B], max_values: int = MAX_VALUES) -> B:
 
 def _validate(value: Any, kind: type[B]) -> B:
     try:
-        check_fields(value)  # before the validator, which collects every error before it tells the first
+        check_fields(value)  # first, since the validator collects every error before it raises one
         return kind.model_validate(value)
     except ValidationError as error:
         raise invalid_body(error) from None
 
 
 def _explain_non_finite(raw: bytes, kind: type[B], max_values: int) -> None:
-    """Raises `InvalidRequest` when the only trouble is a NaN or an infinity in a field that we know."""
+    """Raises `InvalidRequest` if the only fault is a NaN or an infinity in a known field."""
     try:
         value = read_json(raw, finite=False, max_values=max_values)
     except NotJson:

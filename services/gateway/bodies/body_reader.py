@@ -1,26 +1,47 @@
-"""Reads bodies: how many may be on their way, for how long, and how many bytes they may take.
+"""Reads bodies of requests within limits of their number, time, rate and bytes.
 
-A body holds none of the gateway's places while it arrives, so slow senders do not keep others from being
-served. Its bytes are counted from their arrival until its request ends.
+A body holds no place of the gateway while it arrives, so slow senders do not keep others from being served.
+Its bytes are counted from their arrival until its request ends.
 """
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from starlette.types import Message
+from starlette.types import Message, Receive
 
-from services.gateway.http.limits import BodyLimit, ClientDisconnected, Receive, content_length
+from services.gateway.http.disconnects import ClientDisconnected
 from services.gateway.http.quota import Quota
 from services.gateway.settings import GatewaySettings
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RequestTooLarge
 
+LINGER_S = 2.0  # how long a caller that neither sends nor reads is waited for
 PATIENCE_S = 5.0  # for how long a body may come slower than RYZ_BODY_MIN_RATE
 
 
-class Bodies:
-    """The bodies of a gateway.
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """The most bytes that a body may have; a refusal names `setting` and `reason`."""
 
-    held: counts bytes for each tenant. The caller of `read` gives them back when its request ends.
+    num_bytes: int
+    setting: str = "RYZ_MAX_BODY_BYTES"
+    reason: str = "body_size"
+
+    def refusal(self, size: int) -> RequestTooLarge:
+        """The error for a body of `size` bytes or more."""
+        return RequestTooLarge(
+            f"the body has {size} bytes or more and may have {self.num_bytes} ({self.setting})",
+            reason=self.reason,
+        )
+
+
+class BodyReader:
+    """Reads the bodies of a gateway.
+
+    Args:
+        settings: The limits.
+        held: Counts bytes for each tenant. The caller of `read_body` gives them back when its request ends.
+        share: The part of the bodies under way that one tenant, or one address, may have.
     """
 
     def __init__(self, settings: GatewaySettings, held: Quota, share: float) -> None:
@@ -34,10 +55,10 @@ class Bodies:
 
     @property
     def under_way(self) -> int:
-        """Bodies that are arriving."""
+        """How many bodies are arriving."""
         return self._under_way.taken
 
-    async def read(
+    async def read_body(
         self,
         receive: Receive,
         headers: Mapping[bytes, bytes],
@@ -47,17 +68,22 @@ class Bodies:
         arrived: bool = False,
         limit: BodyLimit | None = None,
     ) -> bytes:
-        """The whole body; its length is taken from the tenant's bytes. On an error nothing is.
+        """Reads a whole body; its length is taken from the tenant's bytes, or nothing on an error.
 
-        arrived: it is all there, as a small one is that came with its headers: nothing is waited for.
-        party: whom the body is counted for while it arrives: the tenant, or the address where all are one.
-        limit: of this one's size, if that is not the usual one.
+        Args:
+            receive: See ASGI.
+            headers: Headers of the request.
+            tenant: Whose request it is.
+            party: What the body counts for while it arrives: the tenant, or the address without keys.
+            arrived: The whole body is there already, as is common for a small one: nothing is waited for.
+            limit: The limit of its size, if it is not the usual one.
 
         Raises:
-            RequestTooLarge: as soon as the announced length or what has come so far is over the limit.
-            InvalidRequest: it took too long, or came too slowly.
-            RateLimited, Overloaded: too many bodies or bytes, of this tenant or of all.
-            ClientDisconnected: the caller left.
+            RequestTooLarge: The announced length, or what has come so far, is over the limit.
+            InvalidRequest: It took too long, or came too slowly.
+            RateLimited: The tenant has too many bodies or bytes.
+            Overloaded: All tenants together have too many.
+            ClientDisconnected: The caller left.
         """
         limit = limit or self._limit
         announced = content_length(headers)
@@ -65,7 +91,7 @@ class Bodies:
             raise limit.refusal(announced)
         if arrived:
             return self._take(await receive(), tenant, limit)
-        self._under_way.take(party)
+        self._under_way.take_units(party)
         parts: list[bytes] = []
         size = 0
         try:
@@ -81,7 +107,7 @@ class Bodies:
                         return parts[0] if len(parts) == 1 else b"".join(parts)
                     deadline.reschedule(began_s + self._patience_s(size))
         except TimeoutError:
-            self._held.free(tenant, size)
+            self._held.free_units(tenant, size)
             took_s = loop.time() - began_s
             raise InvalidRequest(
                 f"the body did not arrive in time: {size} bytes in {took_s:.1f} s; it may take "
@@ -89,23 +115,40 @@ class Bodies:
                 reason="body_timeout",
             ) from None
         except BaseException:
-            self._held.free(tenant, size)
+            self._held.free_units(tenant, size)
             raise
         finally:
-            self._under_way.free(party)
+            self._under_way.free_units(party)
 
     def _take(self, message: Message, tenant: str, limit: BodyLimit, before: int = 0) -> bytes:
-        """The next part of a body of which `before` bytes have come."""
+        """Takes the next part of a body of which `before` bytes have come."""
         if message["type"] != "http.request":
             raise ClientDisconnected
         part: bytes = message.get("body", b"")
         if before + len(part) > limit.num_bytes:
             raise limit.refusal(before + len(part))
-        self._held.take(tenant, len(part))
+        self._held.take_units(tenant, len(part))
         return part
 
     def _patience_s(self, size: int) -> float:
-        """How long after its beginning a body of which so much has come may go on."""
+        """How many seconds after its beginning a body may go on of which `size` bytes have come."""
         if not self._min_rate:
             return self._timeout_s
         return min(self._timeout_s, PATIENCE_S + size / self._min_rate)
+
+
+def content_length(headers: Mapping[bytes, bytes]) -> int | None:
+    """The announced length of the body; None if it is sent in chunks."""
+    value = headers.get(b"content-length", b"")
+    return int(value) if value.isdigit() else None
+
+
+async def discard_body(receive: Receive, limit_s: float = LINGER_S) -> None:
+    """Reads the rest of a refused body, for a caller that still sends and would not see the answer.
+
+    Raises:
+        TimeoutError: The body has not ended after `limit_s`.
+    """
+    async with asyncio.timeout(limit_s):
+        while (await receive()).get("more_body", False):
+            pass

@@ -1,32 +1,39 @@
-"""JSON of a bounded size in values, read in a time that its bytes bound.
+"""Reads JSON of a bounded number of values, in a time that the bytes bound. Pure.
 
-What a body costs to read and check depends on how many values it has, far more than on its bytes. So they are
-counted first, without making any of them. Pure.
+The cost of reading and checking a body depends on the number of its values far more than on its bytes. So the
+values are counted first, without making any of them.
 """
 
 from typing import Any
 
 from pydantic_core import from_json
 
-from shared.errors import RequestTooLarge
+from shared.errors import InvalidRequest, RequestTooLarge
 
-MAX_VALUES = 262_144  # a prompt of so many token ids fits; read and refused in some 0.1 s at most
-MANY_VALUES = 4096  # read and checked in some 2 ms; bodies of more go by turns
+MAX_VALUES = 262_144  # a prompt of as many token ids fits; read and refused within about 0.1 s
+MANY_VALUES = 4096  # read and checked within about 2 ms; larger bodies take turns
+MAX_FIELDS = 256  # of one object; OpenAI's bodies have some 30, and clients add a few of their own
 _OPENERS = b",[{"
 
 
 class NotJson(ValueError):
-    """What came is no JSON; the text says where it breaks, and holds nothing of it."""
+    """The bytes are not JSON; the text says where they break, and holds none of them."""
 
 
 def read_json(
     raw: bytes, *, finite: bool = True, max_values: int = MAX_VALUES, settings: str = "RYZ_MAX_BODY_VALUES"
 ) -> Any:
-    """The value that `raw` stands for. finite: NaN and infinities are refused. settings: of `max_values`.
+    """Decodes JSON.
+
+    Args:
+        raw: The text, in UTF-8.
+        finite: Refuse NaN and infinities.
+        max_values: The most values that it may have.
+        settings: The settings that bound `max_values`, for the refusal.
 
     Raises:
-        RequestTooLarge: it has more values than `max_values`.
-        NotJson: it is none, is nested more than 200 deep, or has a number of more than 4,300 digits.
+        RequestTooLarge: It has more values than `max_values`.
+        NotJson: It is no JSON, is nested more than 200 deep, or has a number of more than 4,300 digits.
     """
     if not _has_at_most(raw, max_values):
         raise RequestTooLarge(
@@ -40,13 +47,19 @@ def read_json(
         raise NotJson(str(error)) from None
 
 
+def check_fields(value: Any) -> None:
+    """Raises `InvalidRequest` for an object with more than `MAX_FIELDS` fields."""
+    if isinstance(value, dict) and len(value) > MAX_FIELDS:
+        raise InvalidRequest(f"the body has {len(value)} fields and may have {MAX_FIELDS}")
+
+
 def may_have_more(raw: bytes, limit: int) -> bool:
-    """Whether it has more commas and opening brackets, also in its strings. False is certain."""
+    """Whether it may have more than `limit` values: its strings are counted, too. False is certain."""
     return len(raw) > limit and _count(raw, _OPENERS) > limit
 
 
 def _has_at_most(raw: bytes, limit: int) -> bool:
-    """Whether it has at most so many commas and opening brackets outside its strings.
+    """Whether it has at most `limit` commas and opening brackets outside its strings.
 
     A body with many of them in its strings may have half as many strings, which keeps the second look cheap.
     """

@@ -1,7 +1,7 @@
-"""Bodies of very many values: read and checked one at a time, with rests between them.
+"""Takes turns for bodies of very many values: they are read and checked one at a time, with rests between.
 
-Reading one takes up to a tenth of a second of the event loop, a small one less than a thousandth. So the
-large ones together have a quarter of the loop at most, and those of the tenants go by turns.
+Reading a large body blocks the event loop for up to 0.1 s, a small one for less than 1 ms. So the large ones
+together have a quarter of the loop at most, and tenants take turns.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager
 from services.gateway.bodies.json_shape import MANY_VALUES, may_have_more
 from shared.tenant_places import TenantPlaces
 
-REST = 3.0  # times what a body took
+REST = 3.0  # times the time that the body before took
 
 
 def is_large(raw: bytes) -> bool:
-    """Whether its tenant must take a turn for it; most bodies are told by their length alone."""
+    """Whether a body needs a turn; for most bodies the length alone decides."""
     return len(raw) > MANY_VALUES and may_have_more(raw, MANY_VALUES)
 
 
 class LargeBodies:
-    """Who reads a large body now. How many wait is bounded by the places of requests."""
+    """The turns of large bodies. The places of requests bound how many wait."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class LargeBodies:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """The time to read one, without a pause; the next turn begins after a rest."""
+        """A turn to read one body without awaiting anything; the next turn begins after a rest."""
         await self._places.enter(tenant)
         began_s = self._clock()
         try:

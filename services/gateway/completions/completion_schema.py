@@ -1,7 +1,7 @@
 """The bodies of the completion routes, as OpenAI's clients send them.
 
-Decides which JSON is well-formed: names, types and ranges of every field that is understood. What the fields
-mean for a generation is `translate.py`'s; unknown fields stay in `model_extra`, so that they can be counted.
+Checks names, types and ranges of every known field. `request_translation.py` decides what the fields mean for
+a generation; unknown fields stay in `model_extra`, so that they can be counted.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -10,11 +10,10 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from shared.errors import InvalidRequest
+from services.gateway.bodies.json_shape import MAX_FIELDS
 from shared.messages.base import NOT_IN_NAMES
 from shared.messages.generate import MAX_BIASES, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
-MAX_FIELDS = 256  # of one object; OpenAI's bodies have some 30, and clients add a few of their own
 MAX_MESSAGES = 4096
 MAX_PARTS = 4096  # of one message
 _MAX_PROMPTS = 999  # of one call, whatever RYZ_MAX_PROMPTS says
@@ -31,12 +30,6 @@ def _wrong(message: str, at: str = "") -> PydanticCustomError:
     return PydanticCustomError("wrong", escaped, {"at": at})
 
 
-def check_fields(value: Any) -> None:
-    """Raises `InvalidRequest` for an object with too many fields to be looked at."""
-    if isinstance(value, dict) and len(value) > MAX_FIELDS:
-        raise InvalidRequest(f"the body has {len(value)} fields and may have {MAX_FIELDS}")
-
-
 def _few_fields(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > MAX_FIELDS:
         raise _wrong(f"has {len(value)} fields and may have {MAX_FIELDS}")
@@ -44,7 +37,7 @@ def _few_fields(value: Any) -> Any:
 
 
 def _text_of(content: Any) -> str:
-    """The text of a message's content: a string, or a list of text parts, joined as they stand."""
+    """The text of a message's content: a string, or a list of text parts, which are joined."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -191,7 +184,7 @@ class StreamOptions(_Body):
     ] = None
 
 
-class Message(_Body):
+class ChatMessageBody(_Body):
     """One message of the conversation; `developer` is another word for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -199,12 +192,12 @@ class Message(_Body):
     name: Annotated[str, Field(max_length=256)] | None = None
 
 
-# one wrong message is told, not each of thousands
-Messages = Annotated[list[FewFields[Message]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+# only the first wrong message is reported
+Messages = Annotated[list[FewFields[ChatMessageBody]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class SamplingBody(_Body):
-    """What both routes have in common. A field that is null counts as absent, as OpenAI's clients expect."""
+    """Fields of both routes. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
     stream: bool | None = None

@@ -1,23 +1,28 @@
-"""Answers in OpenAI's shapes that are sent in one piece. Streamed ones are in `chunks.py`.
+"""Answers in OpenAI's formats that are sent in one piece. Streamed ones are in `chunk_writers.py`.
 
-Encodes one or more whole completions (several prompts of one call) as one answer; it neither waits nor sends.
+Encodes one or more whole completions (several prompts of one call) as one answer. Large ones are encoded in a
+thread, since the largest take a second.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from services.gateway.completions.answer_cost import entries_of_token
+from services.gateway.streams.resume_token import AnswerKind
 from shared.client import Choice, Completion
 from shared.messages import ModelCard, SessionOutcome, TokenLogprob, Usage
 
+_MANY_ENTRIES = 5_000  # tokens and log probabilities; each takes 1 to 5 us
 LOWEST_LOGPROB = -9999.0  # what OpenAI sends for "impossible"; JSON has no infinity
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What all parts of one answer share. `session_id` is empty when there is no session."""
+    """The fields that all parts of one answer share. `session_id` is empty if there is no session."""
 
     answer_id: str
     created_s: int
@@ -32,7 +37,7 @@ class Envelope:
 def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
     """OpenAI's usage object, summed over the generations of a call.
 
-    `fetched_tokens` is our own: those of the cached ones that came from the store.
+    `fetched_tokens` is an addition to it: the cached tokens whose KV came from the store.
     """
     prompt = sum(usage.prompt_tokens for usage in usages)
     completion = sum(usage.completion_tokens for usage in usages)
@@ -48,7 +53,7 @@ def usage_of(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def session_of(outcome: SessionOutcome) -> dict[str, Any]:
-    """What became of a turn, as answers carry it in `session`."""
+    """The field `session` of answers: what became of the turn."""
     told: dict[str, Any] = {
         "state": outcome.state,
         "turns": outcome.turns,
@@ -63,7 +68,7 @@ def session_of(outcome: SessionOutcome) -> dict[str, Any]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> msgspec.Raw:
-    """Log probabilities as the chat route writes them, encoded: as objects they take ten times as much."""
+    """Log probabilities of a chat answer, encoded: as objects they would take ten times the memory."""
     content = b",".join(
         msgspec.json.encode(
             _chat_token(entry.token, entry.logprob)
@@ -79,7 +84,7 @@ def _chat_token(token: str, logprob: float) -> dict[str, Any]:
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any]:
-    """Log probabilities as the older route writes them; `offset` is the text position of the first token."""
+    """Log probabilities of a text completion; `offset` is the text position of the first token."""
     offsets = []
     for entry in entries:
         offsets.append(offset)
@@ -94,6 +99,17 @@ def completion_logprobs(entries: Sequence[TokenLogprob], offset: int = 0) -> dic
         ],
         "text_offset": offsets,
     }
+
+
+async def encode_whole(
+    kind: AnswerKind, envelope: Envelope, parts: Sequence[Completion], logprobs: int
+) -> bytes:
+    """Encodes an answer; `logprobs` as in `Sampling`."""
+    encode = chat_body if kind == "chat" else completion_body
+    tokens = sum(part.usage.completion_tokens for part in parts)
+    if tokens * entries_of_token(logprobs) > _MANY_ENTRIES:
+        return await asyncio.to_thread(encode, envelope, parts, logprobs=logprobs >= 0)
+    return encode(envelope, parts, logprobs=logprobs >= 0)
 
 
 def chat_body(envelope: Envelope, parts: Sequence[Completion], *, logprobs: bool) -> bytes:

@@ -1,7 +1,7 @@
-"""Who is asking: API keys to tenants.
+"""Maps API keys to tenants.
 
-Keys are kept and compared only as keyed digests, so that the time a look-up takes says nothing about them.
-What a tenant may do is decided in `limits.py`.
+Keys are kept and compared only as keyed digests, so that the time of a look-up says nothing about them. What
+a tenant may do is decided in `rate_limits.py` and `quota.py`.
 """
 
 import hashlib
@@ -15,7 +15,11 @@ _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def parse_keys(text: str) -> dict[str, str]:
-    """`key:tenant,key:tenant` as a map; raises `ValueError` that names the entry's place, never the key."""
+    """Reads `key:tenant,key:tenant` as a map from keys to tenants.
+
+    Raises:
+        ValueError: An entry is wrong; names its place, never the key.
+    """
     keys: dict[str, str] = {}
     for place, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
         key, _, tenant = entry.rpartition(":")
@@ -32,7 +36,7 @@ def parse_keys(text: str) -> dict[str, str]:
 
 
 class Keyring:
-    """Finds the tenant of a request. Without keys the gateway is open and everybody is `default`."""
+    """Finds the tenant of a request. Without keys the gateway is open and every caller is `default`."""
 
     def __init__(self, keys: dict[str, str]) -> None:
         self._secret = secrets.token_bytes(32)

@@ -13,14 +13,14 @@ import msgspec
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from services.gateway.bodies.validation_wording import problem_of
+from services.gateway.http.validation_wording import problem_of
 from shared.errors import TABLE, InvalidRequest, RyzError
 
 Headers = list[tuple[bytes, bytes]]
 
 _LONGEST_PATH = 128
-RETRY_AFTER_S = 1.0  # of errors that do not say: a router, group or broker that is missing is back in seconds
-# OpenAI's clients send a 409 and a 504 again by themselves unless told not to: the first would meet the same
+RETRY_AFTER_S = 1.0  # for errors without one: a missing router, group or broker is back in seconds
+# OpenAI's clients repeat a 409 and a 504 by themselves unless told not to: the first would meet the same
 # conflict, and the second would compute for as long once more
 _NOT_AGAIN = frozenset({"conflict", "deadline_exceeded", "poison"})
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
@@ -39,7 +39,7 @@ class HttpRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """An error ready to be sent. `close` asks for the connection to end after it."""
+    """An error ready to be sent."""
 
     status: int
     body: bytes
@@ -74,8 +74,13 @@ def answer_for(error: Exception) -> ErrorAnswer:
     return ErrorAnswer(row.http_status, body, headers, error.code)
 
 
+def error_event(answer: ErrorAnswer) -> bytes:
+    """A failure in the middle of a stream of server-sent events; no `[DONE]` follows it."""
+    return b"data: " + answer.body + b"\n\n"
+
+
 def header_value(text: str) -> bytes:
-    """A word as the value of a header; what may not stand in one is replaced."""
+    """A text as the value of a header; characters that are not allowed in one are replaced."""
     return text.encode("ascii", "replace").translate(_HEADER_SAFE)
 
 
@@ -106,7 +111,7 @@ def _wrong(first: Mapping[str, Any], param: str, whole: str) -> InvalidRequest:
 
 
 def path_of(location: Iterable[str | int]) -> str:
-    """A field's path as one writes it: `messages[0].content`."""
+    """The path of a field, such as `messages[0].content`."""
     path = ""
     for step in location:
         if isinstance(step, int):

@@ -1,7 +1,7 @@
-"""What all tenants share and one of them may not take alone: places, bodies under way, bytes. Pure.
+"""Quotas of what tenants share: places, bodies under way, bytes. Pure.
 
-Each is counted for all and for each tenant. Where there is one tenant it may have everything; where there are
-several, one may have its share and no more, so that others always find some.
+Units are counted for all tenants together and for each of them. A tenant may have its share and no more, so
+that others always find some; a single tenant may have everything.
 """
 
 import math
@@ -12,10 +12,14 @@ RETRY_AFTER_S = 1.0
 
 
 class Quota:
-    """So many of one thing.
+    """A limited number of units of one kind.
 
-    share: the part of it that one tenant may have. what: the thing in words, after a number.
-    reason: of the refusal when all is taken; with `tenant_` before it when the tenant's share is.
+    Args:
+        limit: How many units there are.
+        share: The part of them that one tenant may have.
+        what: The units in words, to be read after a number.
+        reason: The reason of a refusal when all units are taken; `tenant_` comes before it when the share of
+            the tenant is.
     """
 
     def __init__(
@@ -34,11 +38,11 @@ class Quota:
         self._by_tenant: dict[str, int] = {}
 
     def held_by(self, tenant: str) -> int:
-        """How many a tenant has."""
+        """How many units a tenant has."""
         return self._by_tenant.get(tenant, 0)
 
-    def check(self, tenant: str, count: int = 1) -> None:
-        """Raises what `take` would raise, and takes none."""
+    def check_units(self, tenant: str, count: int = 1) -> None:
+        """Raises what `take_units` would raise, and takes none."""
         held = self._by_tenant.get(tenant, 0)
         if held + count <= self.tenant_limit and self.taken + count <= self.limit:
             return
@@ -55,26 +59,26 @@ class Quota:
             retry_after_s=RETRY_AFTER_S,
         )
 
-    def take(self, tenant: str, count: int = 1) -> None:
-        """Takes `count` for a tenant, to be given back with `free`.
+    def take_units(self, tenant: str, count: int = 1) -> None:
+        """Takes `count` units for a tenant, to be given back with `free_units`.
 
-        Raises, and takes none:
-            RateLimited: the tenant has its share.
-            Overloaded: there are not so many left.
+        Raises:
+            RateLimited: The tenant has its share; none is taken.
+            Overloaded: Too few are left; none is taken.
         """
         held = self._by_tenant.get(tenant, 0) + count
         if held > self.tenant_limit or self.taken + count > self.limit:
-            self.check(tenant, count)
+            self.check_units(tenant, count)
         self.taken += count
         self._by_tenant[tenant] = held
 
-    def take_over(self, tenant: str, count: int = 1) -> None:
-        """Takes them from another holder that frees them in a moment; there may be none left until then."""
+    def take_over_units(self, tenant: str, count: int = 1) -> None:
+        """Takes units that another holder frees in a moment; until then more than `limit` may be taken."""
         self.taken += count
         self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + count
 
-    def free(self, tenant: str, count: int = 1) -> None:
-        """Gives them back."""
+    def free_units(self, tenant: str, count: int = 1) -> None:
+        """Gives units back."""
         self.taken -= count
         held = self._by_tenant.get(tenant, 0) - count
         if held:

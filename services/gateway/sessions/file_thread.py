@@ -1,7 +1,7 @@
-"""Where files of sessions are made and read: beside the event loop, and beside the threads of all else.
+"""A thread that makes and reads session files, apart from the event loop and from other threads.
 
-It is one thread. The interpreter lets no two of them compute at once, so more would bring nothing but longer
-waits for the event loop.
+It is a single thread. The interpreter lets only one thread compute at a time, so more threads would only make
+the event loop wait longer.
 """
 
 import asyncio
@@ -14,22 +14,20 @@ T = TypeVar("T")
 
 
 class FileThread:
-    """A tenant has one file in hand at a time; its others wait for that, so that tenants go by turns.
+    """Works on one file of each tenant at a time, so that tenants take turns.
 
-    How many wait is bounded by the places of requests, and what they hold by the bytes of bodies.
+    The places of requests bound how many files wait, and the bytes of bodies bound their memory.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-files")
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(
-            asyncio.Lock
-        )  # as many as tenants with keys
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one for each tenant
 
-    async def run(self, tenant: str, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, in its turn."""
+    async def run_in_turn(self, tenant: str, work: Callable[[], T]) -> T:
+        """Runs `work` when it is the tenant's turn, and returns or raises what it does."""
         async with self._turns[tenant]:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Begins nothing more."""
+        """Drops work that has not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)

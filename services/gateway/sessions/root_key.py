@@ -1,7 +1,7 @@
-"""The secret behind session ids that gateways make: an id does not tell what its session begins with.
+"""The secret behind session ids that gateways make, so that an id does not tell the session's first text.
 
-All gateways of a deployment need the same one: with another, the same conversation or the same
-`Idempotency-Key` gives another id there.
+All gateways of a deployment need the same secret. With different ones, the same conversation or the same
+`Idempotency-Key` gets different ids.
 """
 
 from hashlib import scrypt
@@ -9,18 +9,21 @@ from urllib.parse import unquote, urlsplit
 
 MIN_KEY_CHARS = 16
 _SALT = b"ryzanstein session ids"
-_COST, _BLOCK = 2**14, 8  # 16 MiB and some 50 ms, once at the start: an id must not help to guess a password
+_COST, _BLOCK = (
+    2**14,
+    8,
+)  # 16 MiB and about 50 ms, once at the start: guessing a password from ids must be slow
 
 
 def root_key(session_key: str, nats_url: str) -> bytes:
-    """The key for `identity.root_hash`: of the setting, else of the gateways' password at the broker.
+    """The key for `identity.root_hash`, derived from the setting, else from the password at the broker.
 
     Args:
-        session_key: `RYZ_SESSION_KEY`; empty: not set.
-        nats_url: the broker's; of several servers the first counts.
+        session_key: `RYZ_SESSION_KEY`; empty if it is not set.
+        nats_url: The URL of the broker; of several servers the first counts.
 
     Returns:
-        32 bytes; none where neither is there: ids are made without a secret then.
+        32 bytes; empty if there is no secret, and ids are made without one.
     """
     first = nats_url.partition(",")[0].strip()
     secret = session_key or unquote(urlsplit(first).password or "")

@@ -1,9 +1,9 @@
-"""A session as a file: made, read, checked. Pure.
+"""Makes, reads and checks session files. Pure.
 
-The file is a JSON object (`FORMAT`, version `VERSION`) with the conversation, its token ids, the model's name
-and the fingerprint of its weights. `sha256` is that of all other fields in canonical form: keys sorted, no
-blanks, UTF-8, nothing escaped that need not be (RFC 8785, of which this is the part without fractions). KV is
-not in it: it follows from the tokens and the weights, so that computing it anew loses nothing.
+A file is a JSON object (`FORMAT`, version `VERSION`) with the conversation, its token ids, the name of the
+model and the fingerprint of its weights. `sha256` is that of all other fields in canonical form: keys sorted,
+no blanks, UTF-8, minimal escapes (RFC 8785 without fractions). KV is not in the file: it follows from the
+tokens and the weights.
 """
 
 import json
@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from services.gateway.bodies.json_shape import MAX_VALUES, NotJson, read_json
-from services.gateway.completions.completion_schema import MAX_FIELDS
+from services.gateway.bodies.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, SessionRecord
@@ -23,10 +22,10 @@ from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 FORMAT = "ryzanstein.session"
 VERSION = 1
-# A record's bytes, as JSON: a token id takes up to 16 in place of 4 where each has a line of its own, and a
-# letter up to 6. What is larger was laid out strangely, or holds little but control characters.
+# JSON needs up to 16 bytes for a token id of 4 bytes (one on each line), and up to 6 for a letter. Files that
+# are larger than that are mostly blanks or control characters.
 BYTES_PER_RECORD_BYTE = 4
-PART = 4096  # entries of a list that are encoded by one call, which no other thread can interrupt
+PART = 4096  # entries of a list that one call encodes; no other thread runs during such a call
 _VALUE_SETTINGS = "RYZ_MAX_BODY_VALUES, RYZ_SESSION_MAX_BYTES"
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -34,10 +33,11 @@ _Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what every JSON reader 
 
 
 class SessionFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says.
+    """The content of a file.
 
-    model_fingerprint: of the weights that served the session when it was exported; empty: none did.
-    token_ids: prompt and answer of the last turn.
+    Attributes:
+        model_fingerprint: The weights that served the session when it was exported; empty if none did.
+        token_ids: Prompt and answer of the last turn.
     """
 
     session_id: SessionId
@@ -51,8 +51,8 @@ class SessionFile(msgspec.Struct, frozen=True, kw_only=True):
     exported_ms: _Whole = 0
 
 
-def dump(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
-    """The file of a session whose model is served with weights of that fingerprint; empty: is not served."""
+def dump_session(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
+    """Makes the file of a session; `fingerprint` is empty if its model is not served."""
     content = SessionFile(
         session_id=record.session_id,
         model=record.model,
@@ -70,17 +70,17 @@ def dump(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
 
 
 def max_values(record_bytes: int, of_a_body: int) -> int:
-    """How many JSON values the file of the largest record has: in one, each takes four bytes or more."""
+    """How many JSON values the file of the largest record has; each takes four bytes or more in a record."""
     return min(of_a_body, record_bytes // 4 + MAX_FIELDS)
 
 
-def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
-    """What the file says.
+def read_session(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
+    """Reads and checks a file.
 
     Raises:
-        RequestTooLarge: it has more values than a body may have, or more messages than a session may have.
-        InvalidRequest: it is cut, altered, of another format or version, or no session file; `reason` says
-            which (`file_cut`, `file_altered`, `file_version`, `file_format`).
+        RequestTooLarge: It has more values than a body may have, or more messages than a session may have.
+        InvalidRequest: It is cut, altered, of another version, or no session file; `reason` says which
+            (`file_cut`, `file_altered`, `file_version`, `file_format`).
     """
     try:
         document = read_json(raw, max_values=max_values, settings=_VALUE_SETTINGS)
@@ -115,12 +115,12 @@ def read(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
 
 
 def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
-    """The served model that can go on with the session: of the same weights, by the same name if possible.
+    """The served model that can continue the session: of the same weights, by the same name if possible.
 
-    A file without a fingerprint goes by the name alone.
+    For a file without a fingerprint the name alone decides.
 
     Raises:
-        Conflict: there is none; names what the file wants and what is served.
+        Conflict: There is none; names the model of the file and those served.
     """
     fingerprint = content.model_fingerprint
     alike = [
@@ -140,13 +140,13 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
     )
 
 
-def imported(
+def imported_record(
     content: SessionFile, tenant: str, session_id: str, card: ModelCard, now_ms: int
 ) -> SessionRecord:
-    """The session that an import begins: new at `now_ms`, and served by no group yet.
+    """The record of the session that an import begins, new at `now_ms`.
 
-    Raises `RequestTooLarge` if it has more tokens than the model's context, which no turn can have computed:
-    all groups would have to name their blocks in vain.
+    Raises:
+        RequestTooLarge: It has more tokens than the model's context, so no turn can have computed them.
     """
     if len(content.token_ids) > card.context_length:
         raise RequestTooLarge(
@@ -168,7 +168,7 @@ def imported(
 
 
 def _canonical(fields: dict[str, bytes]) -> bytes:
-    """A document in canonical form, from its fields in that form."""
+    """A document in canonical form, from its encoded fields."""
     return b"{" + b",".join(_encoded(name) + b":" + fields[name] for name in sorted(fields)) + b"}"
 
 
@@ -188,7 +188,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _is_small(document: dict[str, Any]) -> bool:
-    """Whether its objects and numbers can be encoded in short steps: names are sorted, digits computed."""
+    """Whether its objects and numbers are small: sorting names and computing digits must not take long."""
     found: list[Any] = [document]
     while found:
         one = found.pop()
@@ -207,12 +207,12 @@ def _is_small(document: dict[str, Any]) -> bool:
 def _digest(document: dict[str, Any]) -> str | None:
     try:
         return sha256(_canonical(_fields(document))).hexdigest()
-    except (ValueError, RecursionError):  # texts or depths that no file of ours has
+    except (ValueError, RecursionError):  # texts or depths that no exported file has
         return None
 
 
 def _shown(version: Any) -> str:
-    """A version that is not ours; only numbers and strings are repeated, and those not whole."""
+    """An unknown version for an error message; shortened, and of other types only the name."""
     return str(version)[:32] if isinstance(version, int | float | str) else f"({type(version).__name__})"
 
 

@@ -1,12 +1,12 @@
-"""What stands before the session routes: keeps encoded slashes in ids; names, counts and logs requests."""
+"""The application in front of the session routes: keeps encoded slashes in ids, counts and logs requests."""
 
 import time
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.gateway.http.request_headers import request_ids
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.sessions.session_headers import request_ids
 from services.gateway.sessions.session_routes import PREFIX
 from shared.identity import new_request_id
 from shared.telemetry.logs import bind_request
@@ -20,10 +20,10 @@ def is_session_path(path: str) -> bool:
 
 
 class SessionPaths:
-    """An ASGI application before the framework's.
+    """An ASGI application in front of the framework's.
 
-    Servers decode paths before routes are matched, so that `a%2Fpin` would look like the pin of `a`. Here
-    routes are matched with the path as it was sent, and the handlers decode the id.
+    Servers decode a path before routes are matched, so that `a%2Fpin` would look like the pin of `a`. Here
+    routes are matched against the path as it was sent, and the handlers decode the id.
     """
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, *, log_requests: bool) -> None:
@@ -53,7 +53,7 @@ class SessionPaths:
                 await self._app({**scope, "path": path}, receive, sent)
         finally:
             seconds = time.monotonic() - started_s
-            self._metrics.ended(PREFIX, status, seconds)
+            self._metrics.count_answer(PREFIX, status, seconds)
             if self._log_requests:
                 log.info(
                     "request",

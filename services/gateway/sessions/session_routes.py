@@ -1,7 +1,7 @@
 """`/v1/sessions`: sessions as objects, over HTTP.
 
-Checks who asks and what was sent; what it means for a session is `shared/client/calls/session_admin.py`'s,
-and what a file of one is, `session_file.py`'s.
+Checks callers and bodies. The calls to the services are in `shared/client/calls/session_admin.py`, the format
+of session files is in `session_file.py`.
 """
 
 import re
@@ -14,11 +14,12 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from services.gateway.bodies.body_parser import check_content_type, parse
+from services.gateway.bodies.body_parser import check_content_type, parse_body
+from services.gateway.bodies.body_reader import BodyLimit, discard_body
 from services.gateway.bodies.large_bodies import is_large
-from services.gateway.completions.translate import messages_of
-from services.gateway.http.limits import BodyLimit, discard_body
-from services.gateway.http.route import Context, body_party
+from services.gateway.completions.request_translation import messages_of
+from services.gateway.http.openapi_document import body_documented_as
+from services.gateway.http.serving_route import GatewayContext, body_party
 from services.gateway.sessions import session_file
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.session_schema import (
@@ -44,47 +45,53 @@ PREFIX = "/v1/sessions"
 MAX_PAGE = 1000
 B = TypeVar("B", bound=BaseModel)
 
-# `{session_id}` is what was sent, still encoded: an id may hold a slash (see `session_paths.py`)
+# `{session_id}` is still encoded, since an id may hold a slash (see `session_paths.py`)
 SessionIdPath = Annotated[str, Path(description="The session's id, URL-encoded, a `/` in it as `%2F`.")]
 _FILE = {"application/json": {"schema": {"type": "object", "description": "See docs/sessions.md."}}}
 
 
 class SessionRoutes:
-    """Makes the router with all of them.
+    """Handlers of the session routes.
 
-    list_models: what is served now; raises an error of the family when nobody knows.
-    files: where files of sessions are made and read.
+    Args:
+        context: What all requests share.
+        sessions: Calls the services.
+        list_models: The models on offer; raises an error of the family if no router answers.
+        files: Makes and reads session files.
+        root_key: The secret behind new session ids; see `root_key.py`.
     """
 
     def __init__(
         self,
-        context: Context,
+        context: GatewayContext,
         sessions: SessionAdmin,
         list_models: Callable[[], Awaitable[Sequence[ModelCard]]],
         files: FileThread,
+        root_key: bytes,
     ) -> None:
         self._context = context
+        self._root_key = root_key
         self._files = files
         self._limit = body_limit(context.settings)
         self._sessions = sessions
         self._list_models = list_models
 
     def router(self, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
-        """The routes; `errors` documents how they fail."""
+        """The router of all of them; `errors` documents how they fail."""
         router = APIRouter(
-            prefix=PREFIX, tags=["sessions"], responses=errors, dependencies=[Depends(self._place)]
+            prefix=PREFIX, tags=["sessions"], responses=errors, dependencies=[Depends(self._hold_place)]
         )
         one = "/{session_id}"
         router.get("")(self.list_sessions)
-        router.post("", status_code=201, openapi_extra=_body_of(NewSession))(self.create_session)
+        router.post("", status_code=201, openapi_extra=body_documented_as(NewSession))(self.create_session)
         router.post(
             "/import", status_code=201, openapi_extra={"requestBody": {"required": True, "content": _FILE}}
         )(self.import_session)
         router.get(one)(self.show_session)
         router.delete(one, status_code=204, response_class=Response)(self.delete_session)
-        router.post(f"{one}/pin", openapi_extra=_body_of(ToGroup))(self.pin_session)
+        router.post(f"{one}/pin", openapi_extra=body_documented_as(ToGroup))(self.pin_session)
         router.delete(f"{one}/pin")(self.unpin_session)
-        router.post(f"{one}/move", openapi_extra=_body_of(ToGroup))(self.move_session)
+        router.post(f"{one}/move", openapi_extra=body_documented_as(ToGroup))(self.move_session)
         router.get(f"{one}/export", response_class=Response, responses={200: {"content": _FILE}})(
             self.export_session
         )
@@ -96,16 +103,16 @@ class SessionRoutes:
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         cursor: Annotated[str, Query(max_length=1024, description="`next_cursor` of the page before.")] = "",
     ) -> SessionListing:
-        """The tenant's sessions, newest first. One that has a turn meanwhile may be seen twice or not."""
+        """The tenant's sessions, newest first. One with a turn meanwhile may come twice or not at all."""
         page = await self._sessions.page(self._tenant(request), limit=limit, cursor=cursor)
         now_ms = _now_ms()
         data = [session_object(summary, now_ms) for summary in page.sessions]
         return SessionListing(data=data, has_more=bool(page.cursor), next_cursor=page.cursor or None)
 
     async def create_session(self, request: Request) -> SessionObject:
-        """Begins a session, with what was said before if you like, and pinned if you like.
+        """Creates a session, with messages of an earlier conversation and pinned to a group if wanted.
 
-        It need not be created: a chat completion with a new id begins one too.
+        Sessions need not be created: a chat completion with a new id begins one too.
         """
         tenant = self._tenant(request)
         body = await self._body(request, NewSession)
@@ -114,8 +121,7 @@ class SessionRoutes:
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
         record = SessionRecord(
-            session_id=body.session_id
-            or new_session_id(root_hash(tenant, system, first, self._context.root_key)),
+            session_id=body.session_id or new_session_id(root_hash(tenant, system, first, self._root_key)),
             tenant=tenant,
             model=model,
             version=1,
@@ -142,7 +148,7 @@ class SessionRoutes:
         return Response(status_code=204)
 
     async def pin_session(self, request: Request, session_id: SessionIdPath) -> SessionObject:
-        """Binds all turns of a session to a group; for one that does not exist, names those that do."""
+        """Pins all turns of a session to a group; an error for an unknown group names the others."""
         tenant = self._tenant(request)
         body = await self._body(request, ToGroup)
         return session_object(
@@ -150,14 +156,14 @@ class SessionRoutes:
         )
 
     async def unpin_session(self, request: Request, session_id: SessionIdPath) -> SessionObject:
-        """Lets the router choose again; fine for a session that is not pinned."""
+        """Lets the router choose again; also succeeds for a session that is not pinned."""
         summary = await self._sessions.unpin(self._tenant(request), _session_id(session_id))
         return session_object(summary, _now_ms())
 
     async def move_session(self, request: Request, session_id: SessionIdPath) -> MovedSession:
         """Brings a session's KV into a group's memory, so that the next turn goes there.
 
-        Nothing is computed: what the store does not have, the next turn computes.
+        Nothing is computed: KV that the store lacks is computed by the next turn.
         """
         tenant, name = self._tenant(request), _session_id(session_id)
         body = await self._body(request, ToGroup)
@@ -170,7 +176,9 @@ class SessionRoutes:
         card = cards.get(record.model)
         fingerprint = card.fingerprint if card else ""
         now_ms = _now_ms()
-        raw = await self._files.run(record.tenant, lambda: session_file.dump(record, fingerprint, now_ms))
+        raw = await self._files.run_in_turn(
+            record.tenant, lambda: session_file.dump_session(record, fingerprint, now_ms)
+        )
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", record.session_id)[:100] or "_"
         disposition = f'attachment; filename="{name}.session.json"'
         return Response(raw, media_type="application/json", headers={"content-disposition": disposition})
@@ -181,33 +189,34 @@ class SessionRoutes:
         session_id: Annotated[SessionName | None, Query(description="Absent: the file's.")] = None,
         replace: Annotated[bool, Query(description="Also over a session that is there.")] = False,
     ) -> SessionObject:
-        """Begins a session from an exported file. A file that is cut or altered, or of a model that is not
-        served with the same weights, changes nothing.
+        """Creates a session from an exported file.
+
+        A file that is cut or altered, or whose weights are not served here, changes nothing.
         """
         tenant = self._tenant(request)
         raw, settings = self._read(request), self._context.settings
         values = session_file.max_values(settings.session_max_bytes, settings.max_body_values)
-        content = await self._files.run(tenant, lambda: session_file.read(raw, values))
+        content = await self._files.run_in_turn(tenant, lambda: session_file.read_session(raw, values))
         card = session_file.served_by(content, await self._list_models())
         now_ms = _now_ms()
-        record = session_file.imported(content, tenant, session_id or content.session_id, card, now_ms)
+        record = session_file.imported_record(content, tenant, session_id or content.session_id, card, now_ms)
         store = self._sessions.replace if replace else self._sessions.create
         return session_object(await store(record), now_ms)
 
-    async def _place(self, request: Request) -> AsyncIterator[None]:
-        """Who asks, if it may ask now; then its body; then a place for it until the answer is sent."""
+    async def _hold_place(self, request: Request) -> AsyncIterator[None]:
+        """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
         state.tenant = tenant = self._asker(request)
-        context.places.check(tenant)
+        context.places.check_units(tenant)
         state.raw = await self._read_body(request, tenant) if request.method == "POST" else b""
         try:
-            context.places.take(tenant)
+            context.places.take_units(tenant)
             try:
                 yield
             finally:
-                context.places.free(tenant)
+                context.places.free_units(tenant)
         finally:
-            context.held.free(tenant, len(state.raw))
+            context.held.free_units(tenant, len(state.raw))
 
     def _tenant(self, request: Request) -> str:
         tenant: str = request.state.tenant
@@ -222,15 +231,15 @@ class SessionRoutes:
                 retry_after_s=1.0,
             )
         tenant = context.keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
-        context.rates.take(tenant, time.monotonic())
+        context.rates.take_tokens(tenant, time.monotonic())
         return tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
         raw, max_values = self._read(request) or b"{}", self._context.settings.max_body_values
         if not is_large(raw):
-            return parse(raw, kind, max_values)
+            return parse_body(raw, kind, max_values)
         async with self._context.large.turn(self._tenant(request)):
-            return parse(raw, kind, max_values)
+            return parse_body(raw, kind, max_values)
 
     def _read(self, request: Request) -> bytes:
         raw: bytes = request.state.raw
@@ -241,9 +250,11 @@ class SessionRoutes:
         check_content_type(headers)
         party = body_party(self._context, tenant, request.scope)
         try:
-            raw = await self._context.bodies.read(request.receive, headers, tenant, party, limit=self._limit)
+            raw = await self._context.bodies.read_body(
+                request.receive, headers, tenant, party, limit=self._limit
+            )
         except RequestTooLarge:
-            if b"expect" not in headers:  # that client waits to be asked for the body
+            if b"expect" not in headers:  # that client sends the body only when asked
                 with suppress(TimeoutError):
                     await discard_body(request.receive)
             raise
@@ -252,17 +263,11 @@ class SessionRoutes:
 
 
 def body_limit(settings: GatewaySettings) -> BodyLimit:
-    """Of bodies with sessions: there is no use in reading what no store would take."""
+    """The limit of bodies with sessions: a larger one would not fit into the store."""
     num_bytes = session_file.BYTES_PER_RECORD_BYTE * settings.session_max_bytes
     if num_bytes >= settings.max_body_bytes:
         return BodyLimit(settings.max_body_bytes)
     return BodyLimit(num_bytes, "four times RYZ_SESSION_MAX_BYTES", "session_size")
-
-
-def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """Documents a body that is read by hand, within our limits and with our errors."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 def _session_id(raw: str) -> str:

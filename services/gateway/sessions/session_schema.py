@@ -1,4 +1,4 @@
-"""The bodies of the session routes, both ways; what a field means is said here, for the OpenAPI document."""
+"""Bodies of requests and answers of the session routes, with descriptions for the OpenAPI document."""
 
 from typing import Annotated, Literal
 
@@ -78,7 +78,7 @@ class ShownMessage(_Shown):
 
 
 class SessionDetail(SessionObject):
-    """A session with where its KV is and where its next turn would go."""
+    """A session with the groups that have its KV and the one that its next turn would go to."""
 
     home: Annotated[str | None, Field(description="Its preferred group; null: no router knows one.")]
     groups: Annotated[list[GroupKV], Field(description="Groups that have KV of it in memory now.")]
@@ -95,7 +95,7 @@ class SessionListing(_Shown):
 
 
 class MovedSession(_Shown):
-    """What the group has of the session now."""
+    """The tokens of the session that the group has now."""
 
     object: Literal["session.moved"] = "session.moved"
     session_id: str
@@ -106,7 +106,7 @@ class MovedSession(_Shown):
 
 
 def session_object(summary: SessionSummary, now_ms: int) -> SessionObject:
-    """A session for a list, and the answer to what changed it."""
+    """A session as lists and changes show it."""
     return SessionObject(
         session_id=summary.session_id,
         tenant=summary.tenant,
@@ -127,7 +127,7 @@ def session_object(summary: SessionSummary, now_ms: int) -> SessionObject:
 
 
 def session_detail(view: SessionView, now_ms: int, *, messages: bool) -> SessionDetail:
-    """A session with all that is known of it; its text only if `messages`."""
+    """A session with all that is known of it; with its text if `messages` is set."""
     shown = session_object(view.summary, now_ms).model_dump()
     route = view.route
     if route is not None and route.last_group:

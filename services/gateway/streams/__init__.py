@@ -1,1 +1,1 @@
-"""Server-sent events: ids, resumption, and streams whose client went away."""
+"""Streams of server-sent events: sending, ids, resumption, and streams whose client went away."""

@@ -1,8 +1,8 @@
-"""Streams whose client went away and asked for time to come back.
+"""Streams whose client went away and asked for time to come back: they are parked.
 
-A parked stream is read on with nobody listening, so that it survives the loss of its group, until somebody
-attaches to it (here or through another gateway), it ends, or its time is over and it is cancelled. A gateway
-that stops lets go of them without a word: whoever comes back finds them at their leader.
+A parked stream is read on, so that it survives the loss of its group. It ends when a client attaches to it
+(here or through another gateway), when it is complete, or when its time is over: then it is cancelled. A
+gateway that stops leaves its parked streams running, and clients find them at their leaders.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from shared.errors import RyzError
 log = structlog.get_logger(__name__)
 
 
-class StreamLeft(Exception):
-    """The gateway stops, and leaves a stream to the one on which its client comes back."""
-
-
-class Parking:
+class DetachedStreams:
     """The parked streams of a gateway, each in one of its tenant's places.
 
-    spaces: how many there may be, of all and of one tenant.
+    Args:
+        client: The client that the streams belong to.
+        places: Places of requests under way.
+        metrics: Counts parked and expired streams.
+        spaces: How many streams may be parked, of all tenants and of one.
     """
 
     def __init__(
@@ -41,53 +41,57 @@ class Parking:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def hold(self, stream: GenerationStream, grace_s: float) -> bool:
-        """Takes a stream over from its request, unless there are too many, of all or of its tenant."""
+    def park_stream(self, stream: GenerationStream, grace_s: float) -> bool:
+        """Takes a stream over from its request.
+
+        Returns:
+            False if too many streams are parked, of all tenants or of this one.
+        """
         if self._stopping:
-            self.leave(stream)
+            self.leave_stream(stream)
             return True
         tenant = stream.request.tenant
         try:
-            self._spaces.take(tenant)
+            self._spaces.take_units(tenant)
         except RyzError:
             return False
-        self._places.take_over(tenant)
+        self._places.take_over_units(tenant)
         task = asyncio.create_task(self._read_on(stream, grace_s))
         self._parked[task] = stream
-        task.add_done_callback(self._freed)
+        task.add_done_callback(self._unpark)
         self._metrics.parked_streams.inc()
         return True
 
-    def leave(self, stream: GenerationStream) -> None:
-        """Lets go of a stream that runs on without this gateway."""
+    def leave_stream(self, stream: GenerationStream) -> None:
+        """Lets a stream run on without this gateway."""
         self._client.leave(stream)
 
-    def stop(self) -> None:
-        """The gateway stops: nothing is parked from here on, and what is parked holds no place."""
+    def stop_parking(self) -> None:
+        """Parks no more streams, and frees the places of those that are parked: the gateway stops."""
         if not self._stopping:
             self._stopping = True
             for stream in self._parked.values():
-                self._places.free(stream.request.tenant)
+                self._places.free_units(stream.request.tenant)
 
     async def close(self) -> None:
-        """Lets go of all streams."""
-        self.stop()
+        """Leaves all streams running."""
+        self.stop_parking()
         tasks = list(self._parked)
         for task, stream in tuple(self._parked.items()):
-            self.leave(stream)
+            self.leave_stream(stream)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _freed(self, task: asyncio.Task[None]) -> None:
+    def _unpark(self, task: asyncio.Task[None]) -> None:
         tenant = self._parked.pop(task).request.tenant
-        self._spaces.free(tenant)
+        self._spaces.free_units(tenant)
         self._metrics.parked_streams.dec()
         if not self._stopping:
-            self._places.free(tenant)
+            self._places.free_units(tenant)
 
     async def _read_on(self, stream: GenerationStream, grace_s: float) -> None:
         try:
-            with suppress(RyzError):  # however it ends, there is nobody to be told
+            with suppress(RyzError):  # no client is there to be told
                 async with asyncio.timeout(grace_s):
                     while await stream.next_frame() is not None:
                         pass
@@ -95,6 +99,6 @@ class Parking:
             self._metrics.expired_streams.inc()
             log.debug("nobody came back to a stream", request_id=stream.request_id, grace_s=grace_s)
         except asyncio.CancelledError:
-            return  # left: it is not cancelled
+            return  # the stream was left: it is not cancelled
         await stream.cancel("its client did not come back")
         self._client.forget(stream)

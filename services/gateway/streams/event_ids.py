@@ -1,4 +1,4 @@
-"""The ids of a stream's events, by which a client says where it stopped.
+"""Ids of events, by which a client tells where its stream stopped.
 
 An id is `<seq>.<left>`: the number of the frame that the event comes from, and how many events of that frame
 follow it. Events are a pure function of the frames, so every gateway gives an event the same id.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shared.errors import InvalidRequest
 
-UNNUMBERED = -1  # in place of a frame's number: the events get no ids
+UNNUMBERED = -1  # in place of the number of a frame: its events get no ids
 _ID = re.compile(r"(\d{1,9})(?:\.(\d{1,6}))?")
 _BETWEEN = b"\n\n"
 
@@ -23,7 +23,7 @@ class EventId:
     left: int = 0
 
     def needs_from(self, first_seq: int) -> bool:
-        """Whether something before that frame is still to come."""
+        """Whether the client still needs an event from before that frame."""
         return self.seq + 1 < first_seq or (self.seq + 1 == first_seq and self.left > 0)
 
 
@@ -31,7 +31,11 @@ NOTHING_YET = EventId(-1)
 
 
 def parse_event_id(text: str) -> EventId:
-    """The id; an empty text stands for the beginning. Raises `InvalidRequest`."""
+    """Parses an id; an empty text stands for the beginning.
+
+    Raises:
+        InvalidRequest: It is no id.
+    """
     if not text:
         return NOTHING_YET
     found = _ID.fullmatch(text)
@@ -55,7 +59,7 @@ def numbered(events: Sequence[bytes], seq: int) -> bytes:
 
 
 def what_follows(data: bytes, seq: int, last: EventId) -> bytes:
-    """Those of a frame's events that come after the client's last one."""
+    """The events of frame `seq` that come after the last one that the client has."""
     if seq != last.seq:
         return data if seq > last.seq else b""
     events = data.split(_BETWEEN)[:-1]  # JSON in one line has no blank line in it

@@ -1,6 +1,6 @@
 """Sends an answer as server-sent events while its text arrives.
 
-Headers wait for the first text, within a bound, so that a refusal is an HTTP status and not an event. All
+The headers wait for the first text, within a bound, so that a refusal is an HTTP status and not an event. All
 text that is ready goes out in one write.
 """
 
@@ -8,12 +8,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from services.gateway.completions.chunks import ChunkWriter
-from services.gateway.completions.sources import Piece, Source, source_of
+from services.gateway.http.disconnects import ClientDisconnected, StreamLeft
 from services.gateway.http.errors import Headers
-from services.gateway.http.exchange import Outcome, Reply, Running
-from services.gateway.http.limits import ClientDisconnected
-from services.gateway.streams.detached_streams import Parking, StreamLeft
+from services.gateway.http.reply import CallOutcome, Reply
+from services.gateway.http.running_request import RunningRequest
+from services.gateway.streams.detached_streams import DetachedStreams
+from services.gateway.streams.event_writer import EventWriter
+from services.gateway.streams.frame_sources import FrameSource, PromptFrames, frame_source
 from shared.client import GenerationStream
 from shared.errors import Cancelled, Overloaded, Unavailable
 
@@ -25,66 +26,79 @@ _HEADERS: Headers = [
 
 
 @asynccontextmanager
-async def leaving(
+async def stream_with_grace(
     stream: GenerationStream,
-    parking: Parking,
-    running: Running,
-    reply: Reply,
+    detached: DetachedStreams,
+    running: RunningRequest,
     grace_s: float,
     *,
     known: bool = False,
 ) -> AsyncIterator[None]:
-    """Opens the stream, and on the way out cancels it if it still runs, unless its client may come back.
+    """Runs a stream inside the block; then cancels it, or parks it if its client may return.
 
-    known: the client knows the stream's id before the answer begins.
+    Args:
+        stream: Is entered here.
+        detached: Parks the stream.
+        running: The request that the stream answers.
+        grace_s: Seconds for which the stream may go on without its client.
+        known: The client knows the id of the stream before the answer begins.
 
-    Raises `StreamLeft` in place of what ended the request when the stream goes on and its client is not gone:
-    the gateway stops, or the client did not read.
+    Raises:
+        StreamLeft: In place of the error that ended the request, if the stream goes on and its client is
+            still connected: the gateway stops, or the client did not read.
     """
     async with AsyncExitStack() as owner:
         await owner.enter_async_context(stream)
         running.streams.append(stream)
         try:
-            running.check()
+            running.check_running()
             yield
         except asyncio.CancelledError:
-            may_return = grace_s > 0 and (known or reply.started) and not stream.finished
+            started = running.reply.started
+            may_return = grace_s > 0 and (known or started) and not stream.finished
             gone = isinstance(running.reason, ClientDisconnected)
-            slow = isinstance(running.reason, Cancelled | Overloaded)  # it does not read, so it is cut off
+            slow = isinstance(running.reason, Cancelled | Overloaded)  # cut off, since it did not read
             stays = False
             if may_return and (slow or gone):
-                stays = parking.hold(stream, grace_s)
+                stays = detached.park_stream(stream, grace_s)
             elif may_return and isinstance(running.reason, Unavailable):
-                parking.leave(stream)
+                detached.leave_stream(stream)
                 stays = True
             if stays:
                 owner.pop_all()
-                if reply.started and not gone:
+                if started and not gone:
                     raise StreamLeft from None
             raise
 
 
 async def send_events(
     streams: Sequence[GenerationStream],
-    writer: ChunkWriter,
+    writer: EventWriter,
     reply: Reply,
-    outcome: Outcome,
+    outcome: CallOutcome,
     *,
     header_wait_s: float,
     from_the_start: bool = True,
 ) -> None:
-    """Sends all of it; `outcome` learns how it goes.
+    """Sends all events of a call.
 
-    Raises what ended a generation early; `reply.started` tells whether there is still a status to choose.
+    Args:
+        streams: Its generations, which run already.
+        writer: Makes the events.
+        reply: Gets them. After an error `reply.started` tells whether a status can still be sent.
+        outcome: Is filled in on the way.
+        header_wait_s: Seconds that the headers wait for the first text.
+        from_the_start: The streams begin with their first frames; else the only one was joined later.
 
-    from_the_start: the streams have their first frames; else the one that there is was joined later on.
+    Raises:
+        RyzError: A generation failed.
     """
     for stream in streams:
         if from_the_start:
             await stream.wait_accepted()
         outcome.group = outcome.group or stream.group
         outcome.accepted = outcome.accepted or stream.accepted
-    source = source_of(streams)
+    source = frame_source(streams)
     try:
         data = await _send(source, writer, reply, outcome, header_wait_s)
     finally:
@@ -93,39 +107,39 @@ async def send_events(
     last_seq = streams[0].assembly.next_seq - 1
     asked = streams[0].request.session
     outcome.session = streams[0].session
-    # who named no session gets no event about one
+    # a caller that named no session gets no event about one
     told = outcome.session if asked is not None and asked.given else None
     last = writer.closing(outcome.usages, last_seq, told)
-    await confirm(streams[0])
-    await reply.part(data + last, more=False)
+    await confirm_turn(streams[0])
+    await reply.send_part(data + last, more=False)
 
 
-async def confirm(stream: GenerationStream) -> None:
-    """Says that the caller of a turn is there, if it is."""
+async def confirm_turn(stream: GenerationStream) -> None:
+    """Confirms a turn that waits for it, if the caller is still connected."""
     if stream.request.confirms:
-        await asyncio.sleep(0)  # a caller that has left is noticed here, and gets no confirmation
+        await asyncio.sleep(0)  # here the request ends if the caller has left
         await stream.confirm()
 
 
 async def _send(
-    source: Source, writer: ChunkWriter, reply: Reply, outcome: Outcome, header_wait_s: float
+    source: FrameSource, writer: EventWriter, reply: Reply, outcome: CallOutcome, header_wait_s: float
 ) -> bytes:
-    """Sends all events but the last ones, which it returns: they go with the closing."""
+    """Sends all events but the last ones, which it returns: they go out with the closing."""
     data = writer.opening()
-    item: Piece | None = Piece(0, [])
+    item: PromptFrames | None = PromptFrames(0, [])
     try:
         async with asyncio.timeout(header_wait_s):
-            item = await source.next()
+            item = await source.next_frames()
     except TimeoutError:
         pass  # a slow start is no failure: the headers go out, the text follows
-    await reply.start([*_HEADERS, *outcome.headers()])
+    await reply.start_stream([*_HEADERS, *outcome.headers()])
     while item is not None:
         if item.frames and not outcome.first_text_s:
             outcome.first_text_s = asyncio.get_running_loop().time()
         for frame in item.frames:
             data += writer.deltas(frame.deltas, item.prompt, frame.seq)
         if data and not source.ended:
-            await reply.part(data)
+            await reply.send_part(data)
             data = b""
-        item = await source.next()
+        item = await source.next_frames()
     return data

@@ -1,44 +1,60 @@
-"""The route of streams that exist already: `GET /v1/streams/{request id}` goes on with one, `DELETE` ends it.
+"""The route of streams that exist already: `GET /v1/streams/{request id}` resumes one, `DELETE` ends it.
 
-Any gateway answers: the leader that has the request says what it was, and what the client has already is left
-out. The events are those of the stream as it began.
+Any gateway answers: the leader that has the request sends it with its frames, and events that the client has
+already are left out. The events are those of the stream as it began.
 """
 
 import re
 import time
+from collections.abc import Callable
 from urllib.parse import parse_qs
 
-from services.gateway.completions.chunks import Resumed
 from services.gateway.http.errors import HttpRefusal
-from services.gateway.http.route import Context, Exchange, Route
-from services.gateway.sessions.session_headers import STREAM_GRACE, stream_grace_s, time_limit_s
+from services.gateway.http.request_headers import STREAM_GRACE, stream_grace_s, time_limit_s
+from services.gateway.http.serving_route import GatewayContext, HttpExchange, ServingRoute
+from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event_id
-from services.gateway.streams.event_stream import STREAM_HEADER, leaving, send_events
-from services.gateway.streams.resume_token import Note, read_note, request_id_of, writer_of
+from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
+from services.gateway.streams.event_writer import EventWriter, ResumedWriter
+from services.gateway.streams.resume_token import ResumeToken, read_token, request_id_of
 from shared.client.generation.attach import Attachment, attach
+from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN
 
 PREFIX = "/v1/streams"
 _REQUEST_ID = re.compile(ID_PATTERN)
 
 
-class StreamRoute(Route):
-    """Answers both."""
+class StreamRoute(ServingRoute):
+    """Answers both methods.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: What all requests share.
+        detached: Parks streams whose client goes away again.
+        make_writer: Makes the writer of a stream with event ids, from its token and its request.
+    """
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        detached: DetachedStreams,
+        make_writer: Callable[[ResumeToken, GenerateRequest], EventWriter],
+    ) -> None:
         super().__init__(PREFIX, context)
+        self._detached = detached
+        self._make_writer = make_writer
 
-    async def serve(self, exchange: Exchange) -> None:
-        """See `Route`."""
+    async def serve_request(self, exchange: HttpExchange) -> None:
+        """See `ServingRoute`."""
         context, settings = self.context, self.context.settings
         self.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
-        context.rates.take(exchange.tenant, time.monotonic())
+        context.rates.take_tokens(exchange.tenant, time.monotonic())
         if exchange.scope["method"] == "DELETE":
             self.take_places(exchange, 1)
             found = await self._attach(exchange, NOTHING_YET, settings.stream_attach_timeout_s)
             await found.stream.cancel("its client ended it")
-            await exchange.reply.empty()
+            await exchange.reply.send_empty()
             return
         last = last_event_id(exchange)
         grace_given = STREAM_GRACE in exchange.headers
@@ -47,19 +63,19 @@ class StreamRoute(Route):
             exchange.headers, None, default_s=settings.default_timeout_s, max_s=settings.max_timeout_s
         )
         self.take_places(exchange, 1)
-        async with self.running(exchange, timeout_s) as running:
-            # a leader gives it away without an answer from here: left in the middle it would run for nobody
-            found = await running.finish(self._attach(exchange, last, timeout_s))
+        async with self.running_request(exchange, timeout_s) as running:
+            # a leader hands the stream over at once: if the attach were cancelled, it would run unread
+            found = await running.finish_work(self._attach(exchange, last, timeout_s))
             context.metrics.attached.inc()
-            note = read_note(found.request.note)
-            if note is None:
+            token = read_token(found.request.note)
+            if token is None:
                 grace_s = 0.0
             elif not grace_given:
-                grace_s = min(note.grace_s, settings.stream_max_grace_s)
-            async with leaving(found.stream, context.parking, running, exchange.reply, grace_s, known=True):
-                await self._send(exchange, found, note, last)
+                grace_s = min(token.grace_s, settings.stream_max_grace_s)
+            async with stream_with_grace(found.stream, self._detached, running, grace_s, known=True):
+                await self._send(exchange, found, token, last)
 
-    async def _attach(self, exchange: Exchange, last: EventId, timeout_s: float) -> Attachment:
+    async def _attach(self, exchange: HttpExchange, last: EventId, timeout_s: float) -> Attachment:
         request_id = request_id_of(exchange.scope["path_params"]["request_id"])
         settings = self.context.settings
         found = None
@@ -82,20 +98,22 @@ class StreamRoute(Route):
         exchange.request_id, exchange.model = request_id, found.request.model
         return found
 
-    async def _send(self, exchange: Exchange, found: Attachment, note: Note | None, last: EventId) -> None:
+    async def _send(
+        self, exchange: HttpExchange, found: Attachment, token: ResumeToken | None, last: EventId
+    ) -> None:
         request = found.request
-        if note is None:
+        if token is None:
             raise _gone("it was begun by a gateway of another version")
-        _check_reach(found, note, last)
-        exchange.shown_id = note.shown_id
-        exchange.reply.name(note.shown_id)
+        _check_reach(found, token, last)
+        exchange.shown_id = token.shown_id
+        exchange.reply.set_request_id(token.shown_id)
         exchange.reply.headers.append((STREAM_HEADER, request.request_id.encode()))
         if request.session is not None:
             exchange.reply.headers.append((b"x-session-id", request.session.session_id.encode()))
         with self.context.metrics.open_streams.track_inprogress():
             await send_events(
                 [found.stream],
-                Resumed(writer_of(note, request, ids=True), last),
+                ResumedWriter(self._make_writer(token, request), last),
                 exchange.reply,
                 exchange.outcome,
                 header_wait_s=self.context.settings.header_wait_s,
@@ -103,8 +121,12 @@ class StreamRoute(Route):
             )
 
 
-def last_event_id(exchange: Exchange) -> EventId:
-    """What the client has, by header or in the query; the header wins. Raises `InvalidRequest`."""
+def last_event_id(exchange: HttpExchange) -> EventId:
+    """The last event that the client has, by header or in the query; the header wins.
+
+    Raises:
+        InvalidRequest: It is no id of an event.
+    """
     given = exchange.headers.get(b"last-event-id", b"").decode("latin-1").strip()
     if not given:
         query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
@@ -112,15 +134,15 @@ def last_event_id(exchange: Exchange) -> EventId:
     return parse_event_id(given)
 
 
-def _check_reach(found: Attachment, note: Note, last: EventId) -> None:
-    """Raises a 410 when the events that follow the client's last one cannot be made (any more)."""
-    if last.seq >= found.next_seq:  # it went on elsewhere, and that is lost; or the id is of another stream
+def _check_reach(found: Attachment, token: ResumeToken, last: EventId) -> None:
+    """Raises a 410 if the events that follow the last one cannot be made."""
+    if last.seq >= found.next_seq:  # a part that ran elsewhere is lost, or the id is of another stream
         raise _gone(f"it has {found.next_seq} frames here, and none with number {last.seq}")
     if last.needs_from(found.first_seq):
         raise _gone(
             f"it is kept from frame {found.first_seq} on, which is after event {last.seq}.{last.left}"
         )
-    if found.first_seq and note.kind == "completion" and found.request.sampling.logprobs >= 0:
+    if found.first_seq and token.kind == "completion" and found.request.sampling.logprobs >= 0:
         raise _gone("its beginning, from which text offsets are counted, is kept no longer")
 
 

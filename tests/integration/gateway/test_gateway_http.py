@@ -232,7 +232,7 @@ async def test_the_api_document_describes_the_bodies(http: httpx.AsyncClient) ->
     )
     schema = document["components"]["schemas"]["ChatCompletionRequest"]
     assert {"temperature", "messages", "session_id"} <= set(schema["properties"])
-    assert "Message" in document["components"]["schemas"]
+    assert "ChatMessageBody" in document["components"]["schemas"]
 
 
 async def test_the_index_leads_on(http: httpx.AsyncClient) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from services.gateway.streams.resume_token import VERSION, Note
+from services.gateway.streams.resume_token import VERSION, ResumeToken
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode
@@ -25,7 +25,7 @@ class Keeper:
             model="slow",
             prompt="x",
             attempt=3,
-            note=Note(VERSION, "chat", 1, False, grace_s).encode(),
+            note=ResumeToken(VERSION, "chat", 1, False, grace_s).encode(),
         )
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()

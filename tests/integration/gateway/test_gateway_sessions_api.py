@@ -586,7 +586,7 @@ async def test_files_of_sessions_take_no_thread_from_others(
 
 async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant with many imports keeps neither other tenants' nor other requests waiting."""
-    go_on, order, real = threading.Event(), list[str](), session_file.read
+    go_on, order, real = threading.Event(), list[str](), session_file.read_session
 
     def read(raw: bytes, *more: Any) -> Any:
         order.append(json.loads(raw)["session_id"])
@@ -601,7 +601,7 @@ async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch
     ):
 
         def bring(tenant: str, name: str) -> asyncio.Task[httpx.Response]:
-            file = session_file.dump(record(name), "f1", 0)
+            file = session_file.dump_session(record(name), "f1", 0)
             key = {"authorization": f"Bearer {keys[tenant]}"}
             return asyncio.create_task(http.post("/v1/sessions/import", content=file, headers=key))
 

@@ -9,8 +9,9 @@ from cli.console import CommandError
 from cli.stack.host.ports import held_ports, pick_ports, require_free
 from shared.errors import Unavailable
 from shared.host.tcp_table import listens_here
-from shared.web.admin import ADMIN_LIMITS, http_server
+from shared.web.admin_endpoints import ADMIN_LIMITS
 from shared.web.gate import Gate
+from shared.web.http_server import http_server
 from tests.kits.stranger import needs_root, next_line, stranger
 
 TAKE = """

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.completions.chunks import ChunkWriter, Resumed
+from services.gateway.completions.chunk_writers import event_writer
 from services.gateway.streams.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
@@ -13,14 +13,14 @@ from services.gateway.streams.event_ids import (
     parse_event_id,
     what_follows,
 )
+from services.gateway.streams.event_writer import EventWriter, ResumedWriter
 from services.gateway.streams.resume_token import (
     VERSION,
-    Kind,
-    Note,
+    AnswerKind,
+    ResumeToken,
     answer_id,
-    read_note,
+    read_token,
     request_id_of,
-    writer_of,
 )
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenLogprob, Usage
@@ -28,7 +28,7 @@ from shared.messages import Delta, GenerateRequest, Sampling, SessionRef, TokenL
 LOGPROB = TokenLogprob(token_id=1, token="é\n\n", logprob=-0.5)
 
 
-def request(kind: Kind, n: int, logprobs: int = -1) -> GenerateRequest:
+def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
     return GenerateRequest(
         request_id="mine-r-1",
         model="demo",
@@ -46,7 +46,7 @@ def deltas(n: int) -> list[list[Delta]]:
     return words
 
 
-def stream(writer: ChunkWriter, n: int, first_seq: int = 0) -> bytes:
+def stream(writer: EventWriter, n: int, first_seq: int = 0) -> bytes:
     """All of it, as a gateway would send it that gets frames from that number on."""
     data = b"" if first_seq else writer.opening()
     for seq, frame in enumerate(deltas(n), start=1):
@@ -67,20 +67,22 @@ def events(data: bytes) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("usage", [False, True])
 @pytest.mark.parametrize(("kind", "n", "logprobs"), [("chat", 1, -1), ("chat", 3, 2), ("completion", 2, 1)])
-def test_what_follows_any_event_is_the_rest(kind: Kind, n: int, logprobs: int, usage: bool) -> None:
-    note, asked = Note(VERSION, kind, 1_700_000_000, usage), request(kind, n, logprobs)
-    whole = events(stream(writer_of(note, asked, ids=True), n))
+def test_what_follows_any_event_is_the_rest(kind: AnswerKind, n: int, logprobs: int, usage: bool) -> None:
+    note, asked = ResumeToken(VERSION, kind, 1_700_000_000, usage), request(kind, n, logprobs)
+    whole = events(stream(event_writer(note, asked, ids=True), n))
     assert len({name for name, _ in whole}) == len(whole)
     assert whole[-1] == (f"{len(deltas(n)) + 1}.0", b"data: [DONE]")
     for place, (name, _) in enumerate(whole):
         last = parse_event_id(name)
-        assert events(stream(Resumed(writer_of(note, asked, ids=True), last), n)) == whole[place + 1 :]
+        assert (
+            events(stream(ResumedWriter(event_writer(note, asked, ids=True), last), n)) == whole[place + 1 :]
+        )
         if last.seq and not (kind == "completion" and logprobs >= 0):
             later = last.seq + 1 if not last.left else last.seq
             assert not last.needs_from(later)
-            resumed = stream(Resumed(writer_of(note, asked, ids=True), last), n, first_seq=later)
+            resumed = stream(ResumedWriter(event_writer(note, asked, ids=True), last), n, first_seq=later)
             assert events(resumed) == whole[place + 1 :]
-    assert events(stream(Resumed(writer_of(note, asked, ids=True), NOTHING_YET), n)) == whole
+    assert events(stream(ResumedWriter(event_writer(note, asked, ids=True), NOTHING_YET), n)) == whole
 
 
 def test_ids_count_down_within_a_frame() -> None:
@@ -121,18 +123,18 @@ def test_ids_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"nonsense", b"\x90", Note(VERSION + 1, "chat", 1, False).encode(), b"\x91\x01"]
+    "data", [b"", b"nonsense", b"\x90", ResumeToken(VERSION + 1, "chat", 1, False).encode(), b"\x91\x01"]
 )
 def test_a_note_that_is_not_ours_is_none(data: bytes) -> None:
-    assert read_note(data) is None
+    assert read_token(data) is None
 
 
 def test_a_note_is_small_and_may_grow() -> None:
-    note = Note(VERSION, "completion", 1_700_000_000, True, 15.0, "mine")
-    assert read_note(note.encode()) == note
+    note = ResumeToken(VERSION, "completion", 1_700_000_000, True, 15.0, "mine")
+    assert read_token(note.encode()) == note
     assert len(note.encode()) < 40
     longer = b"\x97" + note.encode()[1:] + b"\xc0"  # from a gateway that knows one field more
-    assert read_note(longer) == note
+    assert read_token(longer) == note
 
 
 @pytest.mark.parametrize("read", [lambda text: text, lambda text: answer_id("chat", text)])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.bodies.body_parser import parse
+from services.gateway.bodies.body_parser import parse_body
 from services.gateway.bodies.json_shape import MAX_VALUES, read_json
-from services.gateway.completions.call import chat_call, completion_call
+from services.gateway.completions.completion_call import chat_call, completion_call
 from services.gateway.completions.completion_schema import MAX_PARTS, ChatCompletionRequest, CompletionRequest
 from services.gateway.http.errors import answer_for
 from services.gateway.sessions import session_file
@@ -112,15 +112,15 @@ FILES: dict[str, Callable[[], str]] = {
 
 
 def chat(raw: bytes) -> object:
-    return chat_call(parse(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t")
+    return chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t")
 
 
 def completion(raw: bytes) -> object:
-    return completion_call(parse(raw, CompletionRequest), {}, request_id="r-1", tenant="t")
+    return completion_call(parse_body(raw, CompletionRequest), {}, request_id="r-1", tenant="t")
 
 
 def session(raw: bytes) -> object:
-    return parse(raw, NewSession)
+    return parse_body(raw, NewSession)
 
 
 def answer_to(read: Callable[[bytes], object], raw: bytes) -> bytes:
@@ -144,7 +144,7 @@ def cpu_s(read: Callable[[bytes], object], raw: bytes) -> float:
     [
         pytest.param(read, make, id=f"{read.__name__}: {name}")
         for read, bodies in (
-            (chat, CHATS), (completion, COMPLETIONS), (session, SESSIONS), (session_file.read, FILES)
+            (chat, CHATS), (completion, COMPLETIONS), (session, SESSIONS), (session_file.read_session, FILES)
         )
         for name, make in bodies.items()
     ],
@@ -169,7 +169,8 @@ def test_only_a_few_unknown_fields_are_looked_at_for_slips(monkeypatch: pytest.M
     extra = {f"temperatur{index}": 1 for index in range(200)}
     raw = json.dumps(extra | {"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
     assert (
-        chat_call(parse(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t").unknown_fields == 200
+        chat_call(parse_body(raw, ChatCompletionRequest), {}, request_id="r-1", tenant="t").unknown_fields
+        == 200
     )
     assert len(asked) == 16
 
@@ -233,17 +234,17 @@ def test_the_parts_of_a_message_have_a_bound() -> None:
         content = [part] * parts
         return json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
 
-    assert parse(chat(MAX_PARTS), ChatCompletionRequest).messages[0].content == "a" * MAX_PARTS
+    assert parse_body(chat(MAX_PARTS), ChatCompletionRequest).messages[0].content == "a" * MAX_PARTS
     with pytest.raises(InvalidRequest, match=r"`messages\[0\].content` must have at most 4096 text parts"):
-        parse(chat(MAX_PARTS + 1), ChatCompletionRequest)
+        parse_body(chat(MAX_PARTS + 1), ChatCompletionRequest)
 
 
 @pytest.mark.parametrize("ids", [[], [True], [1.0], ["1", 1], [1, -1], [2**32], [2**70], [[2**32]]])
 def test_what_is_no_list_of_token_ids(ids: list[Any]) -> None:
     with pytest.raises(InvalidRequest, match="`prompt`"):
-        parse(json.dumps({"model": "m", "prompt": ids}).encode(), CompletionRequest)
+        parse_body(json.dumps({"model": "m", "prompt": ids}).encode(), CompletionRequest)
 
 
 def test_token_ids_up_to_their_largest() -> None:
-    body = parse(json.dumps({"model": "m", "prompt": [0, 2**32 - 1]}).encode(), CompletionRequest)
+    body = parse_body(json.dumps({"model": "m", "prompt": [0, 2**32 - 1]}).encode(), CompletionRequest)
     assert body.prompt == [[0, 2**32 - 1]]

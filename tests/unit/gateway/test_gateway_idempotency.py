@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.gateway.completions.call import chat_call
+from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
-from services.gateway.completions.idempotency import Once, once_of
+from services.gateway.completions.idempotency import IdempotentCall, once_of
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
 
@@ -12,7 +12,9 @@ PATH = "/v1/chat/completions"
 BODY = ChatCompletionRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "x"}]})
 
 
-def once(key: bytes = b"k", tenant: str = "t", path: str = PATH, raw: bytes = b"{}", **more: str) -> Once:
+def once(
+    key: bytes = b"k", tenant: str = "t", path: str = PATH, raw: bytes = b"{}", **more: str
+) -> IdempotentCall:
     headers = {name.replace("_", "-").encode(): value.encode() for name, value in more.items()}
     found = once_of({b"idempotency-key": key, **headers}, tenant, path, raw)
     assert found is not None

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Receive
 
-from services.gateway.bodies.body_reader import Bodies
+from services.gateway.bodies.body_reader import BodyReader, content_length
 from services.gateway.http.auth import Keyring, parse_keys
+from services.gateway.http.disconnects import ClientDisconnected
 from services.gateway.http.errors import HttpRefusal, answer_for
-from services.gateway.http.limits import (
-    ClientDisconnected,
-    RateLimiter,
-    Receive,
-    content_length,
-)
 from services.gateway.http.quota import Quota
+from services.gateway.http.rate_limits import RateLimiter
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 
@@ -40,21 +37,21 @@ def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:
 
 def test_a_bucket_refuses_above_its_burst_and_says_when_to_come_back() -> None:
     limiter = RateLimiter(rate=2.0, burst=2)
-    limiter.take("a", 0.0)
-    limiter.take("a", 0.0)
+    limiter.take_tokens("a", 0.0)
+    limiter.take_tokens("a", 0.0)
     with pytest.raises(RateLimited) as caught:
-        limiter.take("a", 0.1)
+        limiter.take_tokens("a", 0.1)
     assert caught.value.retry_after_s == pytest.approx(0.4)
-    limiter.take("b", 0.1)
-    limiter.take("a", 0.5)
+    limiter.take_tokens("b", 0.1)
+    limiter.take_tokens("a", 0.5)
     with pytest.raises(InvalidRequest):
-        limiter.take("a", 100.0, cost=3)
+        limiter.take_tokens("a", 100.0, cost=3)
 
 
 def test_a_rate_of_zero_is_no_limit() -> None:
     limiter = RateLimiter(rate=0.0, burst=1)
     for _ in range(100):
-        limiter.take("a", 0.0)
+        limiter.take_tokens("a", 0.0)
 
 
 @given(st.lists(st.floats(0, 0.5), min_size=1, max_size=200), st.floats(0.5, 50), st.integers(1, 10))
@@ -66,7 +63,7 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
     for gap in gaps:
         now += gap
         try:
-            limiter.take("a", now)
+            limiter.take_tokens("a", now)
             granted += 1
         except RateLimited as error:
             waits_s.append(error.retry_after_s or 0.0)
@@ -76,26 +73,26 @@ def test_a_tenant_never_gets_more_than_burst_plus_rate_times_time(
 
 def test_places_are_all_or_nothing() -> None:
     places = Quota(3)
-    places.take("a", 2)
+    places.take_units("a", 2)
     with pytest.raises(Overloaded) as caught:
-        places.take("a", 2)
+        places.take_units("a", 2)
     assert caught.value.retry_after_s == 1.0
-    places.take("a")
-    places.free("a", 3)
+    places.take_units("a")
+    places.free_units("a", 3)
     assert (places.taken, places.held_by("a")) == (0, 0)
 
 
 def test_a_tenant_alone_may_have_all_and_one_of_several_its_share() -> None:
     alone, shared = Quota(5), Quota(5, share=0.5)
-    alone.take("a", 5)
-    shared.take("a", 3)
+    alone.take_units("a", 5)
+    shared.take_units("a", 3)
     with pytest.raises(RateLimited) as caught:
-        shared.take("a")
+        shared.take_units("a")
     assert caught.value.data["reason"] == "tenant_gateway_concurrency"
     assert caught.value.retry_after_s == 1.0
-    shared.take("b", 2)
+    shared.take_units("b", 2)
     with pytest.raises(Overloaded):
-        shared.take("b")
+        shared.take_units("b")
 
 
 @given(
@@ -107,7 +104,7 @@ def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_i
     quota, held = Quota(limit, share=share), {"a": 0, "b": 0, "c": 0}
     for tenant, count in wishes:
         try:
-            quota.take(tenant, count)
+            quota.take_units(tenant, count)
             held[tenant] += count
         except (RateLimited, Overloaded):
             full = quota.taken + count > limit
@@ -115,27 +112,27 @@ def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_i
     assert quota.taken == sum(held.values()) <= limit
     assert all(count == quota.held_by(tenant) <= quota.tenant_limit for tenant, count in held.items())
     for tenant, count in held.items():
-        quota.free(tenant, count)
+        quota.free_units(tenant, count)
     assert quota.taken == 0
 
 
-def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> Bodies:
+def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> BodyReader:
     chosen = GatewaySettings.model_validate({"max_body_bytes": limit} | settings)
-    return Bodies(chosen, held or Quota(2**20), 0.5)
+    return BodyReader(chosen, held or Quota(2**20), 0.5)
 
 
 async def test_a_body_is_put_together_from_its_parts() -> None:
     held, parts = Quota(4096), [b"a" * 500, b"", b"b" * 500]
-    assert await bodies(1024, held).read(feed(parts), {}, "t", "t") == b"".join(parts)
+    assert await bodies(1024, held).read_body(feed(parts), {}, "t", "t") == b"".join(parts)
     assert held.held_by("t") == 1000
-    assert await bodies().read(feed([b"abcd"]), {b"content-length": b"4"}, "t", "t") == b"abcd"
+    assert await bodies().read_body(feed([b"abcd"]), {b"content-length": b"4"}, "t", "t") == b"abcd"
 
 
 @pytest.mark.parametrize("parts", [[b"a" * 1025], [b"a" * 512, b"a" * 513], [b"a" * 512] * 3])
 async def test_a_body_over_the_limit_is_refused(parts: list[bytes]) -> None:
     held = Quota(2**20)
     with pytest.raises(RequestTooLarge):
-        await bodies(1024, held).read(feed(parts), {}, "t", "t")
+        await bodies(1024, held).read_body(feed(parts), {}, "t", "t")
     assert held.taken == 0
 
 
@@ -144,20 +141,20 @@ async def test_an_announced_length_over_the_limit_is_refused_unread() -> None:
         raise AssertionError("the body was read")
 
     with pytest.raises(RequestTooLarge):
-        await bodies(1024).read(receive, {b"content-length": b"1025"}, "t", "t")
+        await bodies(1024).read_body(receive, {b"content-length": b"1025"}, "t", "t")
 
 
 async def test_a_caller_that_leaves_while_it_sends() -> None:
     reader, held = bodies(), Quota(2**20)
     with pytest.raises(ClientDisconnected):
-        await reader.read(feed([b"ab"], then_gone=True), {}, "t", "t")
+        await reader.read_body(feed([b"ab"], then_gone=True), {}, "t", "t")
     assert (reader.under_way, held.taken) == (0, 0)
 
 
 async def test_bodies_that_take_more_bytes_than_there_are_for_a_tenant_are_refused() -> None:
     held = Quota(1000, share=0.5)
     with pytest.raises(RateLimited):
-        await bodies(1024, held).read(feed([b"a" * 400, b"a" * 400]), {}, "t", "t")
+        await bodies(1024, held).read_body(feed([b"a" * 400, b"a" * 400]), {}, "t", "t")
     assert held.taken == 0
 
 
@@ -173,7 +170,7 @@ async def test_a_body_slower_than_the_least_rate_is_refused(monkeypatch: pytest.
 
     reader = bodies(2**20, body_min_rate=1000)
     with pytest.raises(InvalidRequest) as caught:
-        await reader.read(receive, {}, "t", "t")
+        await reader.read_body(receive, {}, "t", "t")
     assert caught.value.data["reason"] == "body_timeout"
     assert drops < 20
     assert reader.under_way == 0

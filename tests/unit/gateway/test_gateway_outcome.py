@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.http.exchange import Outcome
+from services.gateway.http.reply import CallOutcome
 from shared.messages import Accepted, Usage
 
 
@@ -13,16 +13,16 @@ def accepted(reason: str = "home", **more: str) -> Accepted:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (Outcome("g0"), {}),
-        (Outcome("g0", accepted(kv="warm")), {b"x-ryz-route": b"home", b"x-ryz-kv": b"warm"}),
-        (Outcome("g0", accepted("")), {}),
+        (CallOutcome("g0"), {}),
+        (CallOutcome("g0", accepted(kv="warm")), {b"x-ryz-route": b"home", b"x-ryz-kv": b"warm"}),
+        (CallOutcome("g0", accepted("")), {}),
         (
-            Outcome("g0", accepted(), [Usage(fetched_tokens=16)]),
+            CallOutcome("g0", accepted(), [Usage(fetched_tokens=16)]),
             {b"x-ryz-route": b"home", b"x-ryz-kv": b"fetch"},
         ),
-        (Outcome("g0", accepted(), [Usage(cached_tokens=16)]), {b"x-ryz-route": b"home"}),
-        (Outcome("g0", accepted("a b\r\nx: y")), {b"x-ryz-route": b"a_b__x:_y"}),
+        (CallOutcome("g0", accepted(), [Usage(cached_tokens=16)]), {b"x-ryz-route": b"home"}),
+        (CallOutcome("g0", accepted("a b\r\nx: y")), {b"x-ryz-route": b"a_b__x:_y"}),
     ],
 )
-def test_only_what_is_known_is_said(outcome: Outcome, expected: dict[bytes, bytes]) -> None:
+def test_only_what_is_known_is_said(outcome: CallOutcome, expected: dict[bytes, bytes]) -> None:
     assert dict(outcome.headers()) == {b"x-ryz-group": b"g0"} | expected

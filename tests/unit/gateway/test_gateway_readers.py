@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.completions.cost import check_cost
-from services.gateway.http.readers import ReaderLimits, Unread, cuts
+from services.gateway.completions.answer_cost import check_cost
+from services.gateway.http.slow_readers import ReaderLimits, Unread, answers_to_cut
 from shared.client.generation.frame_weights import weight_of
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, TokenLogprob, Tokens, TopLogprob
@@ -17,7 +17,7 @@ LIMITS = ReaderLimits(wait_s=30.0, total=1000, of_tenant=600)
 
 def test_a_reader_that_takes_nothing_for_too_long_is_cut_off() -> None:
     answers = [Unread("a", 5), Unread("a", 5, waited_s=29.0), Unread("a", 5, waited_s=31.0)]
-    (cut,) = cuts(answers, LIMITS).items()
+    (cut,) = answers_to_cut(answers, LIMITS).items()
     assert (cut[0], cut[1].code, cut[1].data["reason"]) == (2, "cancelled", "slow_reader")
 
 
@@ -27,12 +27,12 @@ def test_a_reader_that_is_waited_for_and_falls_far_behind_is_cut_off_before_its_
         Unread("a", 5, waited_s=1.0, behind=0.6),
         Unread("a", 5, behind=0.9),  # nothing is being sent: a whole answer in the making
     ]
-    assert list(cuts(answers, LIMITS)) == [1]
+    assert list(answers_to_cut(answers, LIMITS)) == [1]
 
 
 def test_of_a_tenant_above_its_share_the_largest_goes_and_others_are_not_touched() -> None:
     answers = [Unread("a", 100), Unread("a", 550), Unread("b", 250), Unread("b", 90)]
-    (cut,) = cuts(answers, LIMITS).items()
+    (cut,) = answers_to_cut(answers, LIMITS).items()
     assert (cut[0], cut[1].code, cut[1].data["reason"]) == (1, "overloaded", "gateway_memory")
     assert "'a'" in cut[1].message
 
@@ -46,7 +46,7 @@ def test_what_is_left_fits_and_nothing_is_cut_without_need(
     given_: list[tuple[str, int, float]], total: int, of_tenant: int
 ) -> None:
     answers = [Unread(tenant, size, waited) for tenant, size, waited in given_]
-    cut = cuts(answers, ReaderLimits(30.0, total, min(total, of_tenant)))
+    cut = answers_to_cut(answers, ReaderLimits(30.0, total, min(total, of_tenant)))
     left = [answer for place, answer in enumerate(answers) if place not in cut]
     for tenant in "abc":
         assert sum(one.num_bytes for one in left if one.tenant == tenant) <= min(total, of_tenant)

@@ -6,9 +6,9 @@ from typing import Any
 from openai.types import Completion as Completed
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from services.gateway.completions.chunks import DONE, ChatWriter, CompletionWriter, error_event
+from services.gateway.completions.chunk_writers import DONE, ChatChunkWriter, CompletionChunkWriter
 from services.gateway.completions.whole_responses import Envelope, chat_body, completion_body
-from services.gateway.http.errors import answer_for
+from services.gateway.http.errors import answer_for, error_event
 from shared.client import Choice, Completion
 from shared.errors import GroupLost
 from shared.messages import Delta, TokenLogprob, TopLogprob, Usage
@@ -79,7 +79,7 @@ def test_a_text_answer_numbers_choices_over_the_prompts_and_sums_the_usage() -> 
 
 
 def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
-    writer = ChatWriter(CHAT, n=2, usage=True, logprobs=False)
+    writer = ChatChunkWriter(CHAT, n=2, usage=True, logprobs=False)
     raw = (
         writer.opening()
         + writer.deltas([Delta(text='a"\n'), Delta(choice=1, text="b", finish_reason="length")])
@@ -111,7 +111,7 @@ def test_chat_chunks_start_with_the_role_and_end_with_the_reason() -> None:
 
 
 def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text() -> None:
-    writer = ChatWriter(CHAT, n=1, usage=False, logprobs=True)
+    writer = ChatChunkWriter(CHAT, n=1, usage=False, logprobs=True)
     raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)])
     (chunk,) = events(raw)
     assert "usage" not in chunk
@@ -125,7 +125,7 @@ def test_chat_chunks_without_usage_have_none_and_logprobs_travel_with_their_text
 
 def test_text_chunks_keep_their_offsets_and_skip_empty_deltas() -> None:
     envelope = Envelope(answer_id="cmpl-r1", created_s=1, model="demo", session_id="s-2")
-    writer = CompletionWriter(envelope, prompts=2, n=1, usage=False, logprobs=True)
+    writer = CompletionChunkWriter(envelope, prompts=2, n=1, usage=False, logprobs=True)
     assert writer.opening() == b""
     raw = writer.deltas([Delta(text="ét", logprobs=LOGPROBS)], prompt=1)
     raw += writer.deltas([Delta(text="", token_ids=b"\1\0\0\0")], prompt=1)

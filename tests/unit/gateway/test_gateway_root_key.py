@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.completions.call import chat_call
+from services.gateway.completions.completion_call import chat_call
 from services.gateway.completions.completion_schema import ChatCompletionRequest
 from services.gateway.sessions.root_key import root_key
 from shared.identity import request_root, root_hash, routing_key, session_key

@@ -6,11 +6,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from services.gateway.completions import idempotency
-from services.gateway.http.edge import gateway_gate
+from services.gateway.http.gateway_gate import gateway_gate
 from services.gateway.settings import GatewaySettings
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = [*(ROOT / "services" / "gateway").rglob("*.py"), ROOT / "shared" / "web" / "admin.py"]
+MODULES = [*(ROOT / "services" / "gateway").rglob("*.py"), ROOT / "shared" / "web" / "admin_endpoints.py"]
 READ = re.compile(
     r'headers\.get\(\s*b?"([a-z-]+)"|"([a-z-]+)" (?:not )?in (?:\w+\.)*headers|headers\[b?"([a-z-]+)"\]'
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.completions.translate import (
+from services.gateway.completions.request_translation import (
     Origin,
     chat_request,
     completion_requests,

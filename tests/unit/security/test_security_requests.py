@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.bodies.body_parser import parse
+from services.gateway.bodies.body_parser import parse_body
 from services.gateway.completions.completion_schema import ChatCompletionRequest, CompletionRequest
-from services.gateway.completions.translate import Origin, chat_request, refuse_unsupported
+from services.gateway.completions.request_translation import Origin, chat_request, refuse_unsupported
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
 from shared.errors import InvalidRequest
@@ -23,7 +23,7 @@ BOMB = "{% for a in range(10**9) %}{% for b in range(10**9) %}x{% endfor %}{% en
 def chat(raw: str = "", /, **fields: Any) -> ChatCompletionRequest:
     """As the gateway reads a body. raw: more fields as JSON, for what `json` would not write."""
     body = json.dumps({"model": "demo", "messages": HELLO} | fields)
-    return parse((body[:-1] + (f", {raw}" if raw else "") + "}").encode(), ChatCompletionRequest)
+    return parse_body((body[:-1] + (f", {raw}" if raw else "") + "}").encode(), ChatCompletionRequest)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
@@ -103,7 +103,7 @@ def test_serialized_tensors_are_no_prompts() -> None:
     """CVE-2025-62164: `prompt_embeds` went to `torch.load`."""
     body = json.dumps({"model": "demo", "prompt_embeds": "gASVBQ=="}).encode()
     with pytest.raises(InvalidRequest) as caught:
-        parse(body, CompletionRequest)
+        parse_body(body, CompletionRequest)
     assert caught.value.data["param"] == "prompt"
 
 
@@ -113,7 +113,7 @@ def test_depth_ends_soon(opening: str) -> None:
     raw = (opening * 100_000).encode()
     began = time.process_time()
     with pytest.raises(InvalidRequest):
-        parse(raw, ChatCompletionRequest)
+        parse_body(raw, ChatCompletionRequest)
     assert time.process_time() - began < 5.0
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.web import waiting
+from shared.web import waiting_lines
 from shared.web.gate import Gate
-from shared.web.limits import HttpLimits
-from shared.web.waiting import SETTLED_S, Lines, Waiting, first_to_go, new_lines
+from shared.web.http_limits import HttpLimits
+from shared.web.waiting_lines import SETTLED_S, Lines, Waiting, first_to_go, new_lines
 
 
 class Held:
@@ -43,18 +43,18 @@ def test_the_order_of_giving_way() -> None:
     lines = new_lines()
     order: list[Held] = []
     for kind, since_s in (
-        (waiting.LINGERING, 8.0),
-        (waiting.FIRST_BYTE, 3.0),
-        (waiting.FIRST_BYTE, 4.0),
-        (waiting.HANDSHAKE, 2.0),
-        (waiting.HEADERS, 1.0),
-        (waiting.IDLE, 0.0),
-        (waiting.IDLE, 9.9),
-        (waiting.UNREAD, 0.5),
-        (waiting.HEADERS, 9.5),
-        (waiting.FIRST_BYTE, 9.6),
-        (waiting.LINGERING, 9.7),
-        (waiting.HEADERS, 9.8),
+        (waiting_lines.LINGERING, 8.0),
+        (waiting_lines.FIRST_BYTE, 3.0),
+        (waiting_lines.FIRST_BYTE, 4.0),
+        (waiting_lines.HANDSHAKE, 2.0),
+        (waiting_lines.HEADERS, 1.0),
+        (waiting_lines.IDLE, 0.0),
+        (waiting_lines.IDLE, 9.9),
+        (waiting_lines.UNREAD, 0.5),
+        (waiting_lines.HEADERS, 9.5),
+        (waiting_lines.FIRST_BYTE, 9.6),
+        (waiting_lines.LINGERING, 9.7),
+        (waiting_lines.HEADERS, 9.8),
     ):
         connection = Held()
         lines[kind][connection] = since_s

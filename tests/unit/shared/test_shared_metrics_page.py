@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter
 from pydantic import SecretStr
 from starlette.requests import Request
 
-from shared.web.keys import BearerKey
+from shared.web.bearer_key import BearerKey
 from shared.web.metrics_page import FRESH_PER_S, MetricsPage
 
 
@@ -19,7 +19,7 @@ def test_many_callers_at_once_get_one_text() -> None:
 
     def shown() -> int:
         calls.inc()
-        text = bytes(page.answer(asked()).body)
+        text = bytes(page.answer_scrape(asked()).body)
         return int(float(text.partition(b"\ncalls_total ")[2].split()[0]))
 
     assert [shown() for _ in range(12)] == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
@@ -31,4 +31,4 @@ def test_what_is_kept_needs_the_key() -> None:
     page = MetricsPage(CollectorRegistry(), BearerKey(SecretStr("key-of-metrics")))
     good, wrong = (b"authorization", b"Bearer key-of-metrics"), (b"authorization", b"Bearer other")
     for headers, status in (((), 401), ((good,), 200), ((wrong,), 401), ((), 401), ((good,), 200)):
-        assert page.answer(asked(*headers)).status_code == status
+        assert page.answer_scrape(asked(*headers)).status_code == status

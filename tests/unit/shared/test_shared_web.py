@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from shared.web.faults import SINGLE_HEADERS, ambiguity, answer, headers_too_large
 from shared.web.gate import Gate, client_of
-from shared.web.hosts import HostRule, host_rule
-from shared.web.limits import HttpLimits
+from shared.web.host_rules import HostRule, host_rule
+from shared.web.http_limits import HttpLimits
 from shared.web.open_files import RESERVED, raise_limit
-from shared.web.waiting import Lines, new_lines
+from shared.web.waiting_lines import Lines, new_lines
 
 
 class Held:

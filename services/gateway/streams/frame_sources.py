@@ -1,7 +1,7 @@
-"""Where the text of one streamed call comes from: one generation, or one for each of several prompts.
+"""The frames of one streamed call, from one generation or from one for each of several prompts.
 
-Hides the difference from the one who writes the answer. Several generations are read by a task each, through
-one bounded queue.
+Several generations are read by a task each, through one bounded queue; the sender of the answer sees one
+source.
 """
 
 import asyncio
@@ -13,44 +13,45 @@ from shared.client import GenerationStream
 from shared.messages import Tokens
 
 _QUEUED_PER_PROMPT = 8
-_FRAMES_AT_ONCE = 128  # made into events in one go; some 10 ms with all log probabilities
+_FRAMES_AT_ONCE = 128  # made into events without a pause; some 10 ms with all log probabilities
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """All that is there of a prompt's text; the prompts of a call are numbered from 0."""
+class PromptFrames:
+    """The frames of a prompt that are ready; the prompts of a call are numbered from 0."""
 
     prompt: int
     frames: list[Tokens]
 
 
-class Source(Protocol):
-    """The text of one call."""
+class FrameSource(Protocol):
+    """The frames of one call."""
 
-    async def next(self) -> Piece | None:
-        """The next piece; None after the last.
+    async def next_frames(self) -> PromptFrames | None:
+        """The next frames; None after the last. Cancelling it while it waits loses nothing.
 
-        Raises what ended a generation early. May be cancelled while it waits; nothing is lost by that.
+        Raises:
+            RyzError: A generation failed.
         """
         ...
 
     @property
     def ended(self) -> bool:
-        """True when it is known that `next` will return None."""
+        """Whether `next_frames` is known to return None."""
         ...
 
     async def close(self) -> None:
-        """Stops reading; the generations are their owner's to end."""
+        """Stops reading; does not end the generations."""
         ...
 
 
-def source_of(streams: Sequence[GenerationStream]) -> Source:
-    """The source for these generations, which run already."""
+def frame_source(streams: Sequence[GenerationStream]) -> FrameSource:
+    """The source for generations that run already."""
     return _One(streams[0]) if len(streams) == 1 else _Several(streams)
 
 
 async def _read(stream: GenerationStream) -> list[Tokens]:
-    """Frames that are there, a number of them; waits when there is none. Empty after the last."""
+    """Up to `_FRAMES_AT_ONCE` frames; waits if none is ready. Empty after the last."""
     frame = await stream.next_frame()
     if frame is None:
         return []
@@ -65,9 +66,9 @@ class _One:
     def __init__(self, stream: GenerationStream) -> None:
         self._stream = stream
 
-    async def next(self) -> Piece | None:
+    async def next_frames(self) -> PromptFrames | None:
         frames = await _read(self._stream)
-        return Piece(0, frames) if frames else None
+        return PromptFrames(0, frames) if frames else None
 
     @property
     def ended(self) -> bool:
@@ -81,7 +82,7 @@ class _One:
 class _Several:
     def __init__(self, streams: Sequence[GenerationStream]) -> None:
         self._open = len(streams)
-        # no frames: that prompt has come to its end
+        # no frames: the prompt's generation is complete
         self._queue: asyncio.Queue[tuple[int, list[Tokens] | Exception]] = asyncio.Queue(
             _QUEUED_PER_PROMPT * len(streams)
         )
@@ -89,13 +90,13 @@ class _Several:
             asyncio.create_task(self._pump(prompt, stream)) for prompt, stream in enumerate(streams)
         ]
 
-    async def next(self) -> Piece | None:
+    async def next_frames(self) -> PromptFrames | None:
         while self._open:
             prompt, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
             if item:
-                return Piece(prompt, item)
+                return PromptFrames(prompt, item)
             self._open -= 1
         return None
 
@@ -113,5 +114,5 @@ class _Several:
             while frames := await _read(stream):
                 await self._queue.put((prompt, frames))
             await self._queue.put((prompt, []))
-        except Exception as error:  # handed to the reader, who decides
+        except Exception as error:  # raised in `next_frames`
             await self._queue.put((prompt, error))

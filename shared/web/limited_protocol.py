@@ -20,7 +20,7 @@ from uvicorn.protocols.utils import get_remote_addr
 from shared.web import faults
 from shared.web.faults import Fault
 from shared.web.gate import Gate
-from shared.web.waiting import Lines, Waiting
+from shared.web.waiting_lines import Lines, Waiting
 
 CONNECTION = "ryz.connection"
 _GONE = frozenset({7, 8})  # TCP_CLOSE, TCP_CLOSE_WAIT of Linux: after a reset, after the other side's end
@@ -121,7 +121,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._settle()
 
     def expire(self, waited_for: str) -> None:
-        """See `Connection`."""
+        """See `WaitingConnection`."""
         if waited_for == "paused":
             self._look()
             return
@@ -139,7 +139,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # it has the header that has come in part
 
     def drop(self) -> None:
-        """See `Connection`."""
+        """See `WaitingConnection`."""
         self._hold(0)
         self._gate.release(self)
         self._wait_for(None)

@@ -1,13 +1,13 @@
-"""What a caller demands of its session before a turn may begin: that it exists, or is at a version.
+"""Conditions that a caller sets for a turn of its session: that the session exists, or is at a version.
 
-Reads and validates headers; the leader, which knows the session, decides.
+Reads and validates headers; the leader, which knows the session, checks the conditions.
 """
 
 import re
 
 from msgspec.structs import replace
 
-from services.gateway.sessions.session_headers import RawHeaders
+from services.gateway.http.request_headers import RawHeaders
 from shared.errors import InvalidRequest
 from shared.identity import is_made_session_id
 from shared.messages import ChatMessage, SessionRef
@@ -19,13 +19,13 @@ _YES_OR_NO = {b"true": True, b"1": True, b"false": False, b"0": False}
 def with_conditions(
     session: SessionRef | None, headers: RawHeaders, in_body: bool | None, messages: list[ChatMessage]
 ) -> SessionRef | None:
-    """The session with what its caller demands.
+    """Adds the conditions of a turn to its session.
 
-    An id that a gateway made and that comes back belongs to a session that there was. When a turn that sends
-    only its new messages finds none, it was lost or has expired, so such a turn demands that it exists.
+    An id that a gateway made belongs to a session that existed. If a turn sends only its new messages and the
+    session is missing, it was lost or has expired. So such a turn gets the condition that the session exists.
 
     Raises:
-        InvalidRequest: a header cannot be read, or a demand is made of no session.
+        InvalidRequest: A header cannot be read, or there is a condition and no session.
     """
     must_exist = _flag(headers, in_body)
     if_version = _version(headers)
@@ -59,7 +59,7 @@ def _flag(headers: RawHeaders, in_body: bool | None) -> bool | None:
 
 
 def _version(headers: RawHeaders) -> int:
-    """The version that the session must have; 0: there must be none; -1: any will do."""
+    """The version that the session must have; 0 if it must not exist, -1 for any."""
     if b"if-match" not in headers and b"if-none-match" not in headers:
         return -1
     raw = headers.get(b"if-match", b"").strip()

@@ -1,15 +1,45 @@
-"""Metrics of what comes before a request's body, under `ryz_gateway_...`."""
+"""The gate of the gateway's HTTP server: limits of connections and headers, and their metrics."""
 
 from collections.abc import Iterator
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from services.gateway.http.request_headers import SESSION_HEADERS, STREAM_GRACE
+from services.gateway.settings import GatewaySettings
+from shared.web.faults import SINGLE_HEADERS
 from shared.web.gate import Gate
+from shared.web.open_files import raise_limit
+
+# our own headers that a request may have once
+_OWN_HEADERS = frozenset(
+    {
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"last-event-id",
+        b"traceparent",
+        b"x-request-id",
+        b"x-request-timeout",
+        *SESSION_HEADERS,
+        b"x-session-mode",
+        b"x-session-must-exist",
+        STREAM_GRACE,
+    }
+)
 
 
-class EdgeCollector(Collector):
-    """Exports what a gate counts as `ryz_gateway_...`."""
+def gateway_gate(settings: GatewaySettings, registry: CollectorRegistry) -> Gate:
+    """Makes the gate, and raises the limit of open files as far as its connections need."""
+    fitting = raise_limit(settings.max_connections)
+    gate = Gate(settings.model_copy(update={"max_connections": fitting}), SINGLE_HEADERS | _OWN_HEADERS)
+    registry.register(GateCollector(gate))
+    return gate
+
+
+class GateCollector(Collector):
+    """Exports the counts of a gate as `ryz_gateway_...`."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate

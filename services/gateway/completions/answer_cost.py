@@ -1,4 +1,4 @@
-"""What a call may ask for at the most: its answer's size is bounded before it is made. Pure."""
+"""Bounds the size of an answer before it is generated. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,12 @@ from shared.messages import GenerateRequest
 
 
 def check_cost(requests: Sequence[GenerateRequest], limit: int) -> None:
-    """Raises `InvalidRequest`, naming the fields, if the answer may have more than `limit` entries.
+    """Checks how many entries the answer may have; an entry is a token or a log probability.
 
-    An entry is a token or a log probability. Without a limit of tokens the model's context is one, and what
-    piles up unread is bounded in any case.
+    A call without `max_tokens` passes: the model's context bounds it, and unread bytes have their own limit.
+
+    Raises:
+        InvalidRequest: The answer may have more than `limit` entries; names the fields.
     """
     entries = sum(map(_entries, requests))
     if entries <= limit:

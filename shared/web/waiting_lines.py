@@ -13,7 +13,7 @@ SETTLED_S = 1.0  # one that has had so long for a request, and has not sent it, 
 LINGERING, FIRST_BYTE, HANDSHAKE, HEADERS, IDLE, UNREAD, PAUSED = range(7)
 
 
-class Connection(Protocol):
+class WaitingConnection(Protocol):
     """What a gate needs of a connection.
 
     lines: those of its address, set by the gate.
@@ -29,7 +29,7 @@ class Connection(Protocol):
 
 
 # Since when (seconds) each of some connections waits; the one that has waited longest is the first.
-Line = dict[Connection, float]
+Line = dict[WaitingConnection, float]
 Lines = Sequence[Line]  # one of each kind
 
 
@@ -55,15 +55,15 @@ class Waiting:
         self.limit_s = limit_s
         self.line: Line = {}
 
-    def add(self, connection: Connection, now_s: float) -> None:
+    def add(self, connection: WaitingConnection, now_s: float) -> None:
         """Its time begins now."""
         self.line[connection] = connection.lines[self.kind][connection] = now_s
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: WaitingConnection) -> None:
         """It waits no longer; it was added before."""
         del self.line[connection], connection.lines[self.kind][connection]
 
-    def expired(self, now_s: float) -> list[Connection]:
+    def expired(self, now_s: float) -> list[WaitingConnection]:
         """Those whose time is over."""
         if self.limit_s is None:
             return []
@@ -75,7 +75,7 @@ class Waiting:
         return over
 
 
-def first_to_go(lines: Lines, now_s: float, places: int) -> Connection | None:
+def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | None:
     """The connection that gives way to a new one; None: all have a request under way.
 
     Those go first that have had `SETTLED_S` for a request. Younger ones go next where they have more than
@@ -88,7 +88,7 @@ def first_to_go(lines: Lines, now_s: float, places: int) -> Connection | None:
         now_s: the loop's time.
         places: how many there are.
     """
-    newcomer: Connection | None = None
+    newcomer: WaitingConnection | None = None
     came_s = now_s
     silent = 0
     for line in lines[:IDLE]:

@@ -1,11 +1,11 @@
-"""Streamed answers in OpenAI's shapes, as bytes of server-sent events.
+"""Streamed answers in OpenAI's formats, as bytes of server-sent events.
 
-One writer holds what never changes in a stream already encoded and puts only the text between. Events of a
-stream that can be resumed carry ids. It keeps no connection; `stream.py` sends what it makes.
+Each writer holds what never changes in a stream already encoded and puts only the text between. It keeps no
+connection; `event_stream.py` sends what it makes. Events carry ids if they are asked for.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -16,64 +16,16 @@ from services.gateway.completions.whole_responses import (
     session_of,
     usage_of,
 )
-from services.gateway.http.errors import ErrorAnswer
-from services.gateway.streams.event_ids import UNNUMBERED, EventId, numbered, what_follows
-from shared.messages import Delta, SessionOutcome, Usage
+from services.gateway.streams.event_ids import UNNUMBERED, numbered
+from services.gateway.streams.event_writer import EventWriter
+from services.gateway.streams.resume_token import ResumeToken, answer_id
+from shared.messages import Delta, GenerateRequest, SessionOutcome, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
 
 
-def error_event(answer: ErrorAnswer) -> bytes:
-    """A failure in mid-stream; no `[DONE]` follows it."""
-    return b"data: " + answer.body + b"\n\n"
-
-
-class ChunkWriter(Protocol):
-    """Makes the events of one stream."""
-
-    def opening(self) -> bytes:
-        """The events before the first text, which belong to frame 0; may be empty."""
-        ...
-
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
-        """The events for new text of a prompt's choices, from frame number `seq`."""
-        ...
-
-    def closing(
-        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
-    ) -> bytes:
-        """The events after the last text, `[DONE]` included, from the last frame.
-
-        session: what became of the turn of a session.
-        """
-        ...
-
-
-class Resumed:
-    """A writer whose events begin after those that the client has."""
-
-    def __init__(self, writer: ChunkWriter, last: EventId) -> None:
-        self._writer = writer
-        self._last = last
-
-    def opening(self) -> bytes:
-        """See `ChunkWriter`."""
-        return what_follows(self._writer.opening(), 0, self._last)
-
-    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
-        """See `ChunkWriter`."""
-        data = self._writer.deltas(deltas, prompt, seq)  # also when nothing of it goes out: it counts along
-        return data if seq > self._last.seq else what_follows(data, seq, self._last)
-
-    def closing(
-        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
-    ) -> bytes:
-        """See `ChunkWriter`."""
-        return what_follows(self._writer.closing(usages, seq, session), seq, self._last)
-
-
-class _Writer:
+class _ChunkWriter:
     _nothing: ClassVar[dict[str, Any]]  # a choice without text
 
     def __init__(
@@ -94,7 +46,7 @@ class _Writer:
     ) -> bytes:
         last: dict[str, Any] = {}
         if session is not None:
-            # with a choice that says nothing: readers take the first choice of each chunk for granted
+            # with an empty choice: many readers expect a first choice in each chunk
             last = {"choices": [self._nothing], "session": session_of(session)}
         if self._usage:
             last = {**last, "choices": [], "usage": usage_of(usages)}
@@ -106,13 +58,13 @@ class _Writer:
         return numbered(events, seq) if self._ids else b"".join(events)
 
     def _session(self) -> bytes:
-        """The suffix of the stream's first chunk, which names the session."""
+        """The suffix of the first chunk of the stream, which names the session."""
         if not self._envelope.session_id:
             return self._suffix
         return self._suffix[:-3] + b',"session_id":' + _encode(self._envelope.session_id) + b"}\n\n"
 
 
-class ChatWriter(_Writer):
+class ChatChunkWriter(_ChunkWriter):
     """`chat.completion.chunk`: the role first, then text, then a chunk with the finish reason alone."""
 
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
@@ -152,7 +104,7 @@ class ChatWriter(_Writer):
         return b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._suffix
 
 
-class CompletionWriter(_Writer):
+class CompletionChunkWriter(_ChunkWriter):
     """`text_completion` chunks, with prompts' choices numbered through."""
 
     _nothing: ClassVar[dict[str, Any]] = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
@@ -165,7 +117,7 @@ class CompletionWriter(_Writer):
         self._first = True
 
     def opening(self) -> bytes:
-        """Nothing: this shape has no role."""
+        """Nothing: this format has no role."""
         return b""
 
     def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
@@ -192,3 +144,18 @@ class CompletionWriter(_Writer):
             events.append(b"".join(parts))
             self._first = False
         return self._join(events, seq)
+
+
+def event_writer(token: ResumeToken, request: GenerateRequest, *, ids: bool) -> EventWriter:
+    """The writer of the stream of one generation; with `ids` its events carry them."""
+    envelope = Envelope(
+        answer_id(token.kind, request.request_id),
+        token.created_s,
+        request.model,
+        request.session.session_id if request.session else "",
+    )
+    sampling, usage = request.sampling, token.include_usage
+    logprobs = sampling.logprobs >= 0
+    if token.kind == "chat":
+        return ChatChunkWriter(envelope, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)
+    return CompletionChunkWriter(envelope, prompts=1, n=sampling.n, usage=usage, logprobs=logprobs, ids=ids)

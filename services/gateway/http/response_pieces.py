@@ -1,4 +1,4 @@
-"""Bodies that are sent piece by piece: the next one waits until the reader has taken the one before."""
+"""Sends bodies of responses piece by piece; a piece waits until the reader has taken the one before."""
 
 import asyncio
 from contextlib import suppress
@@ -6,13 +6,13 @@ from typing import Any
 
 from starlette.types import Message, Scope, Send
 
-from services.gateway.http.readers import Answer, Unread
+from services.gateway.http.slow_readers import OpenAnswer, Unread
 
 PIECE = 65_536  # bytes; the server buffers as many for a connection before it waits for the reader
 
 
 async def send_pieces(send: Send, data: bytes, *, more: bool) -> None:
-    """Sends a part of a body; of one in several pieces the end waits for the reader, too."""
+    """Sends a part of a body; if it has several pieces, its end waits for the reader, too."""
     if len(data) <= PIECE:
         await send({"type": "http.response.body", "body": data, "more_body": more})
         return
@@ -23,19 +23,19 @@ async def send_pieces(send: Send, data: bytes, *, more: bool) -> None:
 
 
 class PieceSender:
-    """A `send` for answers of the framework's routes: they are whole, and weighed while a reader takes them.
+    """A `send` for the responses of the framework's routes, an `OpenAnswer` while a reader takes them.
 
-    After `abort` the rest is dropped, and the server closes the connection on the unfinished answer.
+    After `abort` the rest is dropped, and the server closes the connection on the unfinished response.
 
     Args:
-        send: the server's.
-        scope: the request's; its state has the tenant once that is known. Answers without one count together.
-        answers: all that wait for their readers; has this one while it does.
+        send: The server's.
+        scope: The request's; its state has the tenant once that is known. Answers without one count together.
+        answers: All answers that wait for their readers; has this one while it does.
     """
 
     __slots__ = ("_answers", "_send", "_state", "_time", "_waiting", "reason", "unsent", "waits_since")
 
-    def __init__(self, send: Send, scope: Scope, answers: set[Answer]) -> None:
+    def __init__(self, send: Send, scope: Scope, answers: set[OpenAnswer]) -> None:
         self._send = send
         self._state: dict[str, Any] = scope.get("state", {})
         self._answers = answers
@@ -46,11 +46,11 @@ class PieceSender:
         self.waits_since = 0.0  # on the loop's clock: when the reader took the last piece
 
     def unread(self, now_s: float) -> Unread:
-        """See `Answer`."""
+        """See `OpenAnswer`."""
         return Unread(self._state.get("tenant", ""), self.unsent, now_s - self.waits_since)
 
     def abort(self, reason: Exception) -> None:
-        """See `Answer`."""
+        """See `OpenAnswer`."""
         self.reason = self.reason or reason
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(self._time())

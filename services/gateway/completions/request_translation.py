@@ -1,7 +1,7 @@
-"""OpenAI's requests as `GenerateRequest`s. Pure: ids, seeds and sessions come in as arguments.
+"""Translates OpenAI's requests into `GenerateRequest`s. Pure: ids, seeds and sessions are arguments.
 
-Decides which wishes of a body are kept, which are refused because they would change the meaning of the
-answer or are misspelt, and which are only counted. Form and ranges were checked by `schema.py`.
+Decides which fields of a body are used, which are refused because they would change the meaning of the answer
+or are misspelt, and which are only counted. `completion_schema.py` has checked types and ranges.
 """
 
 import difflib
@@ -13,8 +13,8 @@ import msgspec
 
 from services.gateway.completions.completion_schema import (
     ChatCompletionRequest,
+    ChatMessageBody,
     CompletionRequest,
-    Message,
     SamplingBody,
 )
 from shared.codec import pack_tokens
@@ -22,10 +22,12 @@ from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, SessionRef
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
-MISSPELT = 0.85  # how alike a field must be to a known one to count as a slip of the pen
-_SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so no two prompts of a call meet; far from neighbouring seeds
+MISSPELT = 0.85  # how similar a field must be to a known one to count as misspelt
+_SEED_STEP = (
+    0x9E3779B97F4A7C15 % 2**63
+)  # odd, so the prompts of a call have different seeds; far from neighbouring seeds
 _LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
-_MAX_COMPARED = 16  # unknown fields of a body that are looked at for slips; some 0.2 ms each
+_MAX_COMPARED = 16  # unknown fields of a body that are compared; some 0.2 ms each
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -34,8 +36,8 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
 }
 
-# Fields that would change the answer if they were honoured, and the values that ask for nothing. `False` and
-# `0` are equal in Python, which is what is wanted here.
+# Fields that would change the answer if they were supported, and their values that change nothing. `False`
+# and `0` are equal in Python, as needed here.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none",),
@@ -63,7 +65,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "continue_final_message": (False,),
     "chat_template": (),
 }
-# OpenAI's fields that do not change the answer: they are taken and counted, whatever they look like.
+# OpenAI's fields that do not change the answer: they are accepted and counted, with any value.
 _ACCEPTED = frozenset(
     {
         "metadata",
@@ -95,7 +97,7 @@ _NEUTRAL_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a request has besides its body."""
+    """The fields of a request that do not come from its body."""
 
     request_id: str
     tenant: str
@@ -104,10 +106,15 @@ class Origin:
 
 
 def refuse_unsupported(body: SamplingBody) -> int:
-    """Raises `InvalidRequest` for a field that is not implemented and matters; counts the unknown ones.
+    """Refuses fields that would change the answer and are not supported, and misspelt ones.
 
-    A field that looks like a misspelling of a known one is refused too; only the first few unknown ones are
-    looked at for that.
+    Only the first `_MAX_COMPARED` unknown fields are compared with known ones.
+
+    Returns:
+        How many fields are not known.
+
+    Raises:
+        InvalidRequest: Names the field.
     """
     extra = body.model_extra
     unknown = 0
@@ -130,9 +137,9 @@ def refuse_unsupported(body: SamplingBody) -> int:
 
 
 def _refuse_misspelt(field: str, kind: type[SamplingBody]) -> None:
-    """Raises `InvalidRequest` when a field that nobody knows is nearly one that is known.
+    """Raises `InvalidRequest` if an unknown field is nearly a known one.
 
-    Fields that other servers know (`_ACCEPTED`) are no slips, however alike they are.
+    Fields that other servers know (`_ACCEPTED`) are never misspelt.
     """
     if field in _ACCEPTED or len(field) > _LONGEST_FIELD:
         return
@@ -149,7 +156,7 @@ def _refuse_unless_neutral(field: str, value: Any, neutral: tuple[Any, ...]) -> 
 
 
 def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int) -> Sampling:
-    """The sampling options of a body; `seed` is used when the body has none."""
+    """The sampling options of a body; `seed` is used if the body has none."""
     wanted: dict[str, Any] = {}
     for name in (
         "temperature",
@@ -184,7 +191,11 @@ def _delivery(body: SamplingBody) -> Literal["stream", "whole"]:
 
 
 def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest:
-    """The generation that a chat completion asks for; raises `InvalidRequest` naming the field."""
+    """The generation that a chat completion asks for.
+
+    Raises:
+        InvalidRequest: Fields contradict each other; names one.
+    """
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
@@ -204,8 +215,8 @@ def chat_request(body: ChatCompletionRequest, origin: Origin) -> GenerateRequest
     )
 
 
-def messages_of(messages: Sequence[Message]) -> list[ChatMessage]:
-    """The messages of a body, as they travel."""
+def messages_of(messages: Sequence[ChatMessageBody]) -> list[ChatMessage]:
+    """The messages of a body as wire messages."""
     return [
         ChatMessage(role=_ROLES[message.role], content=message.content, name=message.name or "")
         for message in messages
@@ -217,8 +228,11 @@ def completion_requests(
 ) -> list[GenerateRequest]:
     """One generation for each prompt, in their order; `request_ids` has an id for each of them.
 
-    Raises `InvalidRequest` naming the field. Without a seed in the body each prompt has one of its own, so
-    that equal prompts get answers of their own; a seed that was asked for holds for all of them.
+    Without a seed in the body each prompt has a seed of its own, so that equal prompts get different answers;
+    a seed in the body holds for all of them.
+
+    Raises:
+        InvalidRequest: Fields contradict each other; names one.
     """
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("`best_of` is not supported: it must be absent or equal to `n`", param="best_of")

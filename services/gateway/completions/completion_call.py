@@ -1,6 +1,7 @@
-"""One call of a completion route: its generations, and what its answer has to look like.
+"""Makes a call of a completion route from its body and headers: its generations and the form of its answer.
 
-Joins body and headers; the rules for each are in `translate.py` and `sessions.py`.
+The rules for bodies are in `request_translation.py`, those for headers in `request_headers.py` and
+`session_conditions.py`.
 """
 
 import random
@@ -13,27 +14,30 @@ from services.gateway.completions.completion_schema import (
     CompletionRequest,
     SamplingBody,
 )
-from services.gateway.completions.idempotency import Once
-from services.gateway.completions.translate import (
+from services.gateway.completions.idempotency import IdempotentCall
+from services.gateway.completions.request_translation import (
     Origin,
     chat_request,
     completion_requests,
     refuse_unsupported,
 )
-from services.gateway.sessions.session_conditions import with_conditions
-from services.gateway.sessions.session_headers import STREAM_GRACE, RawHeaders, given_session, session_mode
+from services.gateway.completions.session_conditions import with_conditions
+from services.gateway.http.request_headers import STREAM_GRACE, RawHeaders, given_session, session_mode
 from shared.errors import InvalidRequest
 from shared.identity import new_session_id, request_root
 from shared.messages import GenerateRequest, SessionRef
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What was asked for.
+class CompletionCall:
+    """One call of a completion route.
 
-    session_id: empty when there is no session.
-    event_ids: whether the events of a stream carry ids.
-    timeout_s: the body's wish; None: it says nothing.
+    Attributes:
+        requests: One generation for each prompt.
+        event_ids: The events of a stream carry ids.
+        session_id: Empty if there is no session.
+        timeout_s: The time limit in the body; None if it has none.
+        unknown_fields: How many fields of the body are not known.
     """
 
     request_id: str
@@ -55,12 +59,21 @@ def chat_call(
     *,
     request_id: str,
     tenant: str,
-    once: Once | None = None,
+    once: IdempotentCall | None = None,
     root_key: bytes = b"",
-) -> Call:
-    """A chat completion; without a session of the caller's it gets a new one, named after its root.
+) -> CompletionCall:
+    """Makes the call of a chat completion. If the caller names no session it begins a new one.
 
-    root_key: see `root_key.py`. Raises `InvalidRequest` that names the field or header.
+    Args:
+        body: The checked body.
+        headers: Headers of the request.
+        request_id: The id of the request as it travels.
+        tenant: Whose call it is.
+        once: What its `Idempotency-Key` says, if it has one.
+        root_key: The secret behind new session ids; see `root_key.py`.
+
+    Raises:
+        InvalidRequest: A field or header is wrong; names it.
     """
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
@@ -70,7 +83,7 @@ def chat_call(
         root, mode = request_root(request, root_key), session_mode(headers)
         if once is None:
             session = SessionRef(session_id=new_session_id(root), given=False, mode=mode)
-        else:  # its record is looked up: the call may have been made before
+        else:  # the same id for the same call, whose record may exist already
             session = SessionRef(session_id=once.session_id(root), mode=mode)
     if session is not request.session:
         request = msgspec.structs.replace(request, session=session)
@@ -80,12 +93,17 @@ def chat_call(
 
 
 def completion_call(
-    body: CompletionRequest, headers: RawHeaders, *, request_id: str, tenant: str, once: Once | None = None
-) -> Call:
-    """A completion; it belongs to a session only if the caller says so. Raises like `chat_call`."""
+    body: CompletionRequest,
+    headers: RawHeaders,
+    *,
+    request_id: str,
+    tenant: str,
+    once: IdempotentCall | None = None,
+) -> CompletionCall:
+    """Makes the call of a text completion, of a session only if the caller names one; see `chat_call`."""
     unknown = refuse_unsupported(body)
     session = given_session(headers, body.session_id)
-    with_conditions(None, headers, body.session_must_exist, [])  # here a session decides the route alone
+    with_conditions(None, headers, body.session_must_exist, [])  # here a session only decides the route
     count = len(body.prompt)
     request_ids = [request_id] if count == 1 else [f"{request_id}-{place}" for place in range(count)]
     requests = completion_requests(body, Origin(request_id, tenant, _seed(once), session), request_ids)
@@ -94,13 +112,13 @@ def completion_call(
     return _call(body, headers, request_id, requests, unknown)
 
 
-def _seed(once: Once | None) -> int:
+def _seed(once: IdempotentCall | None) -> int:
     if once is not None:
         return once.seed
-    return random.getrandbits(63)  # it decides what is drawn, not who may see it
+    return random.getrandbits(63)  # no secret: it decides what is drawn
 
 
-def _to_count_once(request: GenerateRequest, once: Once | None) -> GenerateRequest:
+def _to_count_once(request: GenerateRequest, once: IdempotentCall | None) -> GenerateRequest:
     if once is None:
         return request
     return msgspec.structs.replace(request, call_key=once.name, call_digest=once.digest)
@@ -112,7 +130,7 @@ def _call(
     request_id: str,
     requests: list[GenerateRequest],
     unknown: int,
-) -> Call:
+) -> CompletionCall:
     sampling = requests[0].sampling
     session = requests[0].session
     options = body.stream_options
@@ -122,7 +140,7 @@ def _call(
             "`stream_options.include_event_ids` needs a single prompt: a stream of several cannot be resumed",
             param="stream_options.include_event_ids",
         )
-    return Call(
+    return CompletionCall(
         request_id=request_id,
         model=body.model,
         requests=requests,

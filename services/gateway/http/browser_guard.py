@@ -1,6 +1,6 @@
-"""What stands before all routes because of browsers: names, origins, and the few that may read answers.
+"""Refuses requests of web pages that may not use the gateway, and answers CORS for those that may.
 
-Whether a request comes from a page that has no business here is decided in `shared/web/hosts.py`.
+The rules of names and origins are in `shared/web/host_rules.py`.
 """
 
 from collections.abc import Awaitable
@@ -11,13 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.gateway.http.errors import HttpRefusal, answer_for
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
-from shared.web.hosts import OriginRule, host_rule, names
+from shared.web.host_rules import OriginRule, host_rule, names
 
 _SHOWN = ("retry-after", "x-request-id", "x-ryz-group", "x-ryz-reason", "x-session-id", "x-stream-id")
 
 
 class BrowserGuard:
-    """An ASGI application before the gateway's."""
+    """An ASGI application in front of the gateway's."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
         has_keys = bool(settings.api_keys.get_secret_value().strip())
@@ -43,7 +43,7 @@ class BrowserGuard:
     def _refusal(self, scope: Scope) -> HttpRefusal | None:
         if scope["type"] != "http":
             return None
-        headers = dict(scope["headers"])  # each of these came once, the server has seen to that
+        headers = dict(scope["headers"])  # the server lets each of these come once only
         host = headers.get(b"host", b"")
         origin, site = headers.get(b"origin", b""), headers.get(b"sec-fetch-site", b"")
         if host and not self._hosts.allows(host):
@@ -66,7 +66,7 @@ class BrowserGuard:
 
     async def _refuse(self, refusal: HttpRefusal, send: Send) -> None:
         answer = answer_for(refusal)
-        self._metrics.ended("other", answer.status, 0.0)
+        self._metrics.count_answer("other", answer.status, 0.0)
         length = (b"content-length", b"%d" % len(answer.body))
         headers = [(b"content-type", b"application/json"), length, (b"connection", b"close"), *answer.headers]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -1,6 +1,6 @@
-"""What a request's headers say about it: session, request id, time limit.
+"""Reads what the headers of a request say about it: session, request id, time limits.
 
-Reads and validates; it never looks anything up. Ids that are made here come from `shared/identity.py`.
+Reads and validates; it looks nothing up.
 """
 
 import math
@@ -14,7 +14,7 @@ from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 STREAM_GRACE = b"x-stream-grace"
-_ROOM_FOR_PLACE = 4  # `-NNN`, which tells the prompts of one call apart
+_ROOM_FOR_PLACE = 4  # characters of `-NNN`, which tells the prompts of one call apart
 _SESSION_ID = re.compile(NAME_PATTERN)
 _REQUEST_ID = re.compile(ID_PATTERN)
 _MODES: dict[bytes, Literal["auto", "append", "replace"]] = {
@@ -27,9 +27,13 @@ RawHeaders = Mapping[bytes, bytes]
 
 
 def given_session(headers: RawHeaders, in_body: str | None) -> SessionRef | None:
-    """The session that the caller named, by header or in the body; a header wins. None: it named none.
+    """The session that the caller named, by header or in the body; a header wins.
 
-    Raises `InvalidRequest` that names the header or field, for an id or a mode that is not valid.
+    Returns:
+        The session; None if the caller named none.
+
+    Raises:
+        InvalidRequest: The id or the mode is not valid; names the header or field.
     """
     source, session_id = "session_id", in_body
     for header in SESSION_HEADERS:
@@ -64,13 +68,13 @@ def session_mode(headers: RawHeaders) -> Literal["auto", "append", "replace"]:
 
 
 def request_ids(headers: RawHeaders, made: str) -> tuple[str, str]:
-    """The id that the caller sees, and the one that travels: the caller's own word plus what makes it unique.
+    """The id of a request that the caller sees, and the one that travels.
 
-    A caller's id alone never travels: two requests with one id would share their frames.
+    The second is the caller's id with a unique suffix: two requests with one id would share their frames.
 
     Args:
-        headers: the request's; an `X-Request-Id` that is not valid counts as none.
-        made: a fresh unique id of at most 32 characters.
+        headers: Headers of the request; an `X-Request-Id` that is not valid counts as none.
+        made: A fresh unique id of at most 32 characters.
     """
     raw = headers.get(b"x-request-id")
     if raw is None:
@@ -82,7 +86,11 @@ def request_ids(headers: RawHeaders, made: str) -> tuple[str, str]:
 
 
 def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float, max_s: float) -> float:
-    """Seconds that the caller gives the request, at most `max_s`; raises `InvalidRequest`."""
+    """Seconds that the caller gives the request, at most `max_s`.
+
+    Raises:
+        InvalidRequest: The header is not a positive number.
+    """
     raw = headers.get(b"x-request-timeout")
     if raw is None:
         return min(in_body, max_s) if in_body is not None else default_s
@@ -99,7 +107,11 @@ def time_limit_s(headers: RawHeaders, in_body: float | None, *, default_s: float
 
 
 def stream_grace_s(headers: RawHeaders, *, default_s: float, max_s: float) -> float:
-    """Seconds that a stream goes on without its client, at most `max_s`; raises `InvalidRequest`."""
+    """Seconds that a stream goes on without its client, at most `max_s`.
+
+    Raises:
+        InvalidRequest: The header is not a number of seconds.
+    """
     raw = headers.get(STREAM_GRACE)
     if raw is None:
         return min(default_s, max_s)
@@ -116,7 +128,7 @@ def stream_grace_s(headers: RawHeaders, *, default_s: float, max_s: float) -> fl
 
 
 def _text(raw: bytes) -> str:
-    """A header's value as text: UTF-8, since session ids may hold any letters; else byte by byte."""
+    """The value of a header as text: UTF-8, since session ids may hold any letters, else Latin-1."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

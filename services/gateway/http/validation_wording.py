@@ -1,7 +1,7 @@
-"""Plain words for what the validator finds wrong with a field.
+"""Words for the errors of the validator, in the terms of JSON.
 
-The validator's own texts speak of its types and of its way of working; callers of the API know JSON. A type
-of error that is not listed here gets its field and what was given, without the validator's words.
+The validator's own texts speak of its types. An error of a type that is not listed here is told with its
+field and the value that was given, without the validator's text.
 """
 
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ _PLAIN = {
 
 
 def problem_of(kind: str, message: str, context: Mapping[str, Any]) -> str:
-    """What is wrong, to be read after the field's name.
+    """The error in words that follow the name of the field.
 
     Args:
-        kind: the validator's type of error.
-        message: its text; used only for `wrong`, which `schema.py` writes itself.
-        context: what the text is made of.
+        kind: The validator's type of error.
+        message: The validator's text; used only for `wrong`, whose text is `completion_schema.py`'s own.
+        context: The values that the text names.
     """
     if kind == "wrong":
         return message
@@ -58,5 +58,5 @@ def problem_of(kind: str, message: str, context: Mapping[str, Any]) -> str:
 
 
 def _entries(count: int) -> str:
-    """How many; the only lists with a bound are those of messages."""
+    """A count of list entries; the only lists with a bound are those of messages."""
     return "one message" if count == 1 else f"{count} messages"

@@ -1,7 +1,7 @@
-"""Which answers are cut off because their readers do not read, or because answers take too much memory.
+"""Cuts off answers whose readers do not read, or that take too much memory while they wait.
 
-`cuts` decides, from what each answer has unread; `watch_readers` asks it, a few times a second. An answer
-waits for its reader first: it is cut off only when that lasts too long, or when too much piles up meanwhile.
+`answers_to_cut` decides, from what each answer has unread; `watch_readers` asks it a few times a second. An
+answer waits for its reader first: it is cut off only when that lasts too long, or when too much piles up.
 """
 
 import asyncio
@@ -17,11 +17,14 @@ WATCH_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An answer under way.
+    """What an answer under way has made and its reader has not taken.
 
-    num_bytes: made and not taken by its reader. waited_s: since that took the last piece; 0: none is sent.
-    behind: the part of what may pile up for one answer that has piled up, from 0 to 1.
-    late: the time that its caller gave it is over.
+    Attributes:
+        tenant: Whose answer it is.
+        num_bytes: Bytes that wait.
+        waited_s: Seconds since the reader took the last piece; 0 if no piece is being sent.
+        behind: The bytes or frames that wait, as a part of those that one answer may have, from 0 to 1.
+        late: The time that the caller gave its request is over.
     """
 
     tenant: str
@@ -31,12 +34,12 @@ class Unread:
     late: bool = False
 
 
-class Answer(Protocol):
-    """What has to be known of an answer under way."""
+class OpenAnswer(Protocol):
+    """An answer under way, as far as it is watched."""
 
     @property
     def reason(self) -> Exception | None:
-        """Why it was ended early; None: it was not."""
+        """Why the answer was ended early; None if it was not."""
 
     def unread(self, now_s: float) -> Unread:
         """What it has unread; `now_s` is on the loop's clock."""
@@ -48,15 +51,25 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """wait_s: for a piece to be taken. total, of_tenant: bytes of all answers, and of one tenant's."""
+    """What answers may take.
+
+    Attributes:
+        wait_s: Seconds for a piece to be taken.
+        total: Bytes of all answers.
+        of_tenant: Bytes of the answers of one tenant.
+    """
 
     wait_s: float
     total: int
     of_tenant: int
 
 
-def cuts(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int, RyzError]:
-    """Those that end now, by their place in `answers`, and what they are told."""
+def answers_to_cut(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int, RyzError]:
+    """Chooses the answers that end now.
+
+    Returns:
+        The error for each of them, by its index in `answers`.
+    """
     cut: dict[int, RyzError] = {
         place: _slow(answer, limits)
         for place, answer in enumerate(answers)
@@ -94,13 +107,14 @@ def _slow(answer: Unread, limits: ReaderLimits) -> RyzError:
 
 
 async def watch_readers(
-    running: Collection[Answer], limits: ReaderLimits, on_cut: Callable[[], None]
+    running: Collection[OpenAnswer], limits: ReaderLimits, on_cut: Callable[[], None]
 ) -> None:
-    """Ends the answers under way that have to be, for as long as it runs."""
+    """Cuts off answers of `running` that have to end, until it is cancelled; calls `on_cut` for each."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(WATCH_S)
         answers = [answer for answer in running if answer.reason is None]
-        for place, reason in cuts([answer.unread(loop.time()) for answer in answers], limits).items():
+        unread = [answer.unread(loop.time()) for answer in answers]
+        for place, reason in answers_to_cut(unread, limits).items():
             on_cut()
             answers[place].abort(reason)

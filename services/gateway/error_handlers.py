@@ -1,0 +1,62 @@
+"""Answers the errors of the framework's routes in OpenAI's shape. Serving routes answer their own."""
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from services.gateway.http.disconnects import ClientDisconnected
+from services.gateway.http.errors import ErrorAnswer, HttpRefusal, answer_for, invalid_parameter
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.sessions.session_paths import is_session_path
+from shared.errors import RyzError
+
+log = structlog.get_logger(__name__)
+
+
+def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
+    """Adds a handler for each kind of error."""
+
+    def respond(request: Request, answer: ErrorAnswer) -> Response:
+        if not is_session_path(request.url.path):  # `SessionPaths` counts those
+            metrics.count_answer("other", answer.status, 0.0)
+        response = Response(answer.body, status_code=answer.status, media_type="application/json")
+        for name, value in answer.headers:
+            response.headers[name.decode()] = value.decode("latin-1")
+        return response
+
+    async def refused(request: Request, error: Exception) -> Response:
+        return respond(request, answer_for(error))
+
+    async def bad_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, answer_for(invalid_parameter(error)))
+
+    async def left(_: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # the caller is gone
+
+    async def no_route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path[:200]}"
+        code, problem = _NO_ROUTE.get(error.status_code, ("http_error", error.detail))
+        headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        return respond(
+            request, answer_for(HttpRefusal(error.status_code, code, f"{where}: {problem}", headers))
+        )
+
+    async def bug(request: Request, error: Exception) -> Response:
+        log.error("request failed", route=request.url.path[:200], exc_info=error)
+        return respond(request, answer_for(error))
+
+    app.add_exception_handler(RyzError, refused)
+    app.add_exception_handler(HttpRefusal, refused)
+    app.add_exception_handler(RequestValidationError, bad_query)
+    app.add_exception_handler(ClientDisconnected, left)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, bug)
+
+
+_NO_ROUTE = {
+    404: ("unknown_url", "there is no such path; see /openapi.json"),
+    405: ("method_not_allowed", "this path takes another method"),
+}

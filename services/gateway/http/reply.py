@@ -1,0 +1,145 @@
+"""The HTTP response to one request: what was sent so far, and what its headers say of the generation."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.types import Message, Send
+
+from services.gateway.http.errors import Headers, header_value
+from services.gateway.http.response_pieces import send_pieces
+from shared.messages import Accepted, SessionOutcome, Usage
+
+_JSON = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)
+class CallOutcome:
+    """How a call went, for headers, metrics and the log.
+
+    Attributes:
+        group: The group of the call's first generation.
+        accepted: The acceptance of the call's first generation.
+        usages: One for each generation, known at the end.
+        session: What became of the turn, known at its end.
+        first_text_s: When the first text came, on the loop's clock; 0 if none came.
+    """
+
+    group: str = ""
+    accepted: Accepted | None = None
+    usages: list[Usage] = field(default_factory=list)
+    session: SessionOutcome | None = None
+    first_text_s: float = 0.0
+
+    def headers(self) -> Headers:
+        """Headers that name the group, why it was chosen, and where the prompt's KV came from.
+
+        What is not known is left out. A group that fetches for long accepts before it has decided whether to
+        fetch; then the usage tells, once it is there.
+        """
+        headers = [(b"x-ryz-group", self.group.encode())]
+        if self.accepted is not None and self.accepted.reason:
+            headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
+        kv = self.accepted.kv if self.accepted is not None else ""
+        if not kv and any(usage.fetched_tokens for usage in self.usages):
+            kv = "fetch"
+        if kv:
+            headers.append((b"x-ryz-kv", kv.encode()))
+        if told := self._session():
+            headers.append((b"x-ryz-session", told.encode()))
+        return headers
+
+    def _session(self) -> str:
+        """The value of `X-Ryz-Session`; empty if nothing is known of the session yet.
+
+        It says whether the session is new, and after the end of the turn what became of it.
+        """
+        ended = self.session
+        if ended is not None:
+            reason = f"; reason={ended.reason}" if ended.reason else ""
+            replaced = "; replaced" if ended.replaced else ""
+            told = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
+            return f"{told}{reason}{replaced}"
+        accepted = self.accepted
+        if accepted is None or accepted.session_version < 0:
+            return ""
+        state = "continued" if accepted.session_version else "new"
+        return f"{state}; turns={accepted.session_turns + 1}"
+
+
+class Reply:
+    """The response to one request, in one piece or in many.
+
+    Attributes:
+        headers: Headers of every response, also of a refusal.
+        status: The status that was sent; 0 before that.
+        streamed: The response comes in parts.
+        bytes_sent: Bytes of the body so far.
+        unsent: Bytes of the part that is being sent.
+        waits_since: When the reader took the last piece of that part, on the loop's clock; 0 if no part is
+            being sent.
+    """
+
+    __slots__ = ("_send", "_time", "bytes_sent", "headers", "status", "streamed", "unsent", "waits_since")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._time = asyncio.get_running_loop().time
+        self.unsent = 0
+        self.waits_since = 0.0
+        self.headers: Headers = []
+        self.status = 0
+        self.streamed = False
+        self.bytes_sent = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether the status was sent and cannot be changed."""
+        return self.status != 0
+
+    def set_request_id(self, shown_id: str) -> None:
+        """Puts the id by which the caller knows the request into the headers, in place of an earlier one."""
+        others = [header for header in self.headers if header[0] != b"x-request-id"]
+        self.headers = [(b"x-request-id", shown_id.encode()), *others]
+
+    async def send_whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
+        """Sends a JSON response. With `more`, the connection waits for `finish`."""
+        self.status = status
+        length = (b"content-length", b"%d" % len(body))
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [_JSON, length, *self.headers, *headers],
+            }
+        )
+        await self.send_part(body, more=more)
+
+    async def send_empty(self) -> None:
+        """Sends a 204."""
+        self.status = 204
+        await self._send({"type": "http.response.start", "status": 204, "headers": self.headers})
+        await self.finish()
+
+    async def start_stream(self, headers: Headers) -> None:
+        """Sends the head of a 200 that comes in parts."""
+        self.status, self.streamed = 200, True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*headers, *self.headers]})
+
+    async def send_part(self, data: bytes, *, more: bool = True) -> None:
+        """Sends the next part in pieces; waits while the caller does not read, and after several pieces."""
+        self.bytes_sent += len(data)
+        self.waits_since = self._time()
+        try:
+            self.unsent = len(data)
+            await send_pieces(self._send_piece, data, more=more)
+        finally:
+            self.unsent, self.waits_since = 0, 0.0
+
+    async def _send_piece(self, message: Message) -> None:
+        await self._send(message)
+        self.unsent -= len(message["body"])
+        self.waits_since = self._time()
+
+    async def finish(self) -> None:
+        """Ends the body."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,111 @@
+"""Routes that tell about the gateway: models, probes, metrics, and the index."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+
+from services.gateway.completions.whole_responses import model_object
+from services.gateway.http.auth import Keyring
+from services.gateway.http.errors import HttpRefusal
+from services.gateway.settings import GatewaySettings
+from shared.errors import ModelNotFound
+from shared.messages import ModelCard
+from shared.web.admin_endpoints import readiness_shown
+from shared.web.bearer_key import BearerKey
+from shared.web.metrics_page import MetricsPage
+
+ListModels = Callable[[], Awaitable[list[ModelCard]]]
+_LINKS = {
+    "models": "/v1/models",
+    "sessions": "/v1/sessions",
+    "openapi": "/openapi.json",
+    "ready": "/ready",
+    "metrics": "/metrics",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """The state of this process.
+
+    Attributes:
+        readiness: Whether requests are welcome, and the body of /ready.
+        registry: The metrics that /metrics shows.
+        version: The version of the distribution.
+    """
+
+    readiness: Callable[[], tuple[bool, dict[str, Any]]]
+    registry: CollectorRegistry
+    version: str
+
+
+def info_router(
+    settings: GatewaySettings, keyring: Keyring, list_models: ListModels, info: ServiceInfo
+) -> APIRouter:
+    """The routes.
+
+    Args:
+        settings: Has the keys of probes and metrics.
+        keyring: Finds the tenant of a caller.
+        list_models: The models on offer; raises an error of the family if no router answers.
+        info: The state of this process.
+    """
+    probe_key, metrics_key = BearerKey(settings.probe_key), BearerKey(settings.metrics_key)
+    page = MetricsPage(info.registry, metrics_key)
+    router = APIRouter()
+
+    def authorize(request: Request) -> None:
+        keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
+
+    @router.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The models that a group serves now."""
+        if not probe_key.matches(request.headers.get("authorization", "")):
+            authorize(request)
+        cards = await list_models()
+        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards]})
+
+    @router.get("/v1/models/{model:path}")
+    async def model(request: Request, model: str) -> Response:
+        """One model."""
+        authorize(request)
+        for card in await list_models():
+            if card.name == model:
+                return JSONResponse(model_object(card))
+        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+
+    @router.get("/live")
+    async def live() -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "live"})
+
+    @router.get("/ready")
+    async def ready(request: Request) -> Response:
+        """200 when requests are welcome, else 503; why, with the metrics key if there is one."""
+        good, body = info.readiness()
+        return JSONResponse(
+            readiness_shown(body, metrics_key, request),
+            status_code=200 if good else 503,
+            headers=None if good else {"retry-after": "1"},
+        )
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """For Prometheus; asks for the metrics key if there is one."""
+        return page.answer_scrape(request)
+
+    @router.get("/")
+    async def index(request: Request) -> Response:
+        """The name of the service and its links; with its version for callers who may use it."""
+        body: dict[str, Any] = {"name": "ryzanstein", "links": _LINKS}
+        with suppress(HttpRefusal):
+            authorize(request)
+            body["version"] = info.version
+        return JSONResponse(body)
+
+    return router

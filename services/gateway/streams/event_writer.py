@@ -1,0 +1,54 @@
+"""The port between a stream and the format of its events, and the writer of a resumed stream."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from services.gateway.streams.event_ids import UNNUMBERED, EventId, what_follows
+from shared.messages import Delta, SessionOutcome, Usage
+
+
+class EventWriter(Protocol):
+    """Makes the events of one stream from its frames, always the same ones; keeps no connection."""
+
+    def opening(self) -> bytes:
+        """The events before the first text, which belong to frame 0; may be empty."""
+        ...
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """The events for new text of a prompt's choices, from frame number `seq`."""
+        ...
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """The events after the last text, `[DONE]` included.
+
+        Args:
+            usages: One for each generation.
+            seq: The number of the last frame.
+            session: What became of the turn of a session.
+        """
+        ...
+
+
+class ResumedWriter:
+    """A writer whose events begin after the last one that the client has."""
+
+    def __init__(self, writer: EventWriter, last: EventId) -> None:
+        self._writer = writer
+        self._last = last
+
+    def opening(self) -> bytes:
+        """See `EventWriter`."""
+        return what_follows(self._writer.opening(), 0, self._last)
+
+    def deltas(self, deltas: Sequence[Delta], prompt: int = 0, seq: int = UNNUMBERED) -> bytes:
+        """See `EventWriter`."""
+        data = self._writer.deltas(deltas, prompt, seq)  # needed for every frame: writers count offsets
+        return data if seq > self._last.seq else what_follows(data, seq, self._last)
+
+    def closing(
+        self, usages: list[Usage], seq: int = UNNUMBERED, session: SessionOutcome | None = None
+    ) -> bytes:
+        """See `EventWriter`."""
+        return what_follows(self._writer.closing(usages, seq, session), seq, self._last)
