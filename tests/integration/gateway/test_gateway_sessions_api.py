@@ -525,7 +525,7 @@ async def test_what_no_store_would_take_is_refused_before_it_is_read(
 ) -> None:
     """By the announced length, or as soon as too much has come; nothing of it is parsed."""
     parsed: list[bytes] = []
-    monkeypatch.setattr(session_file, "read", lambda raw, *_: parsed.append(raw))
+    monkeypatch.setattr(session_file, "read_session", lambda raw, *_: parsed.append(raw))
     async with running_gateway(session_max_bytes=2048) as gateway, raw_connection(gateway.port) as connection:
         await connection.send(
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
@@ -593,7 +593,7 @@ async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch
         assert go_on.wait(10)
         return real(raw, *more)
 
-    monkeypatch.setattr(session_file, "read", read)
+    monkeypatch.setattr(session_file, "read_session", read)
     keys = {"acme": "secret-a", "birch": "secret-b"}
     async with (
         running_gateway(api_keys=",".join(f"{key}:{name}" for name, key in keys.items())) as gateway,
