@@ -50,20 +50,14 @@ check: dev ## format, lint, types, import rules, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tools.docs.protocol --check
-	$(BIN)/python -m tools.docs.settings --check
-	$(BIN)/python -m shared.bus.nats_conf --check
-	$(BIN)/python -m tools.docs.redis_acl --check
+	$(BIN)/python -m tools.docs --check
 
 format: dev ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs: dev ## write the generated pages anew
-	$(BIN)/python -m tools.docs.protocol
-	$(BIN)/python -m tools.docs.settings
-	$(BIN)/python -m shared.bus.nats_conf
-	$(BIN)/python -m tools.docs.redis_acl
+	$(BIN)/python -m tools.docs
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)

@@ -84,7 +84,7 @@ def make_writable(directory: Path, option: str) -> None:
         fail(f"The directory {directory} cannot be used: {problem}. Name another with `{option}`.")
 
 
-class Report(Protocol):
+class StartReport(Protocol):
     """Who is told how a start goes on."""
 
     def waiting(self, name: str) -> None:
@@ -152,7 +152,7 @@ class LiveReport:
 
 
 @contextmanager
-def start_report() -> Iterator[Report]:
+def start_report() -> Iterator[StartReport]:
     """The report that fits the terminal; the table disappears at the end."""
     if not out.is_terminal:
         yield PlainReport()

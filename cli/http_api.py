@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import httpx
 
-from cli.chat.answers import GRACE_S, EventError, Place, read_answer
+from cli.chat.answers import GRACE_S, EventError, StreamPosition, read_answer
 from cli.console import fail
 from cli.stack.state import DEFAULT_DIR, StateDir
 
@@ -136,7 +136,7 @@ class ChatApi(HttpApi):
 
         Closing the generator early cancels the generation.
         """
-        place = Place()
+        place = StreamPosition()
 
         def begin_or_go_on(stream_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
             headers = {"X-Session-Id": session_id, "X-Stream-Grace": f"{GRACE_S:g}"}

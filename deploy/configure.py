@@ -27,7 +27,7 @@ LENGTH = 40  # characters of 57: 230 bits
 TIMEOUT_S = 120.0
 
 
-class Failed(Exception):
+class ConfigureFailed(Exception):
     """What could not be done, and what to do about it."""
 
 
@@ -86,12 +86,16 @@ def digest_of(tag: str) -> str:
     else:
         pulled = _docker("pull", "--quiet", tag)
         if pulled.returncode:
-            raise Failed(f"the registry gave no digest for {tag}: {(pulled.stderr or seen.stderr).strip()}")
+            raise ConfigureFailed(
+                f"the registry gave no digest for {tag}: {(pulled.stderr or seen.stderr).strip()}"
+            )
         digests = _docker("image", "inspect", tag, "--format", "{{json .RepoDigests}}").stdout
         match = DIGEST.search(digests)
         found = match[0] if match else ""
     if not DIGEST.fullmatch(found):
-        raise Failed(f"{tag} has no digest in a registry: is it an image that was built on this machine?")
+        raise ConfigureFailed(
+            f"{tag} has no digest in a registry: is it an image that was built on this machine?"
+        )
     return found
 
 
@@ -100,9 +104,9 @@ def _docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError as error:
-        raise Failed("there is no `docker` on PATH; it is what asks the registry") from error
+        raise ConfigureFailed("there is no `docker` on PATH; it is what asks the registry") from error
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"`{' '.join(command)}` took longer than {TIMEOUT_S:g} s") from error
+        raise ConfigureFailed(f"`{' '.join(command)}` took longer than {TIMEOUT_S:g} s") from error
 
 
 def main() -> int:
@@ -115,7 +119,7 @@ def main() -> int:
     compose = COMPOSE.read_text()
     try:
         values = make_secrets(compose, text) if options.what == "secrets" else pin_images(compose)
-    except Failed as error:
+    except ConfigureFailed as error:
         print(f"configure: {error}", file=sys.stderr)
         return 1
     write_private(options.file, with_values(text, values))

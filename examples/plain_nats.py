@@ -3,7 +3,8 @@
     .venv/bin/python examples/plain_nats.py --prompt "Why do Python lists have a sort method?"
 
 It publishes the request again when no group took it, puts frames into order, asks for lost ones, and cancels
-when it is interrupted. Copy it into a service that is not to depend on ours, or port it to another language.
+when it is interrupted. Copy it into a service that is not to depend on ours, or port it to another language:
+subjects and fields are spelled out here, as docs/protocol.md lists them, and not imported from `shared`.
 """
 
 import argparse
@@ -40,20 +41,22 @@ def broker_url() -> str:
         return "nats://127.0.0.1:4222"
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise Failed(f"invalid_request: {STATE_FILE} is not what `ryz up` wrote for this user; set RYZ_NATS_URL")
+    raise GenerationFailed(
+        f"invalid_request: {STATE_FILE} is not what `ryz up` wrote for this user; set RYZ_NATS_URL"
+    )
 
 
 def caller_subjects(url: str) -> str:
-    """What our subjects begin with: the broker lets a user speak for its own tenant only.
+    """Return what the subjects of this caller begin with: the broker lets a user publish for one tenant only.
 
-    The tenant is called as the user unless `RYZ_NATS_TENANT` says otherwise. A broker without accounts has no
-    users, and callers there are believed.
+    The tenant has the user's name unless `RYZ_NATS_TENANT` names another. A broker without accounts has no
+    users, and believes the tenant in a request.
     """
     user = urlsplit(url).username if urlsplit(url).password else ""
     return f"ryz.v1.tenant.{os.environ.get('RYZ_NATS_TENANT') or user}.{user}" if user else "ryz.v1"
 
 
-class Failed(Exception):
+class GenerationFailed(Exception):
     """The generation ended with an error; the text starts with its code."""
 
 
@@ -63,7 +66,7 @@ def token(name: str) -> str:
     return "".join(c if c in plain else "".join(f"={b:02X}" for b in c.encode()) for c in name)
 
 
-class Generation:
+class PlainGeneration:
     """One request: frames come in, in whatever order, and go out by number."""
 
     def __init__(self, nc: Client, subjects: str, request: dict[str, Any], timeout_s: float) -> None:
@@ -86,7 +89,7 @@ class Generation:
             async with asyncio.timeout(self.timeout_s):
                 await self.follow()
         except TimeoutError as error:
-            raise Failed(f"deadline_exceeded: no end within {self.timeout_s:g} s") from error
+            raise GenerationFailed(f"deadline_exceeded: no end within {self.timeout_s:g} s") from error
         finally:
             if not self.ended:
                 await self.cancel()
@@ -124,7 +127,7 @@ class Generation:
 
     async def arrived(self, message: Msg) -> None:
         if message.headers and message.headers.get("Status") == "503":
-            raise Failed("unavailable: no router is running")
+            raise GenerationFailed("unavailable: no router is running")
         batch = msgpack.unpackb(message.data, strict_map_key=False)
         group = batch.get("group", "")
         if self.group and group and group != self.group:
@@ -137,7 +140,7 @@ class Generation:
         if self.group:
             await self.ask_for_missing()
         elif times >= ATTEMPTS:
-            raise Failed("unavailable: no group took the request")
+            raise GenerationFailed("unavailable: no group took the request")
         else:
             await self.publish()
 
@@ -148,10 +151,10 @@ class Generation:
                 f"{self.subjects}.resend.{self.group}", msgpack.packb(resend), timeout=1
             )
         except nats.errors.Error as error:
-            raise Failed(f"group_lost: group {self.group} does not answer") from error
+            raise GenerationFailed(f"group_lost: group {self.group} does not answer") from error
         reply = msgpack.unpackb(answer.data, strict_map_key=False)
         if not reply["known"]:
-            raise Failed(f"group_lost: group {self.group} no longer knows the request")
+            raise GenerationFailed(f"group_lost: group {self.group} no longer knows the request")
         self.take(reply.get("frames", []))
 
     def take(self, frames: list[dict[str, Any]]) -> bool:
@@ -178,7 +181,7 @@ class Generation:
                 print(f"{frame['usage']} from group {self.group}", file=sys.stderr)
             case "failed":
                 self.ended = True
-                raise Failed(f"{frame['code']}: {frame['message']}")
+                raise GenerationFailed(f"{frame['code']}: {frame['message']}")
 
     async def cancel(self) -> None:
         """Tells the group, or every group, that the answer is no longer wanted."""
@@ -203,7 +206,7 @@ async def connect(url: str) -> Client:
         await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     except (OSError, ValueError, nats.errors.Error) as error:
         why = str(error) or last or "no answer"
-        raise Failed(
+        raise GenerationFailed(
             f"unavailable: no broker at {url.rpartition('@')[2]} ({why}). "
             "`ryz up` starts one; `--nats-url` or RYZ_NATS_URL names another."
         ) from error
@@ -223,7 +226,7 @@ async def main(args: argparse.Namespace) -> None:
         }
         if args.session:
             request["session"] = {"session_id": args.session}
-        await Generation(nc, caller_subjects(url), request, args.timeout).run()
+        await PlainGeneration(nc, caller_subjects(url), request, args.timeout).run()
     finally:
         await nc.close()
 
@@ -244,7 +247,7 @@ def parse() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(parse()))
-    except Failed as error:
+    except GenerationFailed as error:
         sys.exit(str(error))
     except (OSError, nats.errors.Error) as error:
         sys.exit(f"unavailable: the broker is gone ({str(error) or type(error).__name__})")

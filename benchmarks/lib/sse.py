@@ -70,8 +70,8 @@ class StreamedAnswer:
         return self.usage.completion_tokens if self.usage else 0
 
 
-def events(parts: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
-    """Yield the data of each complete server-sent event, with the time of its last byte.
+def events(parts: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes, bytes]]:
+    """Yield each complete server-sent event that has data: the time of its last byte, its id and its data.
 
     Args:
         parts: Pieces of a body, each with the time at which it came.
@@ -80,9 +80,14 @@ def events(parts: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]
     for when, part in parts:
         *whole, rest = (rest + part).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in whole:
+            event_id = data = b""
             for line in event.split(b"\n"):
                 if line.startswith(b"data:"):
-                    yield when, line[5:].strip()
+                    data = line[5:].strip()
+                elif line.startswith(b"id:"):
+                    event_id = line[3:].strip()
+            if data:
+                yield when, event_id, data
 
 
 def read_stream(parts: Iterable[tuple[float, bytes]], sent: float = 0.0) -> StreamedAnswer:
@@ -92,7 +97,7 @@ def read_stream(parts: Iterable[tuple[float, bytes]], sent: float = 0.0) -> Stre
         BenchError: An event is no completion chunk.
     """
     found = StreamedAnswer(sent)
-    for when, data in events(parts):
+    for when, _, data in events(parts):
         found.last, found.done = data, data == DONE
         if found.done:
             continue

@@ -27,7 +27,7 @@ class CollectivesOptions:
     )
 
 
-@with_options(CollectivesOptions)
+@with_options
 def collectives(options: CollectivesOptions, *, as_json: AsJson = False) -> None:
     """Time of an all-reduce between ranks on this machine, beside a memory copy of the same bytes."""
     from benchmarks.collectives.collectives import measure, num_steps  # noqa: PLC0415 (keeps `--help` quick)

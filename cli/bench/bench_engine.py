@@ -11,7 +11,7 @@ from cli.command_options import with_options
 from cli.console import fail
 
 
-@with_options(EnginePlan)
+@with_options
 def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     """Tokens a second of the whole engine (scheduler and ranks), and where a step's time goes.
 

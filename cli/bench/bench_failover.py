@@ -14,7 +14,7 @@ from cli.command_options import with_options
 from cli.console import err
 
 
-@with_options(FailoverPlan)
+@with_options
 def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     """Kill ranks and leaders under streams: are all streams whole and equal, and how long do they pause?
 

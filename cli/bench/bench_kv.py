@@ -6,7 +6,7 @@ from cli.command_options import with_options
 from cli.console import err, fail
 
 
-@with_options(KVColdPlan)
+@with_options
 def kv(plan: KVColdPlan, *, as_json: AsJson = False) -> None:
     """Time of an attention op and memory of a token: KV cache in fp32, fp16, and fp8 behind a hot zone.
 

@@ -44,7 +44,7 @@ class MakeModelOptions:
         return replace(SHAPES[self.shape], **{name: size for name, size in given.items() if size is not None})
 
 
-@with_options(MakeModelOptions)
+@with_options
 def make_model(options: MakeModelOptions) -> None:
     """Write a Llama model of a given shape with random weights, for measuring.
 

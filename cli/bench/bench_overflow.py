@@ -18,7 +18,7 @@ _MOST_TOKENS = 4000
 _START_S = 600.0
 
 
-@with_options(OverflowPlan)
+@with_options
 def overflow(plan: OverflowPlan, *, as_json: AsJson = False) -> None:
     """Time to first token of a turn that is warm, overflowed with a fetch, or computed again; and the rule.
 

@@ -6,7 +6,7 @@ from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, re
 from cli.command_options import with_options
 
 
-@with_options(RoutingPlan)
+@with_options
 def routing(plan: RoutingPlan, *, as_json: AsJson = False) -> None:
     """How evenly each policy spreads work, what it costs in KV that is not at hand, and how fast it decides.
 

@@ -15,7 +15,7 @@ from cli.command_options import with_options
 from cli.console import err
 
 
-@with_options(ServingPlan)
+@with_options
 def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
     """Requests a second, latencies and CPU of the whole path, with an engine that computes nothing.
 

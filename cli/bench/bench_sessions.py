@@ -14,7 +14,7 @@ _PHASES = 4  # steps of progress for each policy
 _SETTINGS = {"RYZ_THREADS": "1", "RYZ_SESSION_LOOKUP_TIMEOUT_S": "5", "RYZ_KV_LOOKUP_TIMEOUT_S": "1"}
 
 
-@with_options(SessionsPlan)
+@with_options
 def sessions(plan: SessionsPlan, *, as_json: AsJson = False) -> None:
     """How evenly each policy spreads the work of real groups, and how much of the sessions' KV it finds.
 

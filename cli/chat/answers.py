@@ -1,35 +1,36 @@
-"""One streamed answer, over as many connections as it takes.
+"""Reads one streamed answer, over as many connections as it takes.
 
-A connection that breaks in mid-stream is no end: the stream is asked for again from the last event that came
-whole. What the events mean to a person is decided here, how a gateway is reached elsewhere.
+When a connection breaks in mid-stream, the stream is asked for again from the last complete event.
+`http_api.py` makes the requests.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import httpx
 
+from benchmarks.lib.sse import DONE, events
 from cli.console import fail
 
-GRACE_S = 15.0  # how long the stream is to go on without us, and how long we try to come back to it
+GRACE_S = 15.0  # how long the stream goes on without a reader, and how long the reader tries again
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 1.0
-PASSING = {502, 503, 504}  # a gateway that stops or starts, or none behind a proxy
+PASSING = {502, 503, 504}  # statuses while a gateway stops or starts, or a proxy has none
 
 Open = Callable[[str, str], AbstractContextManager[httpx.Response]]
 Check = Callable[[httpx.Response], None]
 
 
 class EventError(Exception):
-    """What came is no event of a gateway's."""
+    """An event is none that a gateway sends."""
 
 
 @dataclass(slots=True)
-class Place:
-    """Where the reader is. stream_id is empty when the gateway named none, so it cannot be resumed."""
+class StreamPosition:
+    """How far a stream was read; `stream_id` is empty when the gateway named none: it cannot be resumed."""
 
     stream_id: str = ""
     last_id: str = ""
@@ -37,18 +38,20 @@ class Place:
 
 
 def read_answer(
-    open_stream: Open, check: Check, place: Place, *, sleep: Callable[[float], None] = time.sleep
+    open_stream: Open, check: Check, place: StreamPosition, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """The answer's text, piece by piece.
+    """Yield the answer's text, piece by piece.
 
     Args:
-        open_stream: begins the stream (two empty texts), or goes on with that one after that event.
-        check: fails for an answer that is an error.
-        place: is kept up to date.
-        sleep: waits before it asks again.
+        open_stream: Begins the stream (two empty texts), or goes on with a stream after an event.
+        check: Fails for an answer that is an error.
+        place: Is kept up to date.
+        sleep: Waits before the next try.
 
-    Raises `CommandError` when the answer breaks off for good, `EventError` for what no gateway sends, and
-    what `open_stream` raises at first.
+    Raises:
+        CommandError: The answer broke off for good.
+        EventError: An event is none that a gateway sends.
+        httpx.TransportError: The first connection failed.
     """
     give_up, pause_s = 0.0, FIRST_PAUSE_S
     while True:
@@ -60,7 +63,7 @@ def read_answer(
                 if not (place.stream_id and answer.status_code in PASSING):
                     check(answer)
                     place.stream_id = answer.headers.get("X-Stream-Id", "")
-                    yield from texts(answer.iter_lines(), place)
+                    yield from texts(answer.iter_bytes(), place)
         except httpx.TransportError:
             if not place.stream_id:
                 raise
@@ -75,35 +78,28 @@ def read_answer(
         pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
 
-def texts(lines: Iterator[str], place: Place) -> Iterator[str]:
-    """The text of whole server-sent events; one that has no end yet does not count. Fails on an `error`."""
-    name, value = "", ""
-    for line in lines:
-        field, _, rest = line.partition(":")
-        if field == "id":
-            name = rest.strip()
-        elif field == "data":
-            value = rest.strip()
-        elif not line and value:
-            text, error = _read_event(value)
-            if error:
-                place.stream_id = ""  # it is over, or somebody else's
-                fail(f"The answer broke off: {error}")
-            place.last_id, place.done = name or place.last_id, value == "[DONE]"
-            if text:
-                yield text
-            if place.done:
-                return
-            name, value = "", ""
+def texts(pieces: Iterable[bytes], place: StreamPosition) -> Iterator[str]:
+    """Yield the text of complete server-sent events. Fails on one with an `error`.
 
-
-def _read_event(value: str) -> tuple[str, str]:
-    """Its text and its error, each empty where it has none.
-
-    Raises:
-        EventError: it is no event of a gateway's.
+    Args:
+        pieces: The body, as it comes.
+        place: Is kept up to date.
     """
-    if value == "[DONE]":
+    for _, event_id, data in events((0.0, piece) for piece in pieces):
+        text, error = _read_event(data)
+        if error:
+            place.stream_id = ""  # the stream has ended, or is another caller's
+            fail(f"The answer broke off: {error}")
+        place.last_id, place.done = event_id.decode(errors="replace") or place.last_id, data == DONE
+        if text:
+            yield text
+        if place.done:
+            return
+
+
+def _read_event(value: bytes) -> tuple[str, str]:
+    """Return an event's text and error, each empty where it has none."""
+    if value == DONE:
         return "", ""
     try:
         event = json.loads(value)

@@ -7,11 +7,13 @@ import os
 import secrets
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 from cli.visible import visible
 
@@ -24,41 +26,53 @@ HELP = (
 MORE = '"""'
 
 
-def chat(  # noqa: PLR0917 (each is an option)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """The options of `ryz chat`."""
+
     url: Annotated[
         str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
-    ] = "",
-    session: Annotated[str, typer.Option(help="Go on with this session.", show_default=False)] = "",
-    model: Annotated[str, typer.Option(help="The model.  [default: the first one served]")] = "",
-    system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = "",
+    ] = ""
+    session: Annotated[str, typer.Option(help="Go on with this session.", show_default=False)] = ""
+    model: Annotated[str, typer.Option(help="The model.  [default: the first one served]")] = ""
+    system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = ""
     temperature: Annotated[
         float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token.  [default: the API's]")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
-    once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = "",
-    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = "",
+    ] = None
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None
+    once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = ""
+    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
     state_dir: Annotated[
         Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-    ] = None,
-) -> None:
+    ] = None
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The sampling parameters that were given."""
+        given = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@with_options
+def chat(options: ChatOptions) -> None:
     """Talk to a model. Piped input is one question; its answer is all that is printed."""
     from cli.console import fail  # noqa: PLC0415
     from cli.http_api import ChatApi, find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
 
-    question = once or ("" if sys.stdin.isatty() else sys.stdin.read().strip())
+    question = options.once or ("" if sys.stdin.isatty() else sys.stdin.read().strip())
     if not question and not sys.stdin.isatty():
         fail('There is nothing to ask: the input is empty. Pipe a question in, or use `--once "..."`.')
-    with closing(ChatApi(find_url(url, state_dir, api_key), api_key)) as api:
-        given = {"temperature": temperature, "max_tokens": max_tokens}
-        sampling = {key: value for key, value in given.items() if value is not None}
-        talk = Conversation(api, model or api.first_model(), session, system, sampling)
+    url = find_url(options.url, options.state_dir, options.api_key)
+    with closing(ChatApi(url, options.api_key)) as api:
+        model = options.model or api.first_model()
+        talk = TerminalChat(api, model, options.session, options.system, options.sampling)
         if question:
             talk.ask(question)
         else:
             talk.converse()
 
 
-class Conversation:
+class TerminalChat:
     """A session with a model. Text goes to stdout as it arrives."""
 
     def __init__(

@@ -3,11 +3,13 @@
 Names the commands and their options; what is asked over the bus is `groups_query.py`'s.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -25,19 +27,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-NatsUrl = Annotated[
-    str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-]
-StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz groups list` shows them.")]
 
 
-def _groups(nats_url: str, state_dir: Path) -> "Groups":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """The options that all of these commands have."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    nats_url: Annotated[
+        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
+    ] = ""
+    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR
+
+
+def _groups(common: GroupOptions) -> "Groups":
     from cli.groups.groups_query import Groups  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.state import StateDir  # noqa: PLC0415
 
-    return Groups(nats_url, StateDir(state_dir))
+    return Groups(common.nats_url, StateDir(common.state_dir))
 
 
 def _print(value: dict[str, Any]) -> None:
@@ -47,9 +55,8 @@ def _print(value: dict[str, Any]) -> None:
 
 
 @app.command("list")
-def list_groups(
-    *, as_json: AsJson = False, nats_url: NatsUrl = "", state_dir: StateDirectory = DEFAULT_DIR
-) -> None:
+@with_options
+def list_groups(common: GroupOptions) -> None:
     """List the groups: state, model, ranks, load, and how long each is up.
 
     Those whose leader does not answer are listed while routers know of them, with what was last heard.
@@ -62,14 +69,15 @@ def list_groups(
 
     from cli.console import out  # noqa: PLC0415
 
-    found = asyncio.run(_groups(nats_url, state_dir).all())
-    if as_json:
+    found = asyncio.run(_groups(common).all())
+    if common.as_json:
         _print({"object": "list", "data": [row.as_dict() for row in found]})
     else:
         out.print(_listing(found))
 
 
 @app.command("drain")
+@with_options
 def drain(
     group: GroupName,
     *,
@@ -90,9 +98,7 @@ def drain(
     ready_timeout_s: Annotated[
         float, typer.Option("--ready-timeout", min=1.0, max=3600.0, help="At most so many seconds for that.")
     ] = 120.0,
-    as_json: AsJson = False,
-    nats_url: NatsUrl = "",
-    state_dir: StateDirectory = DEFAULT_DIR,
+    common: GroupOptions,
 ) -> None:
     """Have a group take no new work, let its requests end or move to others, and exit.
 
@@ -109,12 +115,12 @@ def drain(
     if until_ready and not wait:
         fail("`--until-ready` waits, and `--no-wait` does not: choose one of them.", 2)
     work = _drain(
-        _groups(nats_url, state_dir),
+        _groups(common),
         group,
         timeout_s,
         wait=wait,
         ready_timeout_s=ready_timeout_s if until_ready else 0.0,
-        console=None if as_json else out,
+        console=None if common.as_json else out,
     )
     asyncio.run(work)
 

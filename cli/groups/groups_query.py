@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from cli.console import fail
 from cli.groups.silent_groups import SilentGroup, silent_groups
 from cli.stack.state import StateDir
-from cli.status.status_query import Report, connect_broker, find_broker, query
+from cli.status.status_query import StatusReport, connect_broker, find_broker, query
 from shared import subjects
 from shared.bus.api import NoResponders
 from shared.bus.endpoint import call
@@ -57,12 +57,12 @@ class GroupRow:
         return asdict(self)
 
 
-def rows(report: Report) -> list[GroupRow]:
+def rows(report: StatusReport) -> list[GroupRow]:
     """All groups of a report, by name."""
     return sorted(_rows(report), key=lambda row: (row.group, row.instance_id))
 
 
-def _rows(report: Report) -> Iterator[GroupRow]:
+def _rows(report: StatusReport) -> Iterator[GroupRow]:
     rivals = report.rivals()
     for one in report.of_kind("worker"):
         detail = one.detail

@@ -6,11 +6,13 @@ Names the commands and their options; what is asked is `sessions_api.py`'s, how 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -24,22 +26,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Url = Annotated[str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")]
-ApiKey = Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")]
-StateDirectory = Annotated[
-    Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz status` shows them.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """The options that all of these commands have."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    url: Annotated[
+        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
+    ] = ""
+    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
+    state_dir: Annotated[
+        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+    ] = None
+
+
 @contextmanager
-def _gateway(url: str, api_key: str, state_dir: Path | None) -> Iterator["SessionsApi"]:
+def _gateway(common: SessionOptions) -> Iterator["SessionsApi"]:
     from cli.http_api import find_url  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.sessions.sessions_api import SessionsApi  # noqa: PLC0415
 
-    api = SessionsApi(find_url(url, state_dir, api_key), api_key, timeout_s=60.0)
+    url = find_url(common.url, common.state_dir, common.api_key)
+    api = SessionsApi(url, common.api_key, timeout_s=60.0)
     try:
         yield api
     finally:
@@ -47,7 +58,7 @@ def _gateway(url: str, api_key: str, state_dir: Path | None) -> Iterator["Sessio
 
 
 def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
-    """The object for machines, or a sentence for people."""
+    """Print the object for machines, or a sentence for people."""
     from cli.console import out  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
@@ -62,14 +73,12 @@ def _can_ask() -> bool:
 
 
 @app.command("list")
+@with_options
 def list_sessions(
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 50,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """List sessions, newest first.
 
@@ -80,9 +89,9 @@ def list_sessions(
     from cli.console import err, out  # noqa: PLC0415
     from cli.sessions.sessions_view import listing  # noqa: PLC0415
 
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         sessions, more = api.newest(None if everything else limit)
-    if as_json:
+    if common.as_json:
         _print({"object": "list", "data": sessions, "has_more": more}, "", True)
         return
     out.print(listing(sessions))
@@ -91,16 +100,14 @@ def list_sessions(
 
 
 @app.command("create")
+@with_options
 def create(
     session: Annotated[str, typer.Argument(metavar="[SESSION]", help="Its id; one is made.")] = "",
     *,
     model: Annotated[str, typer.Option(help="The model.  [default: the one that is served]")] = "",
     system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = "",
     pin_to: Annotated[str, typer.Option("--pin", help="Bind it to this group.", show_default=False)] = "",
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Begin a session. Talking under a new id does that too.
 
@@ -112,20 +119,18 @@ def create(
     wanted = {name: value for name, value in wanted.items() if value}
     if system:
         wanted["messages"] = [{"role": "system", "content": system}]
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         made = api.create(wanted)
-    _print(made, made["session_id"], as_json)
+    _print(made, made["session_id"], common.as_json)
 
 
 @app.command("show")
+@with_options
 def show(
     session: SessionId,
     *,
     messages: Annotated[bool, typer.Option("--messages", "-m", help="With the text.")] = False,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Show a session: tokens, stored KV, groups that have it in memory, where its next turn would go.
 
@@ -135,69 +140,61 @@ def show(
     from cli.console import out  # noqa: PLC0415
     from cli.sessions.sessions_view import detail  # noqa: PLC0415
 
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         shown = api.show(session, messages=messages)
-    if as_json:
+    if common.as_json:
         _print(shown, "", True)
     else:
         out.print(detail(shown), soft_wrap=True)
 
 
 @app.command("pin")
+@with_options
 def pin(
     session: SessionId,
     group: GroupName,
-    *,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Bind all turns of a session to a group.
 
     \b
     ryz sessions pin tea g1
     """
-    with _gateway(url, api_key, state_dir) as api:
-        _print(api.pin(session, group), f"{session} is pinned to {group}.", as_json)
+    with _gateway(common) as api:
+        _print(api.pin(session, group), f"{session} is pinned to {group}.", common.as_json)
 
 
 @app.command("unpin")
+@with_options
 def unpin(
     session: SessionId,
-    *,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Let the router choose again."""
-    with _gateway(url, api_key, state_dir) as api:
-        _print(api.unpin(session), f"{session} is free.", as_json)
+    with _gateway(common) as api:
+        _print(api.unpin(session), f"{session} is free.", common.as_json)
 
 
 @app.command("move")
+@with_options
 def move(
     session: SessionId,
     group: GroupName,
-    *,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Bring a session's KV into a group's memory, so that its next turn goes there.
 
     \b
     ryz sessions move tea g1
     """
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         moved = api.move(session, group)
     counts = f"{moved['cached_tokens']:,} of {moved['tokens']:,} tokens in memory"
-    _print(moved, f"{session} is at {group}: {counts}, {moved['fetched_tokens']:,} fetched.", as_json)
+    _print(moved, f"{session} is at {group}: {counts}, {moved['fetched_tokens']:,} fetched.", common.as_json)
 
 
 @app.command("export")
+@with_options
 def export(
     session: SessionId,
     *,
@@ -205,10 +202,7 @@ def export(
         str, typer.Option("--output", "-o", help="The file; `-`: print it.  [default: named after it]")
     ] = "",
     force: Annotated[bool, typer.Option("--force", "-f", help="Also over a file that is there.")] = False,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Write a session to a file: text and tokens, no KV, which any stack computes anew.
 
@@ -219,7 +213,7 @@ def export(
     from cli.sessions.session_files import write_new  # noqa: PLC0415
     from cli.visible import visible_json  # noqa: PLC0415
 
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         name, content = api.export(session)
     if output == "-" and sys.stdout.isatty():
         sys.stdout.write(visible_json(content.decode(errors="replace")))
@@ -229,10 +223,11 @@ def export(
         return
     path = write_new(Path(output or name), content, force=force)
     written = {"object": "session.exported", "session_id": session, "file": str(path), "bytes": len(content)}
-    _print(written, f"{session} is in {path} ({len(content):,} bytes).", as_json)
+    _print(written, f"{session} is in {path} ({len(content):,} bytes).", common.as_json)
 
 
 @app.command("import")
+@with_options
 def import_session(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An exported file; `-`: read it from a pipe.")],
     *,
@@ -240,10 +235,7 @@ def import_session(
         str, typer.Option("--session", help="Under this id.  [default: the file's]", show_default=False)
     ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Also over a session that is there.")] = False,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Begin a session from an exported file; the model's weights must be the same.
 
@@ -254,21 +246,19 @@ def import_session(
     from cli.sessions.session_files import read  # noqa: PLC0415
 
     content = read(file)
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         made = api.import_file(content, session, replace=replace)
     name = made["session_id"]
-    _print(made, f"{name}: {made['num_messages']} messages, {made['tokens']:,} tokens.", as_json)
+    _print(made, f"{name}: {made['num_messages']} messages, {made['tokens']:,} tokens.", common.as_json)
 
 
 @app.command("delete")
+@with_options
 def delete(
     session: SessionId,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-    url: Url = "",
-    api_key: ApiKey = "",
-    state_dir: StateDirectory = None,
+    common: SessionOptions,
 ) -> None:
     """Delete a session: its text, its tokens and its KV.
 
@@ -279,10 +269,10 @@ def delete(
 
     if not yes:
         if not _can_ask():
-            fail("Deleting cannot be undone, and there is nobody to ask: say `--yes`.", 2)
+            fail("Deleting cannot be undone, and the input is no terminal to ask on: say `--yes`.", 2)
         if not typer.confirm(f"Delete session {session} with its text and its KV?", err=True):
             fail("Nothing was deleted.")
-    with _gateway(url, api_key, state_dir) as api:
+    with _gateway(common) as api:
         api.delete(session)
     deleted = {"object": "session.deleted", "session_id": session, "deleted": True}
-    _print(deleted, f"{session} is deleted.", as_json)
+    _print(deleted, f"{session} is deleted.", common.as_json)

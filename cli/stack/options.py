@@ -1,102 +1,118 @@
-"""What the person asked of `ryz up`, checked and with nothing left to guess."""
+"""The options of `ryz up`, each declared once."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, Literal
 
-from cli.console import fail
+from typer import Option
 
-MODEL_FILES = ("config.json", "tokenizer.json")
-HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
+from cli.stack.state import DEFAULT_DIR
+
+StateDirOption = Annotated[Path, Option(help="Where the stack keeps its state and logs.")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """The options of a start; paths are absolute. Port 0 stands for a free one.
+    """The options of a start, first as they were given, then settled: paths absolute, names and model found.
 
-    stack: what the names of groups begin with; empty: nothing.
+    Port 0 stands for a free one. `stack` begins the names of groups.
     """
 
-    state_dir: Path
-    model: Path | None
-    model_name: str
-    engine: str
-    groups: int
-    tensor_parallel: int
-    quantize: str
-    kernels: str
-    host: str
-    port: int
-    policy: str
-    nats_url: str
-    redis_url: str
-    nats_port: int
-    redis_port: int
-    redis_dir: Path | None
-    log_level: str
-    start_timeout_s: float
-    redis_memory_share: float = 0.4
-    open_to_network: bool = False
-    stack: str = ""
-
-
-def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | None:
-    """The directory of the model: the given one, or the demo that ships with the repository.
-
-    The null engine needs none. Fails with the remedy when the directory is missing, holds no model, or holds
-    one that cannot be served or split like this: seconds before the first rank would say so.
-    """
-    if model is None and engine == "null":
-        return None
-    directory = model or demo_model()
-    if not directory.is_dir():
-        _no_directory(model)
-    if engine != "null" and (directory / "config.json").exists():
-        _check_config(directory, tensor_parallel)
-    missing = [name for name in MODEL_FILES if not (directory / name).exists()]
-    if missing:
-        fail(
-            f"{directory} holds no model in Hugging Face format: {' and '.join(missing)} missing. "
-            "Give another directory with `--model PATH`."
-        )
-    return directory.resolve()
-
-
-def _no_directory(model: Path | None) -> NoReturn:
-    if model is None:
-        fail(
-            f"There is no model directory {demo_model()}. Give one with `--model PATH` (a Hugging Face "
-            f"directory), or make the demo with `ryz train-demo --output {demo_model()}`."
-        )
-    if HUB_ID.fullmatch(str(model)):
-        fail(
-            f"There is no directory {model}. If that is a name on the Hugging Face hub: models are not "
-            "downloaded, give a local directory with `--model PATH`."
-        )
-    fail(f"There is no directory {model}. Check the path given with `--model`.")
-
-
-def _check_config(directory: Path, tensor_parallel: int) -> None:
-    from services.worker.engine.checkpoint.model_config import ModelError, read_config  # noqa: PLC0415 (quick `--help`)
-
-    try:
-        config = read_config(directory)
-    except ModelError as error:
-        fail(f"This model cannot be served: {error}.")
-    try:
-        config.check_split(tensor_parallel)
-    except ModelError as error:
-        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {error}.")
-
-
-def demo_model() -> Path:
-    """Where the demo model is in a checkout, wherever the command is run."""
-    return Path(__file__).resolve().parents[2] / "models" / "demo"
+    model: Annotated[
+        Path | None,
+        Option(help="A Hugging Face model directory.  [default: the demo model]", envvar="RYZ_MODEL"),
+    ] = None
+    model_name: Annotated[
+        str,
+        Option(
+            help="The name clients use.  [default: the directory's name]",
+            envvar="RYZ_MODEL_NAME",
+            show_default=False,
+        ),
+    ] = ""
+    groups: Annotated[int, Option(min=1, max=64, help="Worker groups; each holds the whole model.")] = 2
+    tensor_parallel: Annotated[int, Option(min=1, max=64, help="Ranks that share one group's model.")] = 2
+    engine: Annotated[
+        Literal["torch", "null"],
+        Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE"),
+    ] = "torch"
+    quantize: Annotated[
+        Literal["none", "int8"],
+        Option(
+            help="`int8`: 8-bit weights, fp16 KV cache; faster, a little less exact.", envvar="RYZ_QUANTIZE"
+        ),
+    ] = "none"
+    kernels: Annotated[
+        Literal["auto", "native", "plain"],
+        Option(
+            help="Compiled (`native`), or `plain` torch operations: several times slower.",
+            envvar="RYZ_KERNELS",
+        ),
+    ] = "auto"
+    host: Annotated[str, Option(help="Where the API listens.", envvar="RYZ_HTTP_HOST")] = "127.0.0.1"
+    open_to_network: Annotated[
+        bool,
+        Option(
+            "--open-to-network",
+            help="Serve without API keys although other machines reach `--host`.",
+            envvar="RYZ_OPEN_TO_NETWORK",
+        ),
+    ] = False
+    port: Annotated[
+        int, Option(min=0, max=65535, help="Its port; 0 finds a free one.", envvar="RYZ_HTTP_PORT")
+    ] = 8000
+    policy: Annotated[
+        Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"],
+        Option(help="How the router chooses a group.", envvar="RYZ_ROUTER_POLICY"),
+    ] = "hybrid"
+    nats_url: Annotated[
+        str, Option(help="A broker that runs already.", envvar="RYZ_NATS_URL", show_default=False)
+    ] = ""
+    redis_url: Annotated[
+        str, Option(help="A Redis that runs already.", envvar="RYZ_REDIS_URL", show_default=False)
+    ] = ""
+    nats_port: Annotated[int, Option(min=0, max=65535, help="For our own broker; 0 finds one.")] = 0
+    redis_port: Annotated[
+        int,
+        Option(
+            min=0,
+            max=65535,
+            help="Where the session store listens beside its Unix socket, for tools; 0: nowhere.",
+        ),
+    ] = 0
+    stack: Annotated[
+        str,
+        Option(
+            help="What groups' names begin with.  [default: with --nats-url host and a random id]",
+            envvar="RYZ_STACK",
+            show_default=False,
+        ),
+    ] = ""
+    redis_dir: Annotated[
+        Path | None,
+        Option(help="Keep sessions on disk, here.  [default: in memory only]", file_okay=False),
+    ] = None
+    redis_memory_share: Annotated[
+        float,
+        Option(
+            min=0.01,
+            max=0.9,
+            help="What our own stores may take of all memory: a quarter of it sessions, the rest KV.",
+            envvar="RYZ_REDIS_MEMORY_SHARE",
+        ),
+    ] = 0.4
+    detach: Annotated[bool, Option("--detach", "-d", help="Return when it is ready; see `down`.")] = False
+    state_dir: StateDirOption = DEFAULT_DIR
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Option(envvar="RYZ_LOG_LEVEL")] = (
+        "info"
+    )
+    start_timeout_s: Annotated[
+        float, Option("--start-timeout", min=1, help="Seconds until all has to be ready.")
+    ] = 300.0
 
 
 def threads_per_rank(groups: int, tensor_parallel: int) -> int:
-    """The cores of this machine, shared evenly by all ranks; at least one."""
+    """Return the cores of this machine, shared evenly by all ranks; at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // (groups * tensor_parallel))

@@ -39,7 +39,7 @@ GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StackPlan:
     """The processes, and where the stack is reached.
 
     nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
@@ -59,7 +59,7 @@ class Plan:
     http_places: list[tuple[str, int]] = field(default_factory=list)
 
 
-def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> Plan:
+def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> StackPlan:
     """Decides ports and processes. Fails when a wanted port is taken or a server cannot be found."""
     _check_ports(options)
     names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
@@ -115,7 +115,7 @@ def make_plan(options: UpOptions, probes: Probes, environ: Mapping[str, str]) ->
             drain,
         )
     )
-    return Plan(
+    return StackPlan(
         specs=specs,
         url=url,
         nats_url=options.nats_url or nats_urls["outside"],

@@ -37,7 +37,7 @@ class ServiceSpec:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Child:
+class ServiceProcess:
     """A service's process, and the next one when it is started again. One event loop only."""
 
     def __init__(self, spec: ServiceSpec, log: Path) -> None:

@@ -8,11 +8,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from cli.console import CommandError, PlainReport, called_as, fail, out, start_report
+from cli.console import CommandError, called_as, fail, out, start_report
 from cli.stack.host.ports import held_ports
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, write_private
 from cli.stack.options import UpOptions
-from cli.stack.plan import make_plan
+from cli.stack.plan import plan_stack
 from cli.stack.probes import Probes
 from cli.stack.stack import Stack
 from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time
@@ -51,7 +51,7 @@ async def _run(options: UpOptions, place: StateDir) -> None:
     place.put_logs_aside()
     probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
     try:
-        plan = make_plan(options, probes, os.environ)
+        plan = plan_stack(options, probes, os.environ)
         ports.enter_context(held_ports(plan.http_places))
         own_pid = os.getpid()
         state = StackState(
@@ -70,15 +70,14 @@ async def _run(options: UpOptions, place: StateDir) -> None:
         if plan.run_dir is not None:
             made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
-        stack = Stack(plan.specs, place, state, PlainReport())
+        live = ExitStack()
+        stack = Stack(plan.specs, place, state, live.enter_context(start_report()))
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)
         try:
-            with start_report() as report:
-                stack.follow_with(report)
+            with live:  # the table of the start; later notes are lines
                 ready = await stack.start(options.start_timeout_s)
-            stack.follow_with(PlainReport())
             if ready:
                 _announce(options, state)
                 await stack.supervise()

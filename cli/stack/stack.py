@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from cli.console import CommandError, Report
-from cli.stack.process import Child, ServiceSpec, explain_exit
+from cli.console import CommandError, StartReport
+from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.restarts import RestartPolicy
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail
 
@@ -22,12 +22,12 @@ class Stack:
     """The processes of one stack. `run` may be called once."""
 
     def __init__(
-        self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: Report
+        self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: StartReport
     ) -> None:
         self._dir = state_dir
         self._state = state
         self._report = report
-        self._children = [Child(spec, state_dir.log(spec.name)) for spec in specs]
+        self._children = [ServiceProcess(spec, state_dir.log(spec.name)) for spec in specs]
         self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
@@ -44,15 +44,6 @@ class Stack:
     def request_stop(self) -> None:
         """Ends `run`: the first call drains, the second kills at once."""
         (self._kill if self._stop.is_set() else self._stop).set()
-
-    def follow_with(self, report: Report) -> None:
-        """Tells another from now on."""
-        self._report = report
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop was requested."""
-        return self._stop.is_set()
 
     async def start(self, timeout_s: float) -> bool:
         """Starts everything; True when all services are ready, False when a stop was requested meanwhile.
@@ -99,7 +90,7 @@ class Stack:
         if not self._failure.done():
             self._failure.cancel()
 
-    async def _await_end(self, child: Child) -> None:
+    async def _await_end(self, child: ServiceProcess) -> None:
         ended = asyncio.create_task(child.wait())
         at_once = asyncio.create_task(self._kill.wait())
         await asyncio.wait({ended, at_once}, timeout=child.spec.grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -129,7 +120,7 @@ class Stack:
         for event in self._ready.values():
             await event.wait()
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: ServiceProcess) -> None:
         """Starts a child until the policy gives up; one that was never ready gets two tries."""
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
@@ -157,7 +148,7 @@ class Stack:
             )
             await asyncio.sleep(pause)
 
-    def _give_up(self, child: Child, code: int, restarts: int) -> None:
+    def _give_up(self, child: ServiceProcess, code: int, restarts: int) -> None:
         if self._failure.done():
             return
         after = f" and was started again {restarts} times before" if restarts else ""
@@ -168,7 +159,7 @@ class Stack:
             )
         )
 
-    async def _probe(self, child: Child) -> None:
+    async def _probe(self, child: ServiceProcess) -> None:
         # something else may answer in the place of a child that has ended
         while not (await child.spec.probe() and child.running):  # noqa: ASYNC110 (another process has no event)
             await asyncio.sleep(PROBE_INTERVAL_S)

@@ -28,7 +28,7 @@ CONNECT_S = 1.0
 
 
 @dataclass(slots=True)
-class Report:
+class StatusReport:
     """`problem` says why `services` is empty."""
 
     nats_url: str
@@ -106,11 +106,11 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
     return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 
-async def query(nats_url: str, place: StateDir) -> Report:
+async def query(nats_url: str, place: StateDir) -> StatusReport:
     """Asks and waits `GATHER_S` for answers; never raises for a stack that is not there."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    report = Report(nats_url, place.read())
+    report = StatusReport(nats_url, place.read())
     try:
         bus = await connect_broker(nats_url, place, "ryz status")
     except InvalidRequest as error:
@@ -134,7 +134,7 @@ async def query(nats_url: str, place: StateDir) -> Report:
     return report
 
 
-async def _gather(bus: NatsBus, report: Report) -> None:
+async def _gather(bus: NatsBus, report: StatusReport) -> None:
     nobody = asyncio.Event()
 
     async def collect(message: Message) -> None:

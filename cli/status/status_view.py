@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.groups.silent_groups import silent_groups
-from cli.status.status_query import Report
+from cli.status.status_query import StatusReport
 from shared.redact import redact
 
 GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no store", "disk full"}
@@ -15,7 +15,7 @@ GOOD, BAD = {"ready", "up", "used"}, {"failed", "lost", "away", "no answer", "no
 STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state service, which runs on
 
 
-def render(report: Report) -> RenderableType:
+def render(report: StatusReport) -> RenderableType:
     """All that is known, from the outside in."""
     if not report.services:
         return Text(report.problem, style="red")
@@ -26,7 +26,7 @@ def render(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(report: Report) -> str:
+def _headline(report: StatusReport) -> str:
     up = report.supervisor
     where = f"API {up.url}, model {up.model}\n" if up else ""
     sessions = report.sessions()
@@ -34,7 +34,7 @@ def _headline(report: Report) -> str:
     return f"{where}broker {redact(report.nats_url)}{count}"
 
 
-def _services(report: Report) -> Table:
+def _services(report: StatusReport) -> Table:
     table = _table("Services", "service", "state", "pid", "up", "restarts", "instance", right=(2, 3, 4))
     started = {one.pid: one.restarts for one in report.supervisor.services} if report.supervisor else {}
     for one in report.services:
@@ -50,7 +50,7 @@ def _services(report: Report) -> Table:
     return table
 
 
-def _groups(report: Report, groups: list[dict[str, Any]]) -> Table:
+def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
     table = _table(
         "Groups", "group", "state", "model", "running", "waiting", "free blocks", "cached", "sent by routers",
         "KV store", right=(3, 4, 5, 6, 7),

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cli.chat import answers
-from cli.chat.answers import Place, read_answer, texts
+from cli.chat.answers import StreamPosition, read_answer, texts
 from cli.console import CommandError
 from cli.http_api import ChatApi
 
@@ -23,12 +23,12 @@ def piece(text: str, name: str = "") -> str:
     return event({"choices": [{"delta": {"content": text}}]}, name)
 
 
-def lines(*parts: str) -> Iterator[str]:
-    return iter("".join(parts).split("\n"))
+def lines(*parts: str) -> Iterator[bytes]:
+    return (line.encode() for line in "".join(parts).splitlines(keepends=True))
 
 
 def test_the_text_of_a_stream() -> None:
-    place = Place()
+    place = StreamPosition()
     stream = lines(": a comment\n", event({"choices": []}), piece("a", "1.0"), piece("b", "2.0"))
     assert list(texts(stream, place)) == ["a", "b"]
     assert (place.last_id, place.done) == ("2.0", False)
@@ -37,7 +37,7 @@ def test_the_text_of_a_stream() -> None:
 
 
 def test_an_event_that_broke_in_the_middle_does_not_count() -> None:
-    place = Place("r-1")
+    place = StreamPosition("r-1")
     half = piece("b", "2.0")
     for size in range(len(half) - 1):
         assert list(texts(lines(piece("a", "1.0"), half[:size]), place)) == ["a"]
@@ -45,7 +45,7 @@ def test_an_event_that_broke_in_the_middle_does_not_count() -> None:
 
 
 def test_an_error_ends_it() -> None:
-    place = Place("r-1")
+    place = StreamPosition("r-1")
     with pytest.raises(CommandError, match="group g0 was lost"):
         list(texts(lines(piece("a"), event({"error": {"message": "group g0 was lost"}})), place))
     assert place.stream_id == ""
@@ -133,5 +133,5 @@ def test_it_gives_up_when_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> 
         return httpx.Client(transport=httpx.MockTransport(gateway)).stream("POST", "http://gateway/")
 
     with pytest.raises(CommandError, match="broke off"):
-        list(read_answer(refused, lambda answer: None, Place(), sleep=pauses.append))
+        list(read_answer(refused, lambda answer: None, StreamPosition(), sleep=pauses.append))
     assert pauses

@@ -18,7 +18,7 @@ from cli.__main__ import app, main
 from cli.chat import chat_command as chat
 from cli.console import CommandError
 from cli.stack.state import ServiceState, StackState
-from cli.status.status_query import Report
+from cli.status.status_query import StatusReport
 from cli.status.status_view import duration, render
 from shared.messages import ServiceStatus
 from tools.docs import settings as settings_doc
@@ -42,8 +42,8 @@ class FakeApi:
         yield "two"
 
 
-def conversation(fake: FakeApi, system: str = "") -> chat.Conversation:
-    return chat.Conversation(fake, "demo", "s1", system, {"temperature": 0})  # type: ignore[arg-type]
+def conversation(fake: FakeApi, system: str = "") -> chat.TerminalChat:
+    return chat.TerminalChat(fake, "demo", "s1", system, {"temperature": 0})  # type: ignore[arg-type]
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
@@ -182,7 +182,7 @@ def test_status_tables() -> None:
     supervisor = StackState(
         1, 0, "http://up", "nats://x", "", "demo", True, [ServiceState("worker-g0", 1, True, 6)]
     )
-    report = Report("nats://x", supervisor, services)
+    report = StatusReport("nats://x", supervisor, services)
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(report))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
         answer("router", 2, groups=cut_off),
         answer("router", 3, groups=near),
     ]
-    report = Report("nats://x", None, services)
+    report = StatusReport("nats://x", None, services)
     assert [(one["group"], one["state"]) for one in report.groups()] == [
         ("g0", "ready"), ("g1", "no answer"), ("g2", "no answer"), ("g3", "stopped"),
     ]  # fmt: skip
@@ -227,14 +227,14 @@ def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
 )
 def test_a_store_in_trouble_shows_in_the_service_that_uses_it(store: str, shown: str) -> None:
     screen = Console(file=io.StringIO(), width=120)
-    screen.print(render(Report("nats://x", None, [answer("kvstate", 3, store=store)])))
+    screen.print(render(StatusReport("nats://x", None, [answer("kvstate", 3, store=store)])))
     (line,) = [one for one in screen.file.getvalue().splitlines() if "kvstate" in one]  # type: ignore[attr-defined]
     assert shown in line
 
 
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
-    screen.print(render(Report("nats://x", None, [], "nobody there")))
+    screen.print(render(StatusReport("nats://x", None, [], "nobody there")))
     assert "nobody there" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 

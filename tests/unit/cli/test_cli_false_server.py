@@ -7,7 +7,7 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from cli.chat.answers import EventError, Place, texts
+from cli.chat.answers import EventError, StreamPosition, texts
 from cli.console import CommandError
 from cli.http_api import ChatApi, HttpApi
 from cli.sessions.sessions_api import SessionsApi
@@ -68,7 +68,7 @@ def test_models_of_another_shape_are_told(models: str) -> None:
 )
 def test_events_of_another_shape_are_told(event: str) -> None:
     with pytest.raises(EventError):
-        list(texts(iter([f"data: {event}", ""]), Place()))
+        list(texts([f"data: {event}\n\n".encode()], StreamPosition()))
     with pytest.raises(CommandError, match=TOLD):
         list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))
 

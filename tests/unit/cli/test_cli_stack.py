@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from cli.console import CommandError
-from cli.stack.process import Child, ServiceSpec, explain_exit
+from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.stack import Stack
 from cli.stack.state import StackState, StateDir, start_time
 from tests.kits.waiting import until
@@ -186,7 +186,7 @@ async def test_a_stop_during_the_start_is_no_failure(bench: Bench) -> None:
 async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 10)
     log = tmp_path / "service.log"
-    child = Child(ServiceSpec("service", ["true"], yes, 0, 1.0), log)
+    child = ServiceProcess(ServiceSpec("service", ["true"], yes, 0, 1.0), log)
     child.trim_log()  # no log yet
     log.write_text("0123456789")
     child.trim_log()
@@ -206,7 +206,7 @@ async def test_a_log_is_cut_also_when_no_copy_fits(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("cli.stack.process.shutil.copyfile", full)
-    Child(ServiceSpec("a", ["/bin/true"], yes, 0, 1.0), log).trim_log()
+    ServiceProcess(ServiceSpec("a", ["/bin/true"], yes, 0, 1.0), log).trim_log()
     assert log.read_text() == ""
     assert not log.with_suffix(".log.1").exists()
 

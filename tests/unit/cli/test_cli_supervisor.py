@@ -14,10 +14,11 @@ from cli.stack.host.naming import check_name, group_name, stack_name
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.private import MARKER
 from cli.stack.host.reach import require_reachable
-from cli.stack.options import UpOptions, demo_model, find_model, threads_per_rank
-from cli.stack.plan import GRACE_S, make_plan
+from cli.stack.model_dir import demo_model, find_model
+from cli.stack.options import UpOptions, threads_per_rank
+from cli.stack.plan import GRACE_S, plan_stack
 from cli.stack.probes import Probes
-from cli.stack.process import Child, ServiceSpec
+from cli.stack.process import ServiceProcess, ServiceSpec
 from cli.stack.restarts import RestartPolicy
 from cli.stack.runner import describe_groups
 from cli.stack.servers import broker as servers
@@ -81,7 +82,7 @@ def test_a_host_that_is_not_ours_is_explained() -> None:
 
 async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     probes = Probes()
-    plan = make_plan(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
+    plan = plan_stack(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
     await probes.close()
     by_name = {spec.name: spec for spec in plan.specs}
     assert list(by_name) == [
@@ -118,8 +119,8 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
 
 async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     probes = Probes()
-    plan = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
-    wrong = make_plan(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
+    plan = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
+    wrong = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
     await probes.close()
     drains: dict[str, Any] = {
         spec.name: (spec.env.get("RYZ_DRAIN_TIMEOUT_S"), spec.grace_s) for spec in plan.specs
@@ -132,7 +133,7 @@ async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
 
 async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> None:
     probes = Probes()
-    first, second = (make_plan(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
+    first, second = (plan_stack(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
     await probes.close()
     nats = first.specs[0]
     assert (tmp_path / "nats.conf") in first.files
@@ -161,7 +162,7 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
 
     keys: list[str] = []
     probes = Recorded()
-    plan = make_plan(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
+    plan = plan_stack(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
     await probes.close()
     services = [spec.env for spec in plan.specs if spec.name not in SERVERS]
     assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
@@ -173,7 +174,7 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
 
 async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
     probes = Probes()
-    plan = make_plan(options(tmp_path), probes, {"RYZ_THREADS": "7"})
+    plan = plan_stack(options(tmp_path), probes, {"RYZ_THREADS": "7"})
     await probes.close()
     assert [spec.env["RYZ_THREADS"] for spec in plan.specs if spec.name.startswith("worker")] == ["7", "7"]
 
@@ -193,7 +194,7 @@ async def test_no_tenant_has_all_running_places_where_keys_name_several(
     tmp_path: Path, environ: dict[str, str], shares: set[str | None]
 ) -> None:
     probes = Probes()
-    plan = make_plan(options(tmp_path), probes, environ)
+    plan = plan_stack(options(tmp_path), probes, environ)
     await probes.close()
     workers = [spec.env for spec in plan.specs if spec.name.startswith("worker")]
     assert {env.get("RYZ_MAX_RUNNING_PER_TENANT") for env in workers} == shares
@@ -204,7 +205,7 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     given = options(
         tmp_path, nats_url="nats://far:4222", redis_url="redis://far:6379/0", host="0.0.0.0", port=0
     )
-    plan = make_plan(given, probes, {})
+    plan = plan_stack(given, probes, {})
     await probes.close()
     assert {spec.name for spec in plan.specs}.isdisjoint(SERVERS)
     assert plan.nats_url == "nats://far:4222"
@@ -267,7 +268,7 @@ def test_one_server_of_a_cluster_is_enough() -> None:
 
 
 def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.stack.options.demo_model", lambda: tmp_path / "demo")
+    monkeypatch.setattr("cli.stack.model_dir.demo_model", lambda: tmp_path / "demo")
     with pytest.raises(CommandError, match="ryz train-demo --output"):
         find_model(None, "torch", 2)
 
@@ -436,7 +437,7 @@ async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_pat
     async def probe() -> bool:
         return True
 
-    child = Child(ServiceSpec("one", ["sleep", "60"], probe, 0, 1.0), tmp_path / "one.log")
+    child = ServiceProcess(ServiceSpec("one", ["sleep", "60"], probe, 0, 1.0), tmp_path / "one.log")
     await child.start()
     try:
         assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
@@ -448,7 +449,7 @@ async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_pat
 
 async def test_the_groups_of_a_stack_have_its_name(tmp_path: Path) -> None:
     probes = Probes()
-    plan = make_plan(options(tmp_path, stack="blue"), probes, {})
+    plan = plan_stack(options(tmp_path, stack="blue"), probes, {})
     await probes.close()
     groups = [spec.env["RYZ_GROUP"] for spec in plan.specs if spec.name.startswith("worker")]
     assert groups == ["blue-g0", "blue-g1"]

@@ -1,0 +1,25 @@
+"""Writes all generated pages and files; with `--check`, fails when one is out of date.
+
+Run as `python -m tools.docs [--check]`. Each generator also runs alone, by its module's name.
+"""
+
+import sys
+
+from shared.bus import nats_conf
+from tools.docs import protocol, redis_acl, settings
+
+
+def main() -> None:
+    """Run all generators, also after one that fails."""
+    failed = False
+    for generator in (protocol, settings, nats_conf, redis_acl):
+        try:
+            generator.main()
+        except SystemExit as end:
+            failed = True
+            print(end.code, file=sys.stderr)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
