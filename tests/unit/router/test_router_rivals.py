@@ -1,7 +1,7 @@
 """Two leaders that beat under one name: one of them has the group, and the other is reported."""
 
 from cli.groups.groups_query import rows
-from cli.status.status_query import Report
+from cli.status.status_query import StatusReport
 from services.router.domain.fleet import Fleet
 from services.router.domain.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
 from shared.messages import GroupDown, ServiceStatus, State
@@ -89,7 +89,7 @@ def leader(instance_id: str, group: str, state: State = "ready") -> ServiceStatu
 
 
 def test_the_lists_of_groups_show_who_shares_a_name() -> None:
-    report = Report("nats://x", None)
+    report = StatusReport("nats://x", None)
     report.services = [
         leader("a", "g0"), leader("b", "g0"), leader("c", "g1"), leader("d", "g1", "draining"),
         leader("e", "g2"),

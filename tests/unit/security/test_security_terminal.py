@@ -19,7 +19,7 @@ from cli.chat import chat_command as chat
 from cli.sessions import session_commands as sessions
 from cli.sessions.sessions_view import detail, listing
 from cli.stack.state import StackState, StateDir, start_time
-from cli.status.status_query import Report
+from cli.status.status_query import StatusReport
 from cli.status.status_view import render
 from cli.visible import json_text, visible
 from shared.messages import ServiceStatus
@@ -81,7 +81,7 @@ def spelled(attack: str) -> str:
 def ask(text: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
     out = Terminal(is_terminal)
     monkeypatch.setattr("sys.stdout", out)
-    talk = chat.Conversation(Api(list(text)), "demo", "s1", "", {})  # type: ignore[arg-type]
+    talk = chat.TerminalChat(Api(list(text)), "demo", "s1", "", {})  # type: ignore[arg-type]
     talk.ask("hello")
     return out.getvalue()
 
@@ -162,7 +162,7 @@ def test_what_stands_in_the_state_file_is_shown_and_not_obeyed(
     assert commands(said) == []
 
 
-def hostile_report(text: Any) -> Report:
+def hostile_report(text: Any) -> StatusReport:
     worker = {
         "group": text, "state": text, "model": text, "failure": text, "degraded": [text],
         "kv_store": {"state": text}, "ranks": [{"rank": text, "state": text, "host": text, "kernels": text}],
@@ -175,7 +175,7 @@ def hostile_report(text: Any) -> Report:
         )
         for kind, detail in kinds.items()
     ]
-    return Report(f"nats://{text}", None, services)
+    return StatusReport(f"nats://{text}", None, services)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
