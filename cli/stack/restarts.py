@@ -3,6 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from shared.backoff import backoff_s
+
 MISCONFIGURED = 2  # the exit code of a service that refuses its settings: the same again would end the same
 
 
@@ -31,4 +33,4 @@ class RestartPolicy:
         if len(self._deaths) >= self.max_restarts:
             return None
         self._deaths.append(now)
-        return float(min(self.first_pause_s * 2 ** (len(self._deaths) - 1), self.max_pause_s))
+        return backoff_s(len(self._deaths) - 1, self.first_pause_s, self.max_pause_s)

@@ -21,7 +21,7 @@ from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
@@ -127,7 +127,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
             commit_timeout_s=settings.session_commit_timeout_s,
         ),
         intake=IntakeLimits(max_request_s=settings.max_request_s, retry_after_s=settings.overload_retry_s),
-        back_off=BackOff(first_s=settings.restart_pause_ms / 1000),
+        back_off=RestartPauses(first_s=settings.restart_pause_ms / 1000),
         sessions=SessionRecordLimits(
             lookup_timeout_s=settings.session_lookup_timeout_s,
             commit_timeout_s=settings.session_commit_timeout_s,

@@ -6,9 +6,7 @@ It reaches into nats-py's client where its releases have been the same for years
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import nats.errors
@@ -16,18 +14,18 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from shared.address import check_address
-from shared.bus.accounts import inbox_prefix, user_of
+from shared.backoff import Backoff
+from shared.bus.accounts import user_of
 from shared.bus.api import Message
+from shared.bus.broker_address import BrokerAddress
 from shared.bus.delivery import BusStats
-from shared.bus.parser import BrokerParser
-from shared.bus.transport import BoundedTransport
+from shared.bus.parser import BrokerParser, parse_headers
 from shared.host.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2
+CLOSE_WAIT_S = 1.0
 PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
 NO_RESPONDERS = "503"
-MAX_HEADER_BYTES = 8192
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
 _FOREIGN_REMEDY = (
@@ -38,75 +36,37 @@ _FOREIGN_REMEDY = (
 log = structlog.get_logger(__name__)
 
 
-class Backoff:
-    """Delays between attempts to connect: doubling, with jitter, so that clients do not come back in step."""
-
-    def __init__(self, first_s: float = 0.05, most_s: float = 1.0) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._attempt = 0
-
-    def next_s(self) -> float:
-        """The delay before the next attempt, in seconds."""
-        delay = min(self._most_s, self._first_s * 2.0 ** min(self._attempt, 16))
-        self._attempt += 1
-        return delay * random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """An attempt succeeded."""
-        self._attempt = 0
-
-
-def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
-    """The headers of a message, and the broker's status code; that one is empty for messages of clients.
-
-    Those are left out that cannot be sent on as they came: with control characters, or bytes that are no
-    text. Of a message with more than `MAX_HEADER_BYTES` of them there are none.
-    """
-    first, *lines = raw[:MAX_HEADER_BYTES].decode("utf-8", "replace").split("\r\n")
-    headers = {}
-    for line in lines if len(raw) <= MAX_HEADER_BYTES else ():
-        name, colon, value = line.partition(":")
-        if colon and line.isprintable() and "\ufffd" not in line:
-            headers[name.strip()] = value.strip()
-    return headers, first.removeprefix("NATS/1.0").strip()[:3]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
-    """How a broker is reached.
-
-    url: commas separate the servers of a cluster. inbox: where answers come; empty: as the URL's user has it.
-    tls: None leaves it to the URL and the broker; with a context nothing is sent without TLS.
-    local: nothing is sent to a broker on a loopback address that is not a process of this user or of root.
-    """
-
-    url: str
-    inbox: str = ""
-    tls: ssl.SSLContext | None = None
-    local: bool = False
-
-    def __post_init__(self) -> None:
-        for url in self.url.split(","):
-            check_address(url.strip() if "://" in url else f"nats://{url.strip()}", "RYZ_NATS_URL")
-
-    @property
-    def inbox_prefix(self) -> str:
-        """Inboxes begin with it."""
-        return self.inbox or inbox_prefix(user_of(self.url))
-
-    @property
-    def needs_tls(self) -> bool:
-        """Whether a broker without TLS is refused: it would be sent the password."""
-        return self.tls is not None or self.url.strip().startswith("tls://")
-
-
 class OnDown(Protocol):
     """Called when the connection broke; `final` when nats-py will not restore it by itself."""
 
     def __call__(self, *, final: bool) -> None:
         """See the class."""
         ...
+
+
+class BoundedTransport(TcpTransport):  # type: ignore[misc, unused-ignore]
+    """nats-py's TCP transport, which closes within a bound.
+
+    A connection that was cut has bytes that nothing takes, and with TLS a farewell without an answer; nats-py
+    waits for both before it connects again.
+    """
+
+    def __init__(self, connected: TcpTransport) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.__dict__.update(connected.__dict__)
+
+    async def wait_closed(self) -> None:
+        """Returns when it is closed, at most `CLOSE_WAIT_S` later."""
+        writer = self._io_writer
+        if writer is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_WAIT_S):
+                await writer.wait_closed()
+        except TimeoutError:
+            for one in (writer, self._bare_io_writer):
+                if one is not None:
+                    one.transport.abort()
 
 
 class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
@@ -138,7 +98,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
     async def start(self, name: str) -> None:
         """Connects; tries until it is cancelled."""
         await self.connect(
-            [part.strip() for part in self._address.url.split(",")],
+            self._address.servers,
             name=name,
             inbox_prefix=self._address.inbox_prefix,
             tls=self._address.tls,

@@ -8,16 +8,17 @@ import asyncio
 import math
 import ssl
 from collections.abc import Mapping
-from typing import Any
 
 import nats.errors
 import structlog
 
+from shared.backoff import Backoff
 from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
-from shared.bus.connection import Backoff, BrokerAddress, NatsConnection
-from shared.bus.credit import Credit, limit_of
-from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
+from shared.bus.broker_address import BrokerAddress
+from shared.bus.connection import NatsConnection
+from shared.bus.delivery import BusStats, Delivery
+from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject
 from shared.errors import InvalidRequest, Unavailable
@@ -26,31 +27,8 @@ from shared.settings import BusSettings
 from shared.tls import client_context
 
 CLOSE_WAIT_S = 5.0
-FLUSH_TIMEOUT_S = 5
 
 log = structlog.get_logger(__name__)
-
-
-class NatsSubscription:
-    """A subscription of a `NatsBus`; it outlives connections."""
-
-    def __init__(self, bus: "NatsBus", pattern: str, queue: str, delivery: Delivery, limit: int = 0) -> None:
-        self.pattern = pattern
-        self.queue = queue
-        self.limit = limit
-        self.delivery = delivery
-        self._bus = bus
-
-    async def unsubscribe(self) -> None:
-        """See `Subscription.unsubscribe`."""
-        self.delivery.stop()
-        await self._bus.drop(self)
-
-    async def drain(self) -> None:
-        """See `Subscription.drain`."""
-        await self._bus.drop(self, flush_s=FLUSH_TIMEOUT_S)
-        await self.delivery.wait_empty(DRAIN_WAIT_S)
-        self.delivery.stop()
 
 
 class NatsBus:
@@ -70,11 +48,9 @@ class NatsBus:
         self._closing = False
         self._backoff = Backoff()
         self._connection = self._new_connection()
-        self._subscriptions: dict[NatsSubscription, Any] = {}
-        self._deliveries: set[Delivery] = set()
+        self._subscriptions = SubscriptionTable(self._up, lambda: self._connection)
         self._replies = PendingReplies(self._connection.new_inbox())
         self._reopening: asyncio.Task[None] | None = None
-        self._renewing: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(
@@ -207,18 +183,9 @@ class NatsBus:
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
         delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats)
-        subscription = NatsSubscription(self, subject, queue, delivery, limit_of(max_per_s))
-        self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
-        self._subscriptions[subscription] = await self._register(subscription)
+        subscription = await self._subscriptions.add(subject, queue, delivery, max_per_s)
         await self.flush()
         return subscription
-
-    async def drop(self, subscription: NatsSubscription, *, flush_s: int = 0) -> None:
-        """Tells the broker that a subscription ended; see `NatsConnection.forget`."""
-        theirs = self._subscriptions.pop(subscription, None)
-        if theirs is None or self._connection.is_closed:
-            return
-        await self._connection.forget(theirs, flush_s=flush_s)
 
     async def flush(self) -> None:
         """See `Bus.flush`."""
@@ -236,14 +203,10 @@ class NatsBus:
         if self._closing:
             return
         self._closing = True
-        for subscription in tuple(self._subscriptions):
-            await subscription.unsubscribe()
-        for delivery in tuple(self._deliveries):
-            await delivery.wait_idle(CLOSE_WAIT_S)
-        ending = [*self._renewing] if self._reopening is None else [*self._renewing, self._reopening]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await self._subscriptions.close(CLOSE_WAIT_S)
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
         if self.connected:
             try:
                 await self.flush()
@@ -252,40 +215,6 @@ class NatsBus:
         self._up.clear()
         self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
         await self._connection.close()
-
-    async def _register(self, subscription: NatsSubscription) -> Any:
-        delivery, limit = subscription.delivery, subscription.limit
-        sink = delivery.offer
-        loop = asyncio.get_running_loop()
-
-        def renew(after_s: float) -> None:
-            task = loop.create_task(self._renew(subscription, after_s))
-            self._renewing.add(task)
-            task.add_done_callback(self._renewing.discard)
-
-        if limit:
-            sink = Credit(limit, sink, renew=renew, on_spent=delivery.throttled, clock=loop.time)
-        return await self._connection.listen(subscription.pattern, subscription.queue, sink, limit=limit)
-
-    async def _renew(self, subscription: NatsSubscription, after_s: float) -> None:
-        """The next life of a limited subscription. It begins before the one before is forgotten."""
-        await asyncio.sleep(after_s)
-        await self._up.wait()
-        connection, before = self._connection, self._subscriptions.get(subscription)
-        if before is None:
-            return
-        try:
-            theirs = await self._register(subscription)
-        except nats.errors.Error as error:  # lost in between: with the next connection it is made again
-            log.debug("not subscribed again", subject=subscription.pattern, error=str(error))
-            return
-        if self._connection is not connection:
-            return
-        if subscription in self._subscriptions:
-            self._subscriptions[subscription] = theirs
-        else:
-            before = theirs
-        await connection.forget(before, flush_s=FLUSH_TIMEOUT_S)
 
     def _new_connection(self) -> NatsConnection:
         return NatsConnection(
@@ -296,12 +225,7 @@ class NatsBus:
         """Connects and restores what was subscribed."""
         await self._connection.start(self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
-        for subscription in tuple(self._subscriptions):  # one may end meanwhile
-            theirs = await self._register(subscription)
-            if subscription in self._subscriptions:
-                self._subscriptions[subscription] = theirs
-            else:
-                await self._connection.forget(theirs)
+        await self._subscriptions.restore()
         await self._connection.flush(FLUSH_TIMEOUT_S)
         await self._connection.flush(FLUSH_TIMEOUT_S)
         self._went_up()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from nats.errors import ProtocolError
 
 MAX_LINE = 64 * 1024  # INFO of a large cluster; a message's line has 4 KiB at most (`max_control_line`)
+MAX_HEADER_BYTES = 8192
 _END = b"\r\n"
 _UNREADABLE = "nats: a line that cannot be read"
 
@@ -125,3 +126,18 @@ def _message_of(line: bytes) -> tuple[bytes, int, bytes, int, int]:
     if not (sid and header and size) or int(header) > int(size):
         raise ProtocolError(_UNREADABLE)
     return subject, int(sid), reply, int(header), int(size)
+
+
+def parse_headers(raw: bytes) -> tuple[dict[str, str], str]:
+    """Returns the headers, and the broker's status code, which is empty in messages of clients.
+
+    Headers that cannot be sent on as they came (with control characters, or bytes that are no text) are left
+    out. A message with more than `MAX_HEADER_BYTES` of headers has none.
+    """
+    first, *lines = raw[:MAX_HEADER_BYTES].decode("utf-8", "replace").split("\r\n")
+    headers = {}
+    for line in lines if len(raw) <= MAX_HEADER_BYTES else ():
+        name, colon, value = line.partition(":")
+        if colon and line.isprintable() and "\ufffd" not in line:
+            headers[name.strip()] = value.strip()
+    return headers, first.removeprefix("NATS/1.0").strip()[:3]

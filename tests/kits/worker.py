@@ -18,7 +18,7 @@ from services.worker.leader.options import LeaderOptions
 from services.worker.model_dir import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
@@ -146,7 +146,7 @@ class Kit:
         self.store = DictStore()
         self.registry = CollectorRegistry()
         options.setdefault("steps", SchedulerLimits(256, 64, 64))
-        options.setdefault("back_off", BackOff(first_s=0.02))
+        options.setdefault("back_off", RestartPauses(first_s=0.02))
         self.leader = Leader(
             LeaderOptions(group=group, instance_id=instance_id, **options),
             bus=bus,

@@ -8,7 +8,7 @@ from services.worker.leader.intake.work_intake import IntakeLimits
 from services.worker.leader.kv_tier.kv_tier import KVOptions
 from services.worker.leader.sessions.session_records import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +35,4 @@ class LeaderOptions:
     intake: IntakeLimits = field(default_factory=IntakeLimits)
     sessions: SessionRecordLimits = field(default_factory=SessionRecordLimits)
     turns: TurnLimits = field(default_factory=TurnLimits)
-    back_off: BackOff = field(default_factory=BackOff)
+    back_off: RestartPauses = field(default_factory=RestartPauses)

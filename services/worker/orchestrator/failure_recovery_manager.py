@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
+from shared.backoff import backoff_s
 
 
 class Rule(NamedTuple):
@@ -38,7 +39,7 @@ RULES: Mapping[FailureKind, Rule] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
+class RestartPauses:
     """How long to wait before the engine is started again; all in seconds.
 
     first_s: after the first failure. The requests that the group lost begin elsewhere meanwhile, and on one
@@ -60,7 +61,13 @@ class BackOff:
 
 
 class Recovery(NamedTuple):
-    """What to do: wait, then start the engine; `fresh` as in `Rule`. gives_up: for now, see `BackOff`."""
+    """What to do: wait, then start the engine.
+
+    Attributes:
+        pause_s: How long to wait.
+        gives_up: Whether the group says that it failed; see `RestartPauses.give_up_after`.
+        fresh: As in `Rule`.
+    """
 
     pause_s: float
     gives_up: bool
@@ -70,8 +77,10 @@ class Recovery(NamedTuple):
 class FailureRecoveryManager:
     """One group's. draw: random numbers of [0, 1)."""
 
-    def __init__(self, back_off: BackOff | None = None, draw: Callable[[], float] = random.random) -> None:
-        self._back_off = back_off or BackOff()
+    def __init__(
+        self, back_off: RestartPauses | None = None, draw: Callable[[], float] = random.random
+    ) -> None:
+        self._back_off = back_off or RestartPauses()
         self._draw = draw
         self._ready_since: float | None = None
         self.in_a_row = 0  # failures since the engine last worked for a while
@@ -91,8 +100,7 @@ class FailureRecoveryManager:
         if gives_up:
             pause_s = limits.given_up_s
         else:
-            # the exponent is bounded, since give_up_after may be any number
             longest_s = max(limits.longest_s, limits.first_s)
-            pause_s = min(limits.first_s * 2.0 ** min(self.in_a_row - 1, 64), longest_s)
+            pause_s = backoff_s(self.in_a_row - 1, limits.first_s, longest_s)
         pause_s = max(pause_s, rule.least_pause_s) * (1 + limits.jitter * (2 * self._draw() - 1))
         return Recovery(pause_s, gives_up, rule.fresh or self.in_a_row > 2)

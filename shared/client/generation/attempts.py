@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shared.backoff import backoff_s
 from shared.client.settings import ClientSettings
 from shared.messages import ResumePoint, Tokens
 from shared.messages.base import MAX_ATTEMPT
@@ -140,6 +141,6 @@ class Attempts:
             return None
         self.number += 1
         self.refusal = why
-        pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.refusals, 16))
+        pause = backoff_s(self.refusals, FIRST_PAUSE_S, MAX_PAUSE_S)
         self.refusals += 1
         return pause * random.uniform(0.5, 1.0)

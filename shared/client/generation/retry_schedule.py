@@ -4,6 +4,7 @@ An attempt is published, and published again after pauses that double as long as
 waits for a fleet that could not take it is published when its pause is over, within the client's budget.
 """
 
+from shared.backoff import backoff_s
 from shared.client.generation.attempts import RetryBudget
 from shared.client.settings import ClientSettings
 from shared.errors import Unavailable
@@ -58,14 +59,13 @@ class Offers:
         """
         if not self.count or not budget.take(now):
             return False
-        pause = self._settings.accept_timeout_s * 2.0 ** (self.count - 1)
-        self.due = now + min(pause, MAX_ACCEPT_PAUSE_S)
+        self.due = now + backoff_s(self.count - 1, self._settings.accept_timeout_s, MAX_ACCEPT_PAUSE_S)
         return True
 
     def postpone(self, now: float) -> None:
         """Looks again after the pause that follows that many offers."""
-        pause = self._settings.accept_timeout_s * 2.0**self.count
-        self.due = now + (min(pause, MAX_ACCEPT_PAUSE_S) if self.count else self._settings.accept_timeout_s)
+        first_s = self._settings.accept_timeout_s
+        self.due = now + (backoff_s(self.count, first_s, MAX_ACCEPT_PAUSE_S) if self.count else first_s)
 
     def nobody(self, request_id: str) -> Unavailable:
         """What to say when nobody took it."""

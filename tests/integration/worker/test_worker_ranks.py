@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.model_dir import Model, load_model_dir
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, GenerateRequest
@@ -74,7 +74,7 @@ async def test_company_and_preemption_change_no_token(
 async def test_a_killed_rank_costs_the_running_requests_only(
     memory_bus: MemoryBus, path: Path, model: Model
 ) -> None:
-    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
+    async with Kit(memory_bus, engine(path), model=model, back_off=RestartPauses(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         await kit.ask(chat("long", prompt="x", sampling={"max_tokens": 500, "ignore_eos": True}))
@@ -93,7 +93,7 @@ async def test_a_killed_rank_costs_the_running_requests_only(
 async def test_a_rank_that_dies_while_nothing_runs_is_replaced_before_anybody_asks(
     memory_bus: MemoryBus, path: Path, model: Model
 ) -> None:
-    async with Kit(memory_bus, engine(path), model=model, back_off=BackOff(first_s=0.05)) as kit:
+    async with Kit(memory_bus, engine(path), model=model, back_off=RestartPauses(first_s=0.05)) as kit:
         kit.expected_errors = {"the engine failed"}
         expected = await alone(kit, 1)
         ranks: Any = kit.leader.detail()["ranks"]

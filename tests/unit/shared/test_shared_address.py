@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.bus.connection import BrokerAddress
+from shared.bus.broker_address import BrokerAddress
 from shared.errors import InvalidRequest
 from shared.settings import RedisTlsSettings
 

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
-from shared.bus.connection import Backoff, BrokerAddress, NatsConnection
+from shared.backoff import Backoff
+from shared.bus.broker_address import BrokerAddress
+from shared.bus.connection import NatsConnection
 from shared.bus.delivery import BusStats
 
 

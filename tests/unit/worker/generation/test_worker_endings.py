@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
 from shared import codec, subjects
@@ -139,7 +139,7 @@ async def test_a_failed_engine_fails_its_requests_and_comes_back(
         states.append(codec.decode(message.data, Heartbeat).state)
 
     await memory_bus.subscribe(subjects.HEARTBEAT_ALL, on_heartbeat)
-    quick = BackOff(first_s=0.05, longest_s=0.1)
+    quick = RestartPauses(first_s=0.05, longest_s=0.1)
     async with Kit(memory_bus, engine, heartbeat_interval_s=0.01, back_off=quick) as kit:  # type: ignore[arg-type]
         kit.expected_errors = {"the engine failed"}
         await asyncio.gather(kit.ask(chat("a")), kit.ask(chat("b")))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
-from services.worker.orchestrator.failure_recovery_manager import BackOff, FailureRecoveryManager
+from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, RestartPauses
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message
 from shared.bus.memory import MemoryBus
@@ -128,7 +128,7 @@ async def test_what_cannot_be_had_is_said(kit: Group) -> None:
 
 async def test_an_engine_that_is_gone_takes_no_session(kit: Group) -> None:
     kit.expected_errors = {"the engine failed"}
-    kit.leader._group._recovery = FailureRecoveryManager(BackOff(first_s=5.0))
+    kit.leader._group._recovery = FailureRecoveryManager(RestartPauses(first_s=5.0))
     kit.remember()
     kit.ranks.die()
     await kit.until(lambda: kit.leader.state == "recovering")

@@ -9,7 +9,7 @@ import pytest
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.null.null_engine import NullEngine
-from services.worker.orchestrator.failure_recovery_manager import BackOff
+from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, Tokens
@@ -138,7 +138,7 @@ async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     engine = Watched(0.004)
     engine.fail_at = 6
-    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
+    async with Kit(memory_bus, engine, back_off=RestartPauses(first_s=0.01)) as kit:
         kit.expected_errors = {"the engine failed"}
         failed = await kit.failure(chat("r", sampling={"max_tokens": 50}))
         assert (failed.code, "rank 1 died" in failed.message) == ("group_lost", True)
@@ -172,7 +172,7 @@ class Mortal(Watched):
 
 async def test_a_death_between_the_last_result_and_the_wait_for_work_is_seen(memory_bus: MemoryBus) -> None:
     engine = Mortal()
-    async with Kit(memory_bus, engine, back_off=BackOff(first_s=0.01)) as kit:
+    async with Kit(memory_bus, engine, back_off=RestartPauses(first_s=0.01)) as kit:
         kit.expected_errors = {"the engine failed"}
         assert isinstance((await kit.run(chat("r", sampling={"max_tokens": 5})))[-1], Done)
         await kit.until(lambda: kit.metric("engine_failures_total") == 1)  # nobody asks meanwhile

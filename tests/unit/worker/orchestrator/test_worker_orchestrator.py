@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.orchestrator.failure_recovery_manager import RULES, BackOff, FailureRecoveryManager
+from services.worker.orchestrator.failure_recovery_manager import RULES, FailureRecoveryManager, RestartPauses
 from services.worker.orchestrator.multi_gpu_orchestrator import TRANSITIONS, Event, MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, EngineRefused
 from shared.messages import State
@@ -39,7 +39,7 @@ class FakeEngine:
 
 def group(**limits: Any) -> tuple[MultiGPUOrchestrator, FakeEngine]:
     engine = FakeEngine()
-    recovery = FailureRecoveryManager(BackOff(**({"first_s": 0.0} | limits)), lambda: 0.5)
+    recovery = FailureRecoveryManager(RestartPauses(**({"first_s": 0.0} | limits)), lambda: 0.5)
     return MultiGPUOrchestrator(engine, recovery, lambda: 0.0), engine  # type: ignore[arg-type]
 
 

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 
 from services.worker.orchestrator.failure_recovery_manager import (
     RULES,
-    BackOff,
     FailureRecoveryManager,
     Recovery,
+    RestartPauses,
 )
 from services.worker.rank_protocol.failures import Failure, FailureKind
 
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
-LIMITS = BackOff(first_s=0.4, longest_s=5.0, give_up_after=5, given_up_s=30.0, healthy_s=3.0, jitter=0.25)
+LIMITS = RestartPauses(
+    first_s=0.4, longest_s=5.0, give_up_after=5, given_up_s=30.0, healthy_s=3.0, jitter=0.25
+)
 
 
 def manager(draw: float = 0.5) -> FailureRecoveryManager:
@@ -94,5 +96,5 @@ def test_whatever_happens_pauses_are_bounded_and_a_group_is_never_left_alone(
 
 
 def test_any_number_of_failures_is_no_overflow() -> None:
-    patient = FailureRecoveryManager(BackOff(give_up_after=10**6), lambda: 0.5)
+    patient = FailureRecoveryManager(RestartPauses(give_up_after=10**6), lambda: 0.5)
     assert [died(patient).pause_s for _ in range(3000)][-1] == 1.5

@@ -1,0 +1,44 @@
+"""How a broker is reached: its URL, the inbox of its user, TLS, and whether it must be this machine's own."""
+
+import ssl
+from dataclasses import dataclass
+
+from shared.address import check_address
+from shared.bus.accounts import inbox_prefix, user_of
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """How a broker is reached.
+
+    Attributes:
+        url: The servers of a cluster, separated by commas.
+        inbox: Prefix of inboxes; empty for the one of the URL's user.
+        tls: With a context nothing is sent without TLS. None leaves TLS to the URL and the broker.
+        local: Whether a broker on a loopback address must be a process of this user or of root; nothing is
+            sent to another one.
+    """
+
+    url: str
+    inbox: str = ""
+    tls: ssl.SSLContext | None = None
+    local: bool = False
+
+    def __post_init__(self) -> None:
+        for url in self.servers:
+            check_address(url if "://" in url else f"nats://{url}", "RYZ_NATS_URL")
+
+    @property
+    def servers(self) -> list[str]:
+        """The URL of each server."""
+        return [url.strip() for url in self.url.split(",")]
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Prefix of all inboxes."""
+        return self.inbox or inbox_prefix(user_of(self.url))
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether a broker without TLS is refused, since it would be sent the password."""
+        return self.tls is not None or self.url.strip().startswith("tls://")
