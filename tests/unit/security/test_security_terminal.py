@@ -1,5 +1,6 @@
 """What a model writes does not command the terminal that shows it (OWASP LLM05)."""
 
+import inspect
 import io
 import json
 import subprocess
@@ -218,7 +219,7 @@ def test_an_exported_session_is_shown_and_not_obeyed(
         yield SimpleNamespace(export=lambda _: ("name", content))
 
     monkeypatch.setattr(sessions, "_gateway", gateway)
-    sessions.export("s1", output="-")
+    inspect.unwrap(sessions.export)("s1", output="-", common=sessions.SessionOptions())
     if is_terminal:
         assert commands(out.getvalue()) == []
         assert json.loads(out.getvalue()) == value
