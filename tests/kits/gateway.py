@@ -35,12 +35,13 @@ from shared.messages import (
 )
 from shared.messages.blocks import KVSource
 from tests.kits.session_services import SessionServices
+from tests.kits.waiting import PATIENCE_S
 
 GROUP = "g0"
 WORDS = ("Hello", ", ", 'you "there"', "\n")
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 1.0) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Returns when the condition holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (conditions are of many kinds)

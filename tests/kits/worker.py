@@ -40,6 +40,7 @@ from shared.messages import (
     Tokens,
     Work,
 )
+from tests.kits.waiting import PATIENCE_S
 
 
 class DictStore:
@@ -147,6 +148,8 @@ class Kit:
         self.registry = CollectorRegistry()
         options.setdefault("steps", SchedulerLimits(256, 64, 64))
         options.setdefault("back_off", RestartPauses(first_s=0.02))
+        # a busy machine gives this process no time for seconds, which a leader would log as an error
+        options.setdefault("heartbeat_stale_s", PATIENCE_S)
         self.leader = Leader(
             LeaderOptions(group=group, instance_id=instance_id, **options),
             bus=bus,
@@ -197,7 +200,7 @@ class Kit:
         )
         await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
 
-    async def end_of(self, request_id: str, timeout_s: float = 5.0) -> list[AnyFrame]:
+    async def end_of(self, request_id: str, timeout_s: float = PATIENCE_S) -> list[AnyFrame]:
         """All frames, once the last one is there; checks that numbers have no gap."""
         async with asyncio.timeout(timeout_s):
             while not any(isinstance(frame, Done | Failed) for frame in self.frames[request_id]):
@@ -220,7 +223,7 @@ class Kit:
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"ryz_worker_{name}", labels) or 0.0
 
-    async def all_free(self, timeout_s: float = 1.0) -> None:
+    async def all_free(self, timeout_s: float = PATIENCE_S) -> None:
         """Waits until no request, block or place is taken, in the leader and in the engine."""
 
         def free() -> bool:
@@ -229,7 +232,7 @@ class Kit:
 
         await self.until(free, timeout_s)
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 2.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Looks every few milliseconds."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 (it is about the state, not about an event)
