@@ -23,8 +23,8 @@ from tests.kits.servers import NatsServer
 
 pytestmark = pytest.mark.timeout(scaled(150, 900))
 SETTLE_S = 2.2
-AWAY_S = 5.0
-TOKENS = 900  # at 12 ms a step about twice as long as the broker is away
+AWAY_S = scaled(3.0, 5.0)
+TOKENS = scaled(540, 900)  # at 12 ms a step about twice as long as the broker is away
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def say(text: str) -> None:
 
 
 def test_kills_lose_nothing(pair: Stack) -> None:
-    plan = FailoverPlan(kills=scaled(5, 100), streams=STREAMS, tokens=TOKENS, seed=3)
+    plan = FailoverPlan(kills=scaled(4, 100), streams=STREAMS, tokens=TOKENS, seed=3)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
@@ -39,7 +39,7 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
     """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
-    plan = FailoverPlan(kills=scaled(3, 30), streams=STREAMS, tokens=128, seed=4, freeze=True)
+    plan = FailoverPlan(kills=scaled(2, 30), streams=STREAMS, tokens=128, seed=4, freeze=True)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("freezes", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report

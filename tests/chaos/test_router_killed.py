@@ -84,7 +84,7 @@ def test_the_only_router_killed(stack: Stack) -> None:
     with http_client(stack.state.url) as client:
         burst = Burst(stack, client)
         refused = 0
-        for offset in burst.offsets(scaled(6, 60)):
+        for offset in burst.offsets(scaled(4, 60)):
             done_before, tokens_before = burst.totals()
             time.sleep(SETTLE_S)
             said, dead = burst.run(offset)
@@ -109,7 +109,7 @@ def test_one_of_two_routers_killed(stack: Stack) -> None:
         http_client(stack.state.url) as client,
     ):
         burst = Burst(stack, client)
-        for offset in burst.offsets(scaled(4, 40)):
+        for offset in burst.offsets(scaled(3, 40)):
             time.sleep(SETTLE_S)
             said, dead = burst.run(offset)
             assert all(one.complete for one in said), [one for one in said if not one.complete]

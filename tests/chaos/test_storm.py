@@ -36,13 +36,13 @@ async def weather(
     """Calm traffic, the storm, the same calm traffic again; what is held is compared between the calms."""
     faults = Faults(stack, SEED, ranks=ranks)
     async with Storm(stack, model, tokens=tokens, seed=SEED) as storm:
-        first = await storm.run(calm, 6.0)
+        first = await storm.run(calm, scaled(4.0, 6.0))
         before = await take_when_quiet(stack, storm.asks)
         began = time.monotonic()
         rough = await storm.run(visits, seconds, faults, floods=scaled(2, 10))
         await take_when_quiet(stack, storm.asks)
         took_s = round(time.monotonic() - began)
-        last = await storm.run(calm, 6.0)
+        last = await storm.run(calm, scaled(4.0, 6.0))
         after = await take_when_quiet(stack, storm.asks)
         print(shown([first, rough, last]), f"{len(storm.losses)} losses", sep="\n", flush=True)
     record(
@@ -84,9 +84,9 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
         await weather(
             stack,
             stack.state.model,
-            seconds=scaled(20.0, 300.0),
-            visits=scaled(140, 1000),
-            calm=scaled(40, 100),
+            seconds=scaled(12.0, 300.0),
+            visits=scaled(90, 1000),
+            calm=scaled(25, 100),
             tokens=32,
             ranks=True,
         )

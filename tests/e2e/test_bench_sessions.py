@@ -4,24 +4,37 @@ import asyncio
 import json
 import sys
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.timeout(240)
-OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --duration 4 --seed 3"
+OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --seed 3"
+MIN_TURNS = 8
+
+
+async def measure() -> dict[str, Any]:
+    """The report of the shortest measurement in which each policy had enough turns."""
+    for duration_s in ("3", "12", "48"):
+        command = ["bench", "sessions", "--json", *OPTIONS.split(), "--duration", duration_s]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli", *command, stdout=PIPE, stderr=PIPE
+        )
+        printed, said = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        report: dict[str, Any] = json.loads(printed)
+        if all(row["turns"] >= MIN_TURNS for row in report["rows"]):
+            break
+    return report
 
 
 async def test_each_policy_gets_a_row_and_no_turn_fails() -> None:
-    command = [sys.executable, "-m", "cli", "bench", "sessions", "--json", *OPTIONS.split()]
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-    printed, said = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    report = json.loads(printed)
+    report = await measure()
     hybrid, turns = report["rows"]
     assert (hybrid["policy"], turns["policy"]) == ("hybrid", "round_robin")
     for row in report["rows"]:
         assert row["errors"] == 0, row
-        assert row["turns"] >= 8
+        assert row["turns"] >= MIN_TURNS
         assert set(row["computed_tokens"]) == {"g0", "g1"}
         assert min(row["computed_tokens"].values()) > 0
         assert row["hit_rate"] > 0.2

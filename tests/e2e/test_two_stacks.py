@@ -1,6 +1,5 @@
 """Two stacks on one broker: groups have names of their own, no answer is a mixture, none is made twice."""
 
-import json
 import subprocess
 import time
 from collections import defaultdict
@@ -56,10 +55,9 @@ def ask(url: str, prompt: str) -> tuple[str, str]:
 
 def taken(stack: Stack) -> float:
     """Requests that the groups of a stack have ended."""
-    shown = ryz("status", "--json", cwd=stack.folder)
     own = {service.pid for service in stack.state.services}
     total = 0.0
-    for service in json.loads(shown.stdout)["services"]:
+    for service in stack.status()["services"]:
         if service["service"] == "worker" and service["pid"] in own:
             metrics = httpx.get(f"{service['detail']['admin_url']}/metrics").text
             total += sum(

@@ -1,7 +1,6 @@
 """A stack whose Redis is behind a proxy, and conversations that change groups with every turn."""
 
 import asyncio
-import json
 import os
 import signal
 import threading
@@ -15,7 +14,7 @@ import httpx
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, wait_for
 from tests.kits.servers import RedisServer
 from tests.kits.tcp_proxy import TcpProxy
 
@@ -134,7 +133,7 @@ class Chaos:
     def __init__(self, stack: Stack, redis: RedisServer, proxy: ThreadedProxy) -> None:
         self.stack, self.redis, self.proxy = stack, redis, proxy
         self._clients: dict[str, httpx.Client] = {}
-        told = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)["services"]
+        told = stack.status()["services"]
         self.metrics = {
             one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"]) for one in told
         }

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, wait_for
 
 SERVICES = ("gateway", "router", "kvstate", "worker-g0", "worker-g1")
 MOST_GROWTH = 160 * 2**20  # of one process: caches that fill up to their limits, and what the allocator keeps
@@ -59,7 +59,7 @@ class Watch:
 
     def _busy(self) -> dict[str, object]:
         """What is not at rest, by service."""
-        told = json.loads(ryz("status", "--json", cwd=self.stack.folder).stdout)["services"]
+        told = self.stack.status()["services"]
         assert sorted(one["service"] for one in told) == ["gateway", "kvstate", "router", "worker", "worker"]
         busy: dict[str, object] = {}
         for one in told:

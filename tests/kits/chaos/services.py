@@ -1,18 +1,17 @@
 """Services started by hand, as processes that a test may kill, and what a stack says of itself."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import ROOT, Stack, ryz, wait_for
+from tests.kits.e2e.stack import ROOT, Stack, wait_for
 from tests.kits.servers import free_port
 
 START_S = 40.0
@@ -64,17 +63,11 @@ def ready_code(url: str) -> int:
         return 0
 
 
-def status(stack: Stack) -> dict[str, Any]:
-    """What `ryz status --json` shows."""
-    told: dict[str, Any] = json.loads(ryz("status", "--json", cwd=stack.folder).stdout)
-    return told
-
-
 def metrics_of(stack: Stack) -> dict[str, Metrics]:
     """The metrics of each service, by its name, or by its group's."""
     told = {
         one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"])
-        for one in status(stack)["services"]
+        for one in stack.status()["services"]
     }
     return told | {"gateway": Metrics(stack.state.url)}
 
@@ -83,7 +76,7 @@ def await_idle(stack: Stack, groups: int, timeout_s: float = 20.0) -> None:
     """Waits until all groups are ready, nothing runs or waits in any, and all of their blocks are free."""
 
     def idle() -> bool:
-        told = status(stack)["groups"]
+        told = stack.status()["groups"]
         return len(told) == groups and all(
             group["state"] == "ready"
             and (group["running"], group["waiting"]) == (0, 0)

@@ -1,17 +1,20 @@
 """Starts stacks with the `ryz` command, and looks for what they might leave behind."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 from cli.stack.state import StackState, StateDir
+from cli.status.status_query import find_broker, query
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 50.0
@@ -82,6 +85,15 @@ class Stack:
         state = self.place.read()
         assert state is not None
         return state
+
+    def status(self) -> dict[str, Any]:
+        """What `ryz status --json` prints, without a new process: tests that wait ask many times."""
+
+        def ask() -> dict[str, Any]:
+            return asyncio.run(query(find_broker("", self.place), self.place)).as_dict()
+
+        with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop of its own
+            return pool.submit(ask).result()
 
     def pid_of(self, name: str) -> int:
         """The process of a service."""
