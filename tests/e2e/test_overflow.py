@@ -20,7 +20,10 @@ GREEDY = [
     *(("My-name-is", name, 0.0) for name in HELD_OUT_NAMES[:40]),
     *(("Hello,-my-name-is", name, 0.0) for name in HELD_OUT_NAMES[:10]),
 ]
-SAMPLED = [("People-call-me", name, 1.0) for name in HELD_OUT_NAMES[:50]]
+SAMPLED = [
+    *(("People-call-me", name, 1.0) for name in HELD_OUT_NAMES[:40]),
+    *(("I-am-called", name, 1.0) for name in HELD_OUT_NAMES[:10]),
+]
 BUSY, COLD = "g0", "g1"
 LOOPS = 24
 SETTINGS = {
