@@ -50,15 +50,14 @@ async def start(
     client_settings: ClientSettings,
 ) -> int:
     """Builds and connects the parts, and serves until the stack closes; returns the port."""
-    client = InferenceClient(bus, client_settings)
-    ClientCollector(client.stats).register(service.registry)
+    client = InferenceClient(bus, client_settings, stats=ClientCollector(service.registry).stats)
     await client.start()
     stack.push_async_callback(client.close)
     keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
     share = settings.tenant_share if keyring.num_tenants > 1 else 1.0
     places = Quota(settings.max_concurrent, share=share)
     held = Quota(settings.max_held_bytes, share=share, what="bytes of bodies", reason="gateway_memory")
-    detached = DetachedStreams(client, places, metrics, Quota(settings.stream_max_parked, share=share))
+    detached = DetachedStreams(places, metrics, Quota(settings.stream_max_parked, share=share))
     stack.push_async_callback(detached.close)
     context = GatewayContext(
         settings=settings,

@@ -1,6 +1,6 @@
 """The client side of the protocol: generations, sessions and models, for gateways and for other services.
 
-`InferenceClient` is what to use; `assembly.py` holds its decisions.
+Use `InferenceClient`. `generation/generation_state.py` is the state machine of one request.
 """
 
 from shared.client.calls.model_list import list_models

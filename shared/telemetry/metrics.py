@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from shared.bus.delivery import BusStats
-from shared.client.generation.commands import AssemblyStats
+from shared.client.generation.commands import GenerationStats
 
 PAUSE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -35,26 +35,26 @@ class BusCollector(Collector):
 
 
 class ClientCollector(Collector):
-    """Exports what a client counted as `ryz_client_<name>_total`, and `ryz_client_stream_pause_seconds`."""
+    """Exports a client's counters as `ryz_client_<name>_total`, and `ryz_client_stream_pause_seconds`.
 
-    def __init__(self, stats: AssemblyStats) -> None:
-        self._stats = stats
+    Attributes:
+        stats: For the client to count in.
+    """
 
-    def register(self, registry: CollectorRegistry) -> None:
-        """Adds it to a registry, and observes the pauses from here on."""
-        registry.register(self)
+    def __init__(self, registry: CollectorRegistry) -> None:
         pauses = Histogram(
             "ryz_client_stream_pause_seconds",
             "From the last frame of a lost group to the first tokens of another one.",
             buckets=PAUSE_BUCKETS,
             registry=registry,
         )
-        self._stats.observe_pause = pauses.observe
+        self.stats = GenerationStats(observe_pause=pauses.observe)
+        registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Called at each scrape."""
-        for field in fields(AssemblyStats):
-            value = getattr(self._stats, field.name)
+        for field in fields(GenerationStats):
+            value = getattr(self.stats, field.name)
             if isinstance(value, int):
                 text = f"Requests to the fleet: {field.name}."
                 yield CounterMetricFamily(f"ryz_client_{field.name}", text, value=value)

@@ -17,8 +17,8 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
-from shared.client.generation.commands import AskResend, AssemblyStats, Command, Publish, SendCancel
-from shared.client.generation.generation_state import Assembly
+from shared.client.generation.commands import AskResend, Command, Publish, SendCancel
+from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.settings import ClientSettings
 from shared.codec import decode, encode
@@ -28,6 +28,7 @@ from shared.messages.base import MAX_ATTEMPT
 from tests.kits.chaos.fuzz_shapes import GOLDEN, messages
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import full, scaled
+from tests.kits.client import client_context
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 SETTINGS = ClientSettings(max_buffered_frames=32)
@@ -123,40 +124,40 @@ def test_what_is_not_a_message_is_refused_and_what_is_one_can_be_sent_again() ->
 def test_an_assembly_ends_once_and_keeps_little_whatever_arrives(
     events: list[tuple[Any, ...]], num_choices: int, is_adopted: bool
 ) -> None:
-    stats, now = AssemblyStats(), 0.0
-    assembly = Assembly(
-        "r1", 0, SETTINGS, now=0.0, deadline=DEADLINE_S, max_ready=MAX_READY, stats=stats,
-        num_choices=num_choices,
-    )  # fmt: skip
+    now = 0.0
+    request = m.GenerateRequest(request_id="r1", model="m", prompt="p", sampling=m.Sampling(n=num_choices))
+    state = GenerationState(
+        request, client_context(SETTINGS), now=now, deadline=DEADLINE_S, max_ready=MAX_READY
+    )
     if is_adopted:
-        assembly.adopt("g0", "i0", 3, 5)
+        state.adopt("g0", "i0", 3, 5)
     commands: list[Command] = []
     end: tuple[RyzError | None, m.Usage] | None = None
     handed_on: list[int] = []
     for name, *given_ in events:
         if name == "pass":
             now += given_[0]
-            came = assembly.tick(now, connected=given_[1])
+            came = state.tick(now, connected=given_[1])
         elif name == "read":
-            handed_on += [frame.seq for frame in assembly.ready]
-            assembly.ready.clear()
+            handed_on += [frame.seq for frame in state.answer.ready]
+            state.answer.ready.clear()
             continue
         else:
-            came = getattr(assembly, name)(*given_, now) or ()
+            came = getattr(state, name)(*given_, now) or ()
         commands += came
-        assert assembly._order.num_held <= SETTINGS.max_buffered_frames
-        assert len(assembly.ready) <= MAX_READY + SETTINGS.max_buffered_frames + 1
+        assert state.num_held <= SETTINGS.max_buffered_frames
+        assert len(state.answer.ready) <= MAX_READY + SETTINGS.max_buffered_frames + 1
         if end is not None:
-            assert (assembly.error, assembly.usage) == end
+            assert (state.error, state.answer.usage) == end
             assert not any(isinstance(command, Publish | AskResend) for command in came)
-        elif assembly.finished:
-            end = (assembly.error, assembly.usage)
+        elif state.finished:
+            end = (state.error, state.answer.usage)
     now = max(now, DEADLINE_S)
-    assembly.tick(now, connected=True)
-    assert assembly.finished
-    handed_on += [frame.seq for frame in assembly.ready]
+    state.tick(now, connected=True)
+    assert state.finished
+    handed_on += [frame.seq for frame in state.answer.ready]
     assert handed_on == sorted(set(handed_on))
-    assert assembly.attempts.number <= MAX_ATTEMPT
+    assert state.attempts.number <= MAX_ATTEMPT
     for command in commands:  # whatever is to be done can be sent
         if isinstance(command, Publish) and command.resume is not None:
             encode(command.resume)
@@ -196,10 +197,10 @@ losses = st.builds(
     m.GroupDown, group=groups.filter(bool), instance_id=groups, reason=reasons, router_id=groups
 ).map(encode)
 arrivals = (
-    st.tuples(st.just("_arrived"), batches)
-    | st.tuples(st.just("_arrived"), batches)
-    | st.tuples(st.just("_arrived"), messages("FrameBatch"))
-    | st.tuples(st.just("_group_down"), losses | messages("GroupDown"))
+    st.tuples(st.just("_on_frames"), batches)
+    | st.tuples(st.just("_on_frames"), batches)
+    | st.tuples(st.just("_on_frames"), messages("FrameBatch"))
+    | st.tuples(st.just("_on_group_down"), losses | messages("GroupDown"))
     | st.tuples(st.just("no_responders"), st.just(b""))
 )
 
@@ -229,12 +230,12 @@ async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
     await asyncio.sleep(0)
     for number, (name, data) in enumerate(events):
         if name == "no_responders":
-            await client._arrived(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
+            await client._on_frames(Message(f"{client.reply_to}.{IDS[number % 2]}", b"", no_responders=True))
         else:
             await getattr(client, name)(Message(client.reply_to, data))
         if number % 3 == 0:
             await asyncio.sleep(0)
-        assert len(client._tasks) <= 4 * len(events) + 4
+        assert len(client._streams._tasks) <= 4 * len(events) + 4
     async with asyncio.timeout(PATIENCE_S):
         ends = await asyncio.gather(*readers)
     assert all(ends)

@@ -12,7 +12,7 @@ from services.gateway.http.serving_route import GatewayContext, HttpExchange
 from services.gateway.streams.detached_streams import DetachedStreams
 from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
 from services.gateway.streams.resume_token import answer_id, read_token
-from shared.client.generation.attach import Attachment, attach
+from shared.client.attach import Attachment, AttachTarget, attach
 
 REPLAYED = (b"idempotent-replayed", b"true")
 
@@ -73,11 +73,8 @@ class RepeatedCalls:
         (request,) = call.requests
         return await attach(
             self._context.client,
-            request.request_id,
-            tenant,
-            reach=0,
+            AttachTarget(request.request_id, tenant, request.call_key, request.call_digest),
+            must_reach=0,
             find_s=self._context.settings.idempotency_find_ms / 1000,
             timeout_s=timeout_s,
-            call_key=request.call_key,
-            call_digest=request.call_digest,
         )

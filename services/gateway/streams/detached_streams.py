@@ -12,7 +12,7 @@ import structlog
 
 from services.gateway.http.quota import Quota
 from services.gateway.metrics import GatewayMetrics
-from shared.client import GenerationStream, InferenceClient
+from shared.client import GenerationStream
 from shared.errors import RyzError
 
 log = structlog.get_logger(__name__)
@@ -22,16 +22,12 @@ class DetachedStreams:
     """The parked streams of a gateway, each in one of its tenant's places.
 
     Args:
-        client: The client that the streams belong to.
         places: Places of requests under way.
         metrics: Counts parked and expired streams.
         spaces: How many streams may be parked, of all tenants and of one.
     """
 
-    def __init__(
-        self, client: InferenceClient, places: Quota, metrics: GatewayMetrics, spaces: Quota
-    ) -> None:
-        self._client = client
+    def __init__(self, places: Quota, metrics: GatewayMetrics, spaces: Quota) -> None:
         self._places = places
         self._metrics = metrics
         self._spaces = spaces
@@ -64,7 +60,7 @@ class DetachedStreams:
 
     def leave_stream(self, stream: GenerationStream) -> None:
         """Lets a stream run on without this gateway."""
-        self._client.leave(stream)
+        stream.leave()
 
     def stop_parking(self) -> None:
         """Parks no more streams, and frees the places of those that are parked: the gateway stops."""
@@ -101,4 +97,4 @@ class DetachedStreams:
         except asyncio.CancelledError:
             return  # the stream was left: it is not cancelled
         await stream.cancel("its client did not come back")
-        self._client.forget(stream)
+        stream.forget()

@@ -104,7 +104,7 @@ async def send_events(
     finally:
         await source.close()
     outcome.usages = [stream.usage for stream in streams]
-    last_seq = streams[0].assembly.next_seq - 1
+    last_seq = streams[0].next_seq - 1
     asked = streams[0].request.session
     outcome.session = streams[0].session
     # a caller that named no session gets no event about one

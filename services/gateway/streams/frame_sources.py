@@ -50,30 +50,17 @@ def frame_source(streams: Sequence[GenerationStream]) -> FrameSource:
     return _One(streams[0]) if len(streams) == 1 else _Several(streams)
 
 
-async def _read(stream: GenerationStream) -> list[Tokens]:
-    """Up to `_FRAMES_AT_ONCE` frames; waits if none is ready. Empty after the last."""
-    frame = await stream.next_frame()
-    if frame is None:
-        return []
-    frames = [frame]
-    assembly = stream.assembly
-    while assembly.ready and len(frames) < _FRAMES_AT_ONCE:
-        frames.append(assembly.take_ready())
-    return frames
-
-
 class _One:
     def __init__(self, stream: GenerationStream) -> None:
         self._stream = stream
 
     async def next_frames(self) -> PromptFrames | None:
-        frames = await _read(self._stream)
+        frames = await self._stream.next_frames(_FRAMES_AT_ONCE)
         return PromptFrames(0, frames) if frames else None
 
     @property
     def ended(self) -> bool:
-        assembly = self._stream.assembly
-        return assembly.finished and assembly.error is None and not assembly.ready
+        return self._stream.exhausted
 
     async def close(self) -> None:
         pass
@@ -111,7 +98,7 @@ class _Several:
 
     async def _pump(self, prompt: int, stream: GenerationStream) -> None:
         try:
-            while frames := await _read(stream):
+            while frames := await stream.next_frames(_FRAMES_AT_ONCE):
                 await self._queue.put((prompt, frames))
             await self._queue.put((prompt, []))
         except Exception as error:  # raised in `next_frames`

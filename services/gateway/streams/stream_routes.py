@@ -17,7 +17,7 @@ from services.gateway.streams.event_ids import NOTHING_YET, EventId, parse_event
 from services.gateway.streams.event_stream import STREAM_HEADER, send_events, stream_with_grace
 from services.gateway.streams.event_writer import EventWriter, ResumedWriter
 from services.gateway.streams.resume_token import ResumeToken, read_token, request_id_of
-from shared.client.generation.attach import Attachment, attach
+from shared.client.attach import Attachment, AttachTarget, attach
 from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN
 
@@ -82,9 +82,8 @@ class StreamRoute(ServingRoute):
         if _REQUEST_ID.match(request_id):
             found = await attach(
                 self.context.client,
-                request_id,
-                exchange.tenant,
-                reach=last.seq + 1,
+                AttachTarget(request_id, exchange.tenant),
+                must_reach=last.seq + 1,
                 find_s=settings.stream_attach_timeout_s,
                 timeout_s=timeout_s,
             )

@@ -1,4 +1,4 @@
-"""Carries out what an `Assembly` wants done: publishes, asks for frames again, tells groups to stop."""
+"""Carries out the commands of a `GenerationState`: publishes, asks for frames again, tells groups to stop."""
 
 import asyncio
 
@@ -12,27 +12,34 @@ from shared.client.generation.generation_stream import GenerationStream
 from shared.client.settings import ClientSettings
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError, Unavailable
-from shared.messages import Cancel, Resend, ResendReply
-from shared.messages.base import MAX_ATTEMPT
+from shared.messages import Cancel, Delivered, Resend, ResendReply
 
 MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
 
 
-class Errands:
-    """Of one client; `inbox` is where the broker says that nobody listens."""
+class CommandExecutor:
+    """The commands of one client's requests."""
 
     def __init__(
         self, bus: Bus, settings: ClientSettings, inbox: str, caller: subjects.Caller | None = None
     ) -> None:
+        """Publishes on a bus.
+
+        Args:
+            bus: Where the fleet is.
+            settings: Time limits.
+            inbox: Where the broker says that no router listens, with the request's id appended.
+            caller: A caller outside, whose subjects carry its name.
+        """
         self._bus = bus
         self._settings = settings
         self._inbox = inbox
         self._caller = caller
         self._loop = asyncio.get_running_loop()
 
-    async def publish(self, stream: GenerationStream, data: bytes) -> None:
-        """Publishes a request, with the time that it has left; raises what `Bus.publish` raises."""
+    async def publish_request(self, stream: GenerationStream, data: bytes) -> None:
+        """Publishes a request with the time that it has left; raises what `Bus.publish` raises."""
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         await self._bus.publish(
             subjects.generate(stream.request.model, self._caller),
@@ -42,39 +49,33 @@ class Errands:
         )
 
     async def carry_out(self, stream: GenerationStream, command: Command) -> Commands:
-        """Does it; returns what is to be done next."""
+        """Carries a command out; returns the commands that follow from it."""
         if isinstance(command, SendCancel):
-            error = stream.assembly.error
+            error = stream.error
             reason = error.message if error is not None and not stream.group else "cancelled"
-            await self.tell_cancel(
-                stream.request_id,
-                command.group,
-                reason,
-                command.attempt,
-                command.instance_id,
-                tenant=stream.request.tenant,
-            )
+            await self._send_cancel(stream.request_id, command, reason, stream.request.tenant)
         elif isinstance(command, Publish):
-            self._tell_attempt(stream, command)
+            self._log_attempt(stream, command)
             try:
-                await self.publish(stream, self._again(stream, command))
+                await self.publish_request(stream, self._encode_attempt(stream, command))
             except Unavailable as error:
                 log.debug("not published again", request_id=stream.request_id, error=error.message)
-            except RequestTooLarge as error:  # with its tokens so far it does not fit into a message any more
-                return stream.assembly.cancel(error.message, reason="too_large_to_resume")
+            except RequestTooLarge as error:  # with its tokens so far it does not fit into a message
+                return stream.state.cancel(error.message, reason="too_large_to_resume")
         else:
             return await self._ask_resend(stream, command)
         return NOTHING
 
     async def _ask_resend(self, stream: GenerationStream, command: AskResend) -> Commands:
-        assembly = stream.assembly
+        state = stream.state
         request = Resend(
             request_id=stream.request_id,
-            attempt=assembly.attempt,
+            attempt=state.attempts.number,
             from_seq=command.from_seq,
             instance_id=command.instance_id,
             tenant=stream.request.tenant,
         )
+        error: RyzError | None = None
         try:
             answer = await self._bus.request(
                 subjects.resend(command.group, self._caller),
@@ -82,26 +83,23 @@ class Errands:
                 timeout_s=self._settings.resend_timeout_s,
             )
             reply = decode(answer.data, ResendReply)
-        except (Unavailable, InvalidRequest) as error:
-            if assembly.attempt != request.attempt:
-                return NOTHING
-            now = self._loop.time()
-            blamed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
-            if blamed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
-                commands = assembly.on_resend_failed(error.message, now)
-            else:
-                assembly.on_resend_excused(now)
-                commands = NOTHING
-        else:
-            if assembly.attempt != request.attempt:  # another group has it by now
-                return NOTHING
-            commands = assembly.on_resend(reply, self._loop.time())
-        return commands
+        except (Unavailable, InvalidRequest) as caught:
+            error = caught
+        if state.attempts.number != request.attempt:  # another group has it by now
+            return NOTHING
+        now = self._loop.time()
+        if error is None:
+            return state.on_resend(reply, now)
+        failed = isinstance(error, NoResponders | RequestTimedOut | InvalidRequest)
+        if failed and now - self._bus.restored_at >= self._settings.reconnect_grace_s:
+            return state.on_resend_failed(error.message, now)
+        state.on_resend_excused(now)
+        return NOTHING
 
     @staticmethod
-    def _tell_attempt(stream: GenerationStream, command: Publish) -> None:
-        """Logs what is offered after a loss: which request, and where it is to go on; that it has to wait."""
-        attempts = stream.assembly.attempts
+    def _log_attempt(stream: GenerationStream, command: Publish) -> None:
+        """Logs the first publish after a loss, and the first one after a refusal."""
+        attempts = stream.state.attempts
         if not attempts.interruptions or command.attempt != attempts.number:
             return
         lost, resume = attempts.interruptions[-1], command.resume
@@ -114,18 +112,17 @@ class Errands:
                      lost_group=lost.group, why=attempts.refusal)  # fmt: skip
 
     @staticmethod
-    def tell_accepted(stream: GenerationStream, now: float) -> None:
-        """Logs that a group has taken the request just now, if it is not the first."""
-        attempts = stream.assembly.attempts
+    def log_accepted(stream: GenerationStream, now: float) -> None:
+        """Logs that a group has taken the request at `now`, if one was lost before."""
+        attempts = stream.state.attempts
         lost = attempts.interruptions[-1] if attempts.interruptions else None
         if lost is not None and lost.accepted_at == now:
             log.info("request goes on", request_id=stream.request_id, attempt=attempts.number,
-                     group=stream.assembly.group, lost_group=lost.group,
+                     group=stream.group, lost_group=lost.group,
                      waited_s=round(now - lost.lost_at, 3))  # fmt: skip
 
     @staticmethod
-    def _again(stream: GenerationStream, command: Publish) -> bytes:
-        """The request as that attempt."""
+    def _encode_attempt(stream: GenerationStream, command: Publish) -> bytes:
         if command.attempt == stream.request.attempt:
             return stream.data
         later = msgspec.structs.replace(
@@ -133,29 +130,35 @@ class Errands:
         )
         return encode(later)
 
-    async def tell_cancel(
-        self,
-        request_id: str,
-        group: str,
-        reason: str,
-        attempt: int = MAX_ATTEMPT,
-        instance_id: str = "",
-        *,
-        tenant: str = "",
-    ) -> None:
-        """Tells a group's leader, or all leaders when `group` is empty, that the answer is not wanted.
+    async def cancel_unknown(self, request_id: str, command: SendCancel) -> None:
+        """Tells a leader to stop a request that this client does not have."""
+        await self._send_cancel(request_id, command, "the caller is gone", tenant="")
 
-        tenant: whose request it is; empty: not known here.
-        """
-        subject = subjects.cancel(group, self._caller) if group else subjects.cancel_all(self._caller)
+    async def _send_cancel(self, request_id: str, command: SendCancel, reason: str, tenant: str) -> None:
         cancel = Cancel(
             request_id=request_id,
             reason=reason[:MAX_REASON],
-            attempt=attempt,
-            instance_id=instance_id,
+            attempt=command.attempt,
+            instance_id=command.instance_id,
             tenant=tenant,
         )
+        subject = subjects.cancel_all(self._caller)
+        if command.group:
+            subject = subjects.cancel(command.group, self._caller)
         try:
             await self._bus.publish(subject, encode(cancel))
-        except RyzError as error:  # without a broker nobody can be told; the deadline ends it there
+        except RyzError as error:  # without a broker the deadline ends the request
             log.debug("not cancelled", request_id=request_id, error=error.message)
+
+    async def confirm_delivery(self, stream: GenerationStream) -> None:
+        """Tells the group's leader that the caller of a turn gets the end of its answer."""
+        session = stream.request.session
+        if session is None or not stream.group:
+            return
+        told = Delivered(
+            request_id=stream.request_id, tenant=stream.request.tenant, session_id=session.session_id
+        )
+        try:
+            await self._bus.publish(subjects.delivered(stream.group), encode(told))
+        except RyzError as error:
+            log.debug("not told that an answer arrived", request_id=stream.request_id, error=error.message)

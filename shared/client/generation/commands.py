@@ -1,4 +1,7 @@
-"""What an `Assembly` wants done, as data; `client.py` does it. And what it counts."""
+"""The commands that a `GenerationState` returns, and the counters that it keeps.
+
+The state is pure. `CommandExecutor` carries the commands out.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +12,13 @@ from shared.messages.base import MAX_ATTEMPT
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish the request (again), as that attempt. crashes: as in `GenerateRequest`."""
+    """Publish the request as this attempt.
+
+    Attributes:
+        attempt: The number of the attempt.
+        resume: Where the next group goes on; None: at the beginning.
+        crashes: As in `GenerateRequest`.
+    """
 
     attempt: int = 0
     resume: ResumePoint | None = None
@@ -18,7 +27,13 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class AskResend:
-    """Ask the group's leader, that instance of it, for the frames from a number on."""
+    """Ask the group's leader for its frames from `from_seq` on.
+
+    Attributes:
+        group: The group that has the request.
+        from_seq: The number of the first frame that is missing.
+        instance_id: The leader that is meant; empty: any of that name.
+    """
 
     group: str
     from_seq: int
@@ -27,9 +42,12 @@ class AskResend:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Tell a group, or every group when it is empty, that the answer is no longer wanted.
+    """Tell a group's leader that the answer is no longer wanted.
 
-    attempt: the last one that is to end. instance_id: of the group, the leader that is meant; empty: any.
+    Attributes:
+        group: The group; empty: every group.
+        attempt: The last attempt that is to end.
+        instance_id: The leader that is meant; empty: any of that name.
     """
 
     group: str
@@ -43,11 +61,19 @@ NOTHING: Commands = ()
 
 
 @dataclass(slots=True)
-class AssemblyStats:
+class GenerationStats:
     """What went wrong with frames and groups, over all requests of a client.
 
-    lost: groups, each for one request; resumed: those of them that another group went on with. refused:
-    offers to go on that nobody could take then. observe_pause: told how many seconds a stream paused so.
+    Attributes:
+        republished: Requests published again because no group had answered.
+        gaps: Frames that arrived before one that is still missing.
+        resends: Questions for missing frames.
+        duplicates: Frames that had arrived before.
+        ignored: Frames of other attempts, other leaders or unknown requests, and unreadable messages.
+        lost: Groups that were lost, counted once for each of their requests.
+        resumed: Losses after which the request was published again.
+        refused: Publishes after a loss that no group could take.
+        observe_pause: Called with the seconds that a stream paused because its group was lost.
     """
 
     republished: int = 0

@@ -1,76 +1,115 @@
-"""When a request is offered to the fleet (again), until a group has it. Pure: time is an argument.
+"""Decides when an attempt is published (again) until a group has it. Pure: time is an argument.
 
-An attempt is published, and published again after pauses that double as long as nobody answers; one that
-waits for a fleet that could not take it is published when its pause is over, within the client's budget.
+An attempt is published again after pauses that double while no group answers. An attempt that the fleet could
+not take is published after its pause, within the client's `RetryBudget`.
 """
 
+from enum import Enum, auto
+
 from shared.backoff import backoff_s
-from shared.client.generation.attempts import RetryBudget
 from shared.client.settings import ClientSettings
-from shared.errors import Unavailable
 
 MAX_ACCEPT_PAUSE_S = 2.0
 BUDGET_PAUSE_S = 0.05
 
 
-class Offers:
-    """The offers of one attempt. due: when there is something to do. count: how often it was published.
-    since: when it was published first.
+class RetryBudget:
+    """A token bucket: so many requests of a client may be published again in a second.
 
-    no_router: the broker has said that no router listens.
+    It keeps a fleet that comes back from being flooded by the requests that waited for it.
     """
 
-    __slots__ = ("_settings", "count", "due", "no_router", "since")
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._tokens = rate
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Take one; False: the budget is used up for now."""
+        self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class PublishDecision(Enum):
+    """What to do about an attempt that no group has."""
+
+    WAIT = auto()
+    PUBLISH = auto()
+    GIVE_UP = auto()  # it was published as often as it may be
+
+
+class RetrySchedule:
+    """The publishes of one attempt.
+
+    Attributes:
+        num_publishes: How often the attempt was published.
+        published_at: When it was, or will be, published first.
+        due: When there is something to do.
+        no_router: The broker has said that no router listens.
+    """
+
+    __slots__ = ("_settings", "due", "no_router", "num_publishes", "published_at")
 
     def __init__(self, settings: ClientSettings, now: float) -> None:
         self._settings = settings
-        self.published(now)
+        self.start_published(now)
 
-    def published(self, now: float) -> None:
-        """A new attempt has been published right now."""
+    def start_published(self, now: float) -> None:
+        """A new attempt is published now."""
         self.no_router = False
-        self.count = 1
-        self.since = now
+        self.num_publishes = 1
+        self.published_at = now
         self.due = now + self._settings.accept_timeout_s
 
-    def wait(self, until: float) -> None:
-        """A new attempt is to be published at that time."""
+    def start_paused(self, until: float) -> None:
+        """A new attempt is published at `until`."""
         self.no_router = False
-        self.count = 0
-        self.since = self.due = until
+        self.num_publishes = 0
+        self.published_at = self.due = until
 
-    @property
-    def exhausted(self) -> bool:
-        """Nobody has answered any of the offers that an attempt may have."""
-        return self.count >= self._settings.max_publishes
+    def note_no_router(self) -> None:
+        """The broker says that no router listens."""
+        self.no_router = True
 
-    def again(self, now: float, budget: RetryBudget | None) -> bool:
-        """Whether to publish now that the time has come; if not, `due` is later. budget: to be kept to."""
+    def decide(self, now: float, budget: RetryBudget | None, *, connected: bool) -> PublishDecision:
+        """Decide whether to publish now; if not, `due` is later.
+
+        Args:
+            now: Seconds on the client's clock.
+            budget: Limits how many requests are published in a second; None: no limit.
+            connected: Whether the broker can be reached; without it nothing counts as a publish.
+        """
+        if now < self.due:
+            return PublishDecision.WAIT
+        if not connected:
+            self._postpone(now)
+            return PublishDecision.WAIT
+        if self.num_publishes >= self._settings.max_publishes:
+            return PublishDecision.GIVE_UP
         if budget is not None and not budget.take(now):
             self.due = now + BUDGET_PAUSE_S
-            return False
-        self.postpone(now)
-        self.count += 1
-        return True
+            return PublishDecision.WAIT
+        self._postpone(now)
+        self.num_publishes += 1
+        return PublishDecision.PUBLISH
 
-    def anew(self, now: float, budget: RetryBudget) -> bool:
-        """Whether to publish now, before the time has come; it is no further offer, since the one before may
-        have gone where nobody is. A fleet that loses many groups at once uses nobody's offers up.
+    def try_publish_early(self, now: float, budget: RetryBudget) -> bool:
+        """Whether to publish before it is due, because the publish before may have gone to a lost group.
+
+        It does not count as a publish, so that a fleet that loses many groups at once uses none up.
         """
-        if not self.count or not budget.take(now):
+        if not budget.take(now):
             return False
-        self.due = now + backoff_s(self.count - 1, self._settings.accept_timeout_s, MAX_ACCEPT_PAUSE_S)
+        first_s = self._settings.accept_timeout_s
+        self.due = now + backoff_s(self.num_publishes - 1, first_s, MAX_ACCEPT_PAUSE_S)
         return True
 
-    def postpone(self, now: float) -> None:
-        """Looks again after the pause that follows that many offers."""
+    def _postpone(self, now: float) -> None:
+        """Look again after the pause that follows that many publishes."""
         first_s = self._settings.accept_timeout_s
-        self.due = now + (backoff_s(self.count, first_s, MAX_ACCEPT_PAUSE_S) if self.count else first_s)
-
-    def nobody(self, request_id: str) -> Unavailable:
-        """What to say when nobody took it."""
-        if self.no_router:
-            return Unavailable("no router is running; start one, or try again shortly", reason="no_router")
-        return Unavailable(
-            f"no group took request {request_id}, which was published {self.count} times", reason="no_answer"
-        )
+        pause_s = backoff_s(self.num_publishes, first_s, MAX_ACCEPT_PAUSE_S)
+        self.due = now + (pause_s if self.num_publishes else first_s)

@@ -1,18 +1,27 @@
-"""One timer for all requests of a client: who is due in which tick.
+"""One timer for all requests of a client.
 
-Each entry stands in one bucket, and is asked for its next due time when its bucket comes up; that a request
-ended long before costs nothing until then.
+Each entry stands in the bucket of the tick in which it is due, and is asked for its next due time when its
+bucket comes up. An entry that was replaced, or whose request has ended, costs nothing until then.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
-from typing import Generic, TypeVar
-
-T = TypeVar("T")
+from typing import Generic, Protocol, TypeVar
 
 
-class Wheel(Generic[T]):
-    """Calls `fire(entry, now)` some time in the tick of its due time, `tick_s` late at most."""
+class Timed(Protocol):
+    """An entry of a wheel."""
+
+    timer_due: float
+    """When its bucket comes up, on the loop's clock; infinity: it stands in none. The wheel sets it."""
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class TimerWheel(Generic[T]):
+    """Calls `fire(entry, now)` when an entry is due, `tick_s` late at most."""
 
     def __init__(self, tick_s: float, fire: Callable[[T, float], None]) -> None:
         self._tick_s = tick_s
@@ -22,8 +31,11 @@ class Wheel(Generic[T]):
         self._next = 0
         self._loop = asyncio.get_running_loop()
 
-    def add(self, entry: T, due: float) -> None:
-        """`due` is a time of the running loop's clock."""
+    def schedule(self, entry: T, due: float) -> None:
+        """Have the entry fire at `due`, a time of the running loop's clock, unless it fires before."""
+        if due >= entry.timer_due:
+            return
+        entry.timer_due = due
         number = int(due / self._tick_s) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -34,7 +46,7 @@ class Wheel(Generic[T]):
             self._arm(number)
 
     def stop(self) -> None:
-        """Forgets everything."""
+        """Forget all entries."""
         self._buckets.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -52,6 +64,9 @@ class Wheel(Generic[T]):
         last = int(now / self._tick_s + 1e-6)
         for number in sorted(number for number in self._buckets if number <= last):
             for entry in self._buckets.pop(number):
+                if entry.timer_due / self._tick_s >= number:
+                    continue  # it has fired, and may fire again later
+                entry.timer_due = math.inf
                 self._fire(entry, now)
         if self._buckets and self._timer is None:
             self._arm(min(self._buckets))

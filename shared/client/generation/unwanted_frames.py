@@ -1,45 +1,55 @@
-"""Which frames come for requests that this client does not have, and when their leader is told to stop. Pure.
+"""Decides when a leader is told to stop because this client does not have its request. Pure.
 
-Some come late, after a cancel or an end: they stop by themselves. Some are of a request that is being taken
-over, or that was left to another caller on purpose. Those that go on after `PATIENCE_S` are made for nobody:
-a cancel was lost, or a leader has handed a request over to a caller that was gone before it heard of it.
+A frame may come late, after a cancel or an end; such frames stop by themselves. A frame may belong to a
+request that this client is taking over, or that it has left to another caller. Frames that go on after
+`PATIENCE_S` have no reader: a cancel was lost, or a leader handed a request over to a caller that had left.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.client.generation.commands import SendCancel
+from shared.messages import Accepted, AnyFrame, FrameBatch, Tokens
 
 PATIENCE_S = 1.0  # before the first cancel of a request, and between two
 MAX_KNOWN = 4096
 
 
-class Unwanted:
-    """Of one client. It is asked about frames of unknown requests only, so usual frames cost nothing.
-
-    attaching: how many callers are taking a request over; until they have it, its frames are unknown, and its
-    id may be, too.
-    """
+class UnwantedFrames:
+    """The requests of one client that it does not have. It is asked about frames of unknown requests only."""
 
     def __init__(self) -> None:
-        self.attaching = 0
+        self._num_attaching = 0
         self._since: OrderedDict[str, float] = OrderedDict()  # the first frame, or the last cancel
         self._left: OrderedDict[str, None] = OrderedDict()
 
-    def leave(self, request_id: str) -> None:
-        """It runs on for another caller, who is to come."""
+    @contextmanager
+    def attaching(self) -> Iterator[None]:
+        """A caller takes a request over, whose id may not be known yet: no request is unwanted meanwhile."""
+        self._num_attaching += 1
+        try:
+            yield
+        finally:
+            self._num_attaching -= 1
+
+    def leave_request(self, request_id: str) -> None:
+        """The request runs on for another caller, which is still to come."""
         self._left[request_id] = None
         if len(self._left) > MAX_KNOWN:
             self._left.popitem(last=False)
 
-    def take(self, request_id: str) -> None:
-        """The client has it (again)."""
+    def take_request(self, request_id: str) -> None:
+        """The client has the request (again)."""
         self._left.pop(request_id, None)
         self._since.pop(request_id, None)
 
     def may_cancel(self, request_id: str) -> bool:
-        """Whether no caller is known who wants it."""
-        return not self.attaching and request_id not in self._left
+        """Whether no caller is known that wants the request."""
+        return not self._num_attaching and request_id not in self._left
 
-    def is_due(self, request_id: str, now: float) -> bool:
-        """A frame of it came; whether its leader is to be told now that it makes them for nobody."""
+    def must_cancel(self, request_id: str, now: float) -> bool:
+        """A frame of the request came; whether its leader is to be told now that it has no reader."""
         if not self.may_cancel(request_id):
             return False
         since = self._since.setdefault(request_id, now)
@@ -49,3 +59,17 @@ class Unwanted:
             return False
         self._since[request_id] = now
         return True
+
+    def answer_frame(self, frame: AnyFrame, batch: FrameBatch, now: float) -> SendCancel | None:
+        """Returns what to tell the leader that sent a frame of a request that the client does not have.
+
+        Frames come by this client's own subject only. If another caller has the request now, it has a later
+        attempt, which the cancel does not reach.
+        """
+        group, instance_id = batch.group, batch.instance_id
+        if isinstance(frame, Accepted):
+            group, instance_id = frame.group, frame.instance_id or instance_id
+            unwanted = self.may_cancel(frame.request_id)
+        else:
+            unwanted = isinstance(frame, Tokens) and self.must_cancel(frame.request_id, now)
+        return SendCancel(group, frame.attempt, instance_id) if unwanted and group else None

@@ -10,7 +10,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.client import ClientSettings, InferenceClient
-from shared.client.generation.attach import attach
+from shared.client.attach import AttachTarget, attach
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import Cancelled, GroupLost
 from shared.messages import (
@@ -91,11 +91,11 @@ async def client(bus: MemoryBus) -> AsyncIterator[InferenceClient]:
 
 async def test_all_its_frames_come_from_the_newest_attempt(bus: MemoryBus, client: InferenceClient) -> None:
     old, new = [await Leader(bus, group, attempt).start() for group, attempt in (("g0", 3), ("g1", 5))]
-    found = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert found is not None
     async with found.stream as stream:
         text = "".join([frame.deltas[0].text async for frame in stream.frames()])
-    assert (text, stream.group, stream.assembly.attempt) == ("w0 w1 w2 w3 ", "g1", 5)
+    assert (text, stream.group, stream.state.attempts.number) == ("w0 w1 w2 w3 ", "g1", 5)
     assert (found.first_seq, found.next_seq, found.request) == (0, 6, new.request)
     assert [(cancel.request_id, cancel.attempt) for cancel in old.cancels] == [("r", 3)]
     assert new.cancels == []
@@ -113,7 +113,7 @@ async def test_frames_that_come_before_the_answer_end_nothing(
         await bus.publish(decode(message.data, Attach).reply_to, encode(batch))
 
     await bus.subscribe(subjects.ATTACH, eager)
-    found = await attach(client, "r", "default", reach=0, find_s=1, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=1, timeout_s=5)
     assert found is not None
     assert client.stats.ignored == 2
     async with found.stream as stream:
@@ -123,16 +123,16 @@ async def test_frames_that_come_before_the_answer_end_nothing(
 
 async def test_it_asks_more_than_once_under_one_name(bus: MemoryBus, client: InferenceClient) -> None:
     leader = await Leader(bus, "g0", 1, silent=2).start()
-    found = await attach(client, "r", "default", reach=0, find_s=3, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=3, timeout_s=5)
     assert found is not None
     assert (len(leader.asked), len(leader.inboxes)) == (3, 1)
     await found.stream.cancel()
 
 
 async def test_nobody_has_it(bus: MemoryBus, client: InferenceClient) -> None:
-    assert await attach(client, "r", "default", reach=0, find_s=0.15, timeout_s=5) is None
+    assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None
     leader = await Leader(bus, "g0", 1, silent=100).start()
-    assert await attach(client, "r", "default", reach=0, find_s=0.15, timeout_s=5) is None
+    assert await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=0.15, timeout_s=5) is None
     assert len(leader.asked) == 3
     assert client.num_open == 0
 
@@ -141,17 +141,17 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     bus: MemoryBus, client: InferenceClient
 ) -> None:
     leader = await Leader(bus, "g0", 4, kept=3).start()
-    later = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    later = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert later is not None
     leader.request = msgspec.structs.replace(leader.request, attempt=2)
     with pytest.raises(Cancelled) as caught:
-        await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+        await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert caught.value.data["reason"] == "attached_elsewhere"
     assert not later.stream.finished
     leader.request = msgspec.structs.replace(leader.request, attempt=5)
-    newest = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    newest = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert newest is not None
-    assert isinstance(later.stream.assembly.error, Cancelled)
+    assert isinstance(later.stream.error, Cancelled)
     with pytest.raises(Cancelled):  # not begun a second time
         async with later.stream as stream:
             await stream.next_frame()
@@ -170,7 +170,7 @@ async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, clie
     leader = await Leader(bus, "g0", 1).start()
     leader.request = msgspec.structs.replace(leader.request, prompt=None)
     leader.has_forgotten = True  # meanwhile
-    found = await attach(client, "r", "default", reach=0, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert found is not None
     with pytest.raises(GroupLost):
         await asyncio.wait_for(found.stream.next_frame(), 5)
@@ -189,9 +189,9 @@ async def test_a_loss_after_attaching(
 
     await bus.subscribe(subjects.GENERATE_ALL, router)
     leader = await Leader(bus, "g0", 1, first_seq=first_seq, kept=4).start()
-    found = await attach(client, "r", "default", reach=first_seq, find_s=2, timeout_s=5)
+    found = await attach(client, AttachTarget("r", "default"), must_reach=first_seq, find_s=2, timeout_s=5)
     assert found is not None
-    while found.stream.assembly.next_seq < 4:
+    while found.stream.next_seq < 4:
         await found.stream.next_frame()
     leader.has_forgotten = True
     if not goes_on:

@@ -1,12 +1,12 @@
-"""What an `Assembly` does when groups are lost: the next attempt goes on where the last frame was."""
+"""What an `GenerationState` does when groups are lost: the next attempt goes on where the last frame was."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.client.generation.attempts import RetryBudget
-from shared.client.generation.commands import AskResend, AssemblyStats, Publish, SendCancel
-from shared.client.generation.generation_state import Assembly
+from shared.client.generation.commands import AskResend, GenerationStats, Publish, SendCancel
+from shared.client.generation.generation_state import GenerationState
+from shared.client.generation.retry_schedule import RetryBudget
 from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Cancelled, DeadlineExceeded, GroupLost, Overloaded, Poison, Unavailable
@@ -16,26 +16,22 @@ from shared.messages import (
     Delta,
     Done,
     Failed,
+    GenerateRequest,
     ResendReply,
     ResumePoint,
+    Sampling,
     Tokens,
     Usage,
 )
+from tests.kits.client import client_context
 
 SETTINGS = ClientSettings(max_losses=3)
 
 
-def make(deadline: float = 100.0, choices: int = 1, stats: AssemblyStats | None = None) -> Assembly:
-    return Assembly(
-        "r1",
-        0,
-        SETTINGS,
-        now=0.0,
-        deadline=deadline,
-        max_ready=1024,
-        stats=stats or AssemblyStats(),
-        num_choices=choices,
-    )
+def make(deadline: float = 100.0, choices: int = 1, stats: GenerationStats | None = None) -> GenerationState:
+    request = GenerateRequest(request_id="r1", model="m", prompt="p", sampling=Sampling(n=choices))
+    context = client_context(SETTINGS, stats)
+    return GenerationState(request, context, now=0.0, deadline=deadline, max_ready=1024)
 
 
 def accepted(attempt: int = 0, seq: int = 0, group: str = "g0", instance: str = "i0") -> Accepted:
@@ -55,28 +51,28 @@ def failed(code: str, attempt: int, seq: int = 0, resumable: bool = False, **dat
     )
 
 
-def running(choices: int = 1, stats: AssemblyStats | None = None) -> Assembly:
+def running(choices: int = 1, stats: GenerationStats | None = None) -> GenerationState:
     """Accepted by the first instance of g0, with two tokens."""
-    assembly = make(choices=choices, stats=stats)
+    state = make(choices=choices, stats=stats)
     for frame in (accepted(), tokens(1, 7), tokens(2, 8)):
-        assert assembly.on_frame(frame, "g0", 1.0) == ()
-    return assembly
+        assert state.on_frame(frame, "g0", 1.0) == ()
+    return state
 
 
 RESUMED = Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8])], next_seq=3, fingerprint="f"))
 
 
 def test_a_group_that_is_given_up_is_told_to_stop_and_the_next_attempt_goes_on() -> None:
-    assembly = running()
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
-    assert assembly.group == ""
-    assert assembly.on_frame(accepted(1, 3, "g1", "i1"), "g1", 2.1) == ()
-    assert assembly.on_frame(tokens(4, 9, attempt=1), "g1", 2.2) == ()
-    assert assembly.on_frame(Done(request_id="r1", attempt=1, seq=5, usage=Usage()), "g1", 2.3) == ()
-    assert [frame.seq for frame in assembly.ready] == [1, 2, 4]
-    assert assembly.error is None
-    assert assembly.finished
-    (loss,) = assembly.attempts.interruptions
+    state = running()
+    assert state.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
+    assert state.group == ""
+    assert state.on_frame(accepted(1, 3, "g1", "i1"), "g1", 2.1) == ()
+    assert state.on_frame(tokens(4, 9, attempt=1), "g1", 2.2) == ()
+    assert state.on_frame(Done(request_id="r1", attempt=1, seq=5, usage=Usage()), "g1", 2.3) == ()
+    assert [frame.seq for frame in state.answer.ready] == [1, 2, 4]
+    assert state.error is None
+    assert state.finished
+    (loss,) = state.attempts.interruptions
     assert loss.heard_at == 1.0
     assert (loss.group, loss.reason, loss.lost_at, loss.accepted_at, loss.resumed_at) == (
         "g0", "silent", 2.0, 2.1, 2.2,
@@ -84,22 +80,22 @@ def test_a_group_that_is_given_up_is_told_to_stop_and_the_next_attempt_goes_on()
 
 
 def test_news_of_another_group_or_instance_changes_nothing() -> None:
-    assembly = running()
-    assert assembly.on_group_down("g1", "i0", "silent", 2.0) == ()
-    assert assembly.on_group_down("g0", "i9", "silent", 2.0) == ()
-    assert assembly.attempt == 0
+    state = running()
+    assert state.on_group_down("g1", "i0", "silent", 2.0) == ()
+    assert state.on_group_down("g0", "i9", "silent", 2.0) == ()
+    assert state.attempts.number == 0
 
 
 def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
     """It may have gone to that group; whoever has it already does not begin twice."""
-    stats = AssemblyStats()
-    assembly = make(stats=stats)
-    assert assembly.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
+    stats = GenerationStats()
+    state = make(stats=stats)
+    assert state.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
     assert (stats.republished, stats.lost) == (1, 0)
-    assert assembly.tick(0.25, connected=True) == ()  # the pause begins anew
+    assert state.tick(0.25, connected=True) == ()  # the pause begins anew
     for number in range(20):  # and no offer is used up
-        assert assembly.on_group_down(f"g{number}", "", "silent", 0.25) == (Publish(0, None),)
-    assert assembly.tick(0.46, connected=True) == (Publish(0, None),)
+        assert state.on_group_down(f"g{number}", "", "silent", 0.25) == (Publish(0, None),)
+    assert state.tick(0.46, connected=True) == (Publish(0, None),)
     refused = make()
     refused.on_frame(accepted(), "", 1.0)
     refused.on_frame(failed("group_lost", 0, 1, resumable=True), "g0", 1.1)
@@ -108,119 +104,119 @@ def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() 
 
 
 def test_a_leader_that_says_so_itself_is_not_told_to_stop() -> None:
-    assembly = running()
+    state = running()
     last = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
-    assert assembly.on_frame(last, "g0", 2.0) == (RESUMED,)
-    assert assembly.attempts.interruptions[0].reason == "engine_failed"
+    assert state.on_frame(last, "g0", 2.0) == (RESUMED,)
+    assert state.attempts.interruptions[0].reason == "engine_failed"
 
 
 def test_a_pause_counts_from_the_last_tokens_whatever_the_group_said_since() -> None:
-    stats, pauses = AssemblyStats(), list[float]()
+    stats, pauses = GenerationStats(), list[float]()
     stats.observe_pause = pauses.append
-    assembly = running(stats=stats)
-    assert assembly.on_resend(ResendReply(known=True, next_seq=3), 2.5) == ()
-    assembly.on_frame(failed("group_lost", 0, 3, resumable=True, reason="engine_failed"), "g0", 3.0)
-    assembly.on_frame(accepted(1, 3, "g1"), "g1", 3.1)
-    assembly.on_frame(tokens(4, 9, attempt=1), "g1", 3.2)
+    state = running(stats=stats)
+    assert state.on_resend(ResendReply(known=True, next_seq=3), 2.5) == ()
+    state.on_frame(failed("group_lost", 0, 3, resumable=True, reason="engine_failed"), "g0", 3.0)
+    state.on_frame(accepted(1, 3, "g1"), "g1", 3.1)
+    state.on_frame(tokens(4, 9, attempt=1), "g1", 3.2)
     assert pauses == [pytest.approx(2.2)]
-    assert assembly.attempts.interruptions[0].heard_at == 1.0
+    assert state.attempts.interruptions[0].heard_at == 1.0
 
 
 def test_what_was_held_back_belongs_to_the_lost_attempt() -> None:
-    assembly = running()
-    assert assembly.on_frame(tokens(5, 99), "g0", 1.5) == (AskResend("g0", 3, "i0"),)
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
+    state = running()
+    assert state.on_frame(tokens(5, 99), "g0", 1.5) == (AskResend("g0", 3, "i0"),)
+    assert state.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), RESUMED)
     for frame in (accepted(1, 3, "g1"), tokens(4, 9, attempt=1)):
-        assembly.on_frame(frame, "g1", 2.0)
-    assert assembly.next_seq == 5
+        state.on_frame(frame, "g1", 2.0)
+    assert state.next_seq == 5
 
 
 def test_every_choice_has_its_own_tokens() -> None:
-    assembly = running(choices=2)
-    assembly.on_frame(tokens(3, 70, 71, choice=1), "g0", 1.0)
-    _, publish = assembly.on_group_down("g0", "i0", "silent", 2.0)
+    state = running(choices=2)
+    state.on_frame(tokens(3, 70, 71, choice=1), "g0", 1.0)
+    _, publish = state.on_group_down("g0", "i0", "silent", 2.0)
     assert isinstance(publish, Publish)
     assert publish.resume is not None
     assert [unpack_tokens(packed) for packed in publish.resume.token_ids] == [[7, 8], [70, 71]]
 
 
 def test_a_request_without_frames_begins_anew() -> None:
-    assembly = make()
-    assembly.on_frame(tokens(1, 7), "g0", 1.0, "i0")  # frame 0 is on its way
-    assert assembly.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), Publish(1, None))
+    state = make()
+    state.on_frame(tokens(1, 7), "g0", 1.0, "i0")  # frame 0 is on its way
+    assert state.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), Publish(1, None))
 
 
 def test_a_group_that_comes_back_is_fenced_once() -> None:
-    assembly = running()
-    assembly.on_group_down("g0", "i0", "silent", 2.0)
-    assert assembly.on_frame(tokens(3, 9), "g0", 2.5) == (SendCancel("g0", 0),)
-    assert assembly.on_frame(tokens(4, 10), "g0", 2.5) == ()
-    assert len(assembly.ready) == 2
+    state = running()
+    state.on_group_down("g0", "i0", "silent", 2.0)
+    assert state.on_frame(tokens(3, 9), "g0", 2.5) == (SendCancel("g0", 0),)
+    assert state.on_frame(tokens(4, 10), "g0", 2.5) == ()
+    assert len(state.answer.ready) == 2
 
 
 def test_too_many_losses_are_the_end() -> None:
-    assembly = running()
+    state = running()
     for attempt in range(SETTINGS.max_losses):
-        assert not assembly.finished
-        assembly.on_group_down(assembly.group, "", "silent", 2.0)
-        assembly.on_frame(accepted(attempt + 1, assembly.next_seq, "g1"), "g1", 2.0)
-    assert assembly.on_group_down("g1", "", "silent", 3.0) == (SendCancel("g1", 3, "i0"),)
-    assert isinstance(assembly.error, GroupLost)
-    assert "4 groups" in assembly.error.message
+        assert not state.finished
+        state.on_group_down(state.group, "", "silent", 2.0)
+        state.on_frame(accepted(attempt + 1, state.next_seq, "g1"), "g1", 2.0)
+    assert state.on_group_down("g1", "", "silent", 3.0) == (SendCancel("g1", 3, "i0"),)
+    assert isinstance(state.error, GroupLost)
+    assert "4 groups" in state.error.message
 
 
 def test_a_stream_waits_for_a_group_until_its_deadline() -> None:
-    assembly = running()
-    assembly.on_group_down("g0", "i0", "disconnected", 2.0)
+    state = running()
+    state.on_group_down("g0", "i0", "disconnected", 2.0)
     pauses, now = [], 2.0
     for _ in range(12):
-        refusal = failed("unavailable", assembly.attempt)
-        assert assembly.on_frame(refusal, "", now) == ()
-        before, now = now, assembly.due
+        refusal = failed("unavailable", state.attempts.number)
+        assert state.on_frame(refusal, "", now) == ()
+        before, now = now, state.due
         pauses.append(now - before)
-        (publish,) = assembly.tick(now, connected=True)
-        assert publish == Publish(assembly.attempt, RESUMED.resume)
+        (publish,) = state.tick(now, connected=True)
+        assert publish == Publish(state.attempts.number, RESUMED.resume)
     assert 0.012 <= pauses[0] <= 0.025
     assert 0.5 <= pauses[-1] <= 1.0
-    assert assembly.on_no_responders(now) == ()  # not even a router
-    assert assembly.due > now
-    assembly.tick(100.0, connected=True)
-    assert isinstance(assembly.error, DeadlineExceeded)
-    assert "after group g0 was lost (disconnected)" in assembly.error.message
+    assert state.on_no_responders(now) == ()  # not even a router
+    assert state.due > now
+    state.tick(100.0, connected=True)
+    assert isinstance(state.error, DeadlineExceeded)
+    assert "after group g0 was lost (disconnected)" in state.error.message
 
 
 def test_what_no_group_has_had_is_refused_at_once() -> None:
     for refusal, group in ((failed("unavailable", 0), ""), (failed("overloaded", 0), "g0")):
-        assembly = make()
-        assert assembly.on_frame(refusal, group, 0.1) == ()
-        assert isinstance(assembly.error, Unavailable | Overloaded)
+        state = make()
+        assert state.on_frame(refusal, group, 0.1) == ()
+        assert isinstance(state.error, Unavailable | Overloaded)
 
 
 def test_a_group_that_leaves_refuses_for_itself_and_another_one_is_found() -> None:
-    assembly = make()
+    state = make()
     for attempt in range(3):
         refusal = failed("unavailable", attempt, resumable=True, reason="draining")
-        assert assembly.on_frame(refusal, "g0", 0.1) == ()
-        assert assembly.tick(assembly.due, connected=True) == (Publish(attempt + 1, None),)
-    assembly.on_frame(accepted(3, 0, "g1"), "g1", 0.5)
-    assert assembly.group == "g1"
+        assert state.on_frame(refusal, "g0", 0.1) == ()
+        assert state.tick(state.due, connected=True) == (Publish(attempt + 1, None),)
+    state.on_frame(accepted(3, 0, "g1"), "g1", 0.5)
+    assert state.group == "g1"
 
 
 def test_groups_that_all_refuse_for_themselves_are_not_asked_for_ever() -> None:
-    assembly = make()
+    state = make()
     for attempt in range(SETTINGS.max_publishes):
-        assembly.on_frame(failed("unavailable", attempt, resumable=True), "g0", 0.1)
-        assembly.tick(assembly.due, connected=True)
-    assert isinstance(assembly.error, Unavailable)
+        state.on_frame(failed("unavailable", attempt, resumable=True), "g0", 0.1)
+        state.tick(state.due, connected=True)
+    assert isinstance(state.error, Unavailable)
 
 
 def test_an_error_of_the_request_itself_ends_it_on_any_attempt() -> None:
-    assembly = running()
-    assembly.on_group_down("g0", "i0", "silent", 2.0)
-    assembly.on_frame(failed("invalid_request", 1, 3), "g1", 2.1)
-    assert assembly.finished
-    assert assembly.error is not None
-    assert assembly.error.code == "invalid_request"
+    state = running()
+    state.on_group_down("g0", "i0", "silent", 2.0)
+    state.on_frame(failed("invalid_request", 1, 3), "g1", 2.1)
+    assert state.finished
+    assert state.error is not None
+    assert state.error.code == "invalid_request"
 
 
 def test_who_waits_has_a_budget() -> None:
@@ -232,28 +228,28 @@ def test_who_waits_has_a_budget() -> None:
 
 
 def test_a_loss_in_the_middle_of_what_is_sent_again() -> None:
-    assembly = running()
-    assert assembly.tick(3.0, connected=True) == (AskResend("g0", 3, "i0"),)
+    state = running()
+    assert state.tick(3.0, connected=True) == (AskResend("g0", 3, "i0"),)
     frames: list[AnyFrame] = [tokens(3, 9), failed("group_lost", 0, 4, resumable=True), tokens(5, 10)]
-    commands = assembly.on_resend(ResendReply(known=True, next_seq=6, frames=frames), 3.0)
+    commands = state.on_resend(ResendReply(known=True, next_seq=6, frames=frames), 3.0)
     assert commands == (
         Publish(1, ResumePoint(token_ids=[pack_tokens([7, 8, 9])], next_seq=4, fingerprint="f")),
     )
-    assert assembly.attempt == 1
+    assert state.attempts.number == 1
 
 
 def test_who_attached_has_it() -> None:
-    assembly = running()
-    assert assembly.on_resend(ResendReply(known=False, attempt=1), 2.0) == ()
-    assert isinstance(assembly.error, Cancelled)
-    assert assembly.error.data["reason"] == "attached_elsewhere"
+    state = running()
+    assert state.on_resend(ResendReply(known=False, attempt=1), 2.0) == ()
+    assert isinstance(state.error, Cancelled)
+    assert state.error.data["reason"] == "attached_elsewhere"
 
 
 def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_up() -> None:
     adopted = make()
-    assert adopted.adopt("g0", "i0", 0, reach=2) == (AskResend("g0", 0, "i0"),)
+    assert adopted.adopt("g0", "i0", 0, must_reach=2) == (AskResend("g0", 0, "i0"),)
     early = make()
-    early.adopt("g0", "i0", 0, reach=2)
+    early.adopt("g0", "i0", 0, must_reach=2)
     assert early.on_group_down("g0", "i0", "silent", 1.0) == (SendCancel("g0", 0, "i0"),)
     assert isinstance(early.error, GroupLost)
     adopted.on_resend(
@@ -265,52 +261,55 @@ def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_u
 @given(st.data())
 def test_any_number_of_losses_anywhere_gives_the_same_tokens(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
-    assembly = make()
+    state = make()
     told = 0  # by the group that has it now, which goes on from what it was given
     losses = 0
-    assembly.on_frame(accepted(), "g0", 0.0)
-    while not assembly.finished:
-        number, frame = assembly.attempt, None
+    state.on_frame(accepted(), "g0", 0.0)
+    while not state.finished:
+        number, frame = state.attempts.number, None
         if losses < SETTINGS.max_losses and data.draw(st.booleans()):
             losses += 1
-            publish = assembly.on_group_down(assembly.group, "", "silent", 0.0)[-1]
+            publish = state.on_group_down(state.group, "", "silent", 0.0)[-1]
             assert isinstance(publish, Publish)
             told = len(unpack_tokens(publish.resume.token_ids[0])) if publish.resume else 0
             seq = publish.resume.next_seq if publish.resume else 0
             frame = Accepted(request_id="r1", attempt=publish.attempt, seq=seq, group=f"g{losses}")
-            assembly.on_frame(frame, frame.group, 0.0)
+            state.on_frame(frame, frame.group, 0.0)
             continue
         if told == total:
-            last: AnyFrame = Done(request_id="r1", attempt=number, seq=assembly.next_seq, usage=Usage())
+            last: AnyFrame = Done(request_id="r1", attempt=number, seq=state.next_seq, usage=Usage())
         else:
-            last = tokens(assembly.next_seq, told, attempt=number)
+            last = tokens(state.next_seq, told, attempt=number)
             told += 1
-        assembly.on_frame(last, assembly.group, 0.0)
+        state.on_frame(last, state.group, 0.0)
     got = [
-        one for frame in assembly.ready for delta in frame.deltas for one in unpack_tokens(delta.token_ids)
+        one
+        for frame in state.answer.ready
+        for delta in frame.deltas
+        for one in unpack_tokens(delta.token_ids)
     ]
     assert got == list(range(total))
 
 
 def test_a_suspect_says_so_at_the_next_group_and_poison_is_the_end() -> None:
-    assembly = running()
+    state = running()
     lost = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
     lost.data["suspect"] = True
-    (again,) = assembly.on_frame(lost, "g0", 2.0)
+    (again,) = state.on_frame(lost, "g0", 2.0)
     assert isinstance(again, Publish)
     assert (again.attempt, again.crashes) == (1, 1)
-    assembly.on_frame(accepted(1, 3, "g1"), "g1", 2.0)
-    assert assembly.on_group_down("g1", "i0", "silent", 3.0)[1].crashes == 1  # type: ignore[union-attr]
-    assembly.on_frame(accepted(2, 3, "g2"), "g2", 3.0)
-    assert assembly.on_frame(failed("poison", 2, 4, reason="engine_failed"), "g2", 4.0) == ()
-    assembly.on_frame(tokens(3, 9, attempt=2), "g2", 4.0)
-    assert assembly.finished
-    assert isinstance(assembly.error, Poison)
+    state.on_frame(accepted(1, 3, "g1"), "g1", 2.0)
+    assert state.on_group_down("g1", "i0", "silent", 3.0)[1].crashes == 1  # type: ignore[union-attr]
+    state.on_frame(accepted(2, 3, "g2"), "g2", 3.0)
+    assert state.on_frame(failed("poison", 2, 4, reason="engine_failed"), "g2", 4.0) == ()
+    state.on_frame(tokens(3, 9, attempt=2), "g2", 4.0)
+    assert state.finished
+    assert isinstance(state.error, Poison)
 
 
 def test_a_request_beside_a_suspect_is_none() -> None:
-    assembly = running()
+    state = running()
     lost = failed("group_lost", 0, 3, resumable=True, reason="engine_failed")
-    (again,) = assembly.on_frame(lost, "g0", 2.0)
+    (again,) = state.on_frame(lost, "g0", 2.0)
     assert isinstance(again, Publish)
     assert again.crashes == 0

@@ -11,8 +11,8 @@ from shared import codec, subjects
 from shared.bus import Message, RequestTimedOut
 from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
-from shared.client.generation.commands import AskResend, AssemblyStats, SendCancel
-from shared.client.generation.generation_state import Assembly
+from shared.client.generation.commands import AskResend, SendCancel
+from shared.client.generation.generation_state import GenerationState
 from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens
 from shared.messages import (
@@ -26,11 +26,13 @@ from shared.messages import (
     Tokens,
     Work,
 )
+from tests.kits.client import client_context
 from tests.kits.worker import Kit, chat, null_engine
 
 
-def make() -> Assembly:
-    return Assembly("r1", 0, ClientSettings(), now=0.0, deadline=100.0, max_ready=1024, stats=AssemblyStats())
+def make() -> GenerationState:
+    request = GenerateRequest(request_id="r1", model="m", prompt="p")
+    return GenerationState(request, client_context(ClientSettings()), now=0.0, deadline=100.0, max_ready=1024)
 
 
 def accepted(instance: str) -> Accepted:
@@ -41,35 +43,35 @@ def tokens(seq: int, token: int) -> Tokens:
     return Tokens(request_id="r1", seq=seq, deltas=[Delta(text="x", token_ids=pack_tokens([token]))])
 
 
-def told(assembly: Assembly) -> list[int]:
-    deltas = [delta for frame in assembly.ready for delta in frame.deltas]
+def told(state: GenerationState) -> list[int]:
+    deltas = [delta for frame in state.answer.ready for delta in frame.deltas]
     return [token for delta in deltas for token in codec.unpack_tokens(delta.token_ids)]
 
 
 def test_frames_of_another_instance_of_the_same_name_count_for_nothing() -> None:
-    assembly = make()
-    assert assembly.on_frame(accepted("a"), "g0", 0.0, "a") == ()
-    assert assembly.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
+    state = make()
+    assert state.on_frame(accepted("a"), "g0", 0.0, "a") == ()
+    assert state.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
     for seq in (1, 2, 3):  # the other one is faster
-        assert assembly.on_frame(tokens(seq, 9), "g0", 0.0, "b") == ()
-        assert assembly.on_frame(tokens(seq, seq), "g0", 0.0, "a") == ()
-    assert told(assembly) == [1, 2, 3]
+        assert state.on_frame(tokens(seq, 9), "g0", 0.0, "b") == ()
+        assert state.on_frame(tokens(seq, seq), "g0", 0.0, "a") == ()
+    assert told(state) == [1, 2, 3]
 
 
 def test_whose_tokens_come_first_has_the_attempt_though_the_other_accepts_later() -> None:
-    assembly = make()
-    assembly.on_frame(tokens(1, 1), "g0", 0.0, "a")  # frame 0 is on its way
-    assert assembly.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
-    assembly.on_frame(accepted("a"), "g0", 0.0, "a")
-    assert told(assembly) == [1]
-    assert assembly.accepted == accepted("a")
+    state = make()
+    state.on_frame(tokens(1, 1), "g0", 0.0, "a")  # frame 0 is on its way
+    assert state.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
+    state.on_frame(accepted("a"), "g0", 0.0, "a")
+    assert told(state) == [1]
+    assert state.answer.accepted == accepted("a")
 
 
 def test_what_is_asked_and_cancelled_names_the_instance() -> None:
-    assembly = make()
-    assembly.on_frame(accepted("a"), "g0", 0.0, "a")
-    assert assembly.on_frame(tokens(2, 2), "g0", 0.0, "a") == (AskResend("g0", 1, "a"),)
-    assert assembly.cancel() == (SendCancel("g0", 0, "a"),)
+    state = make()
+    state.on_frame(accepted("a"), "g0", 0.0, "a")
+    assert state.on_frame(tokens(2, 2), "g0", 0.0, "a") == (AskResend("g0", 1, "a"),)
+    assert state.cancel() == (SendCancel("g0", 0, "a"),)
 
 
 async def test_a_leader_ignores_what_is_meant_for_another_one_of_its_name(memory_bus: MemoryBus) -> None:

@@ -8,42 +8,41 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.client import InferenceClient
-from shared.client.generation import unwanted_frames as unwanted
-from shared.client.generation.unwanted_frames import MAX_KNOWN, PATIENCE_S, Unwanted
+from shared.client.generation import unwanted_frames
+from shared.client.generation.unwanted_frames import MAX_KNOWN, PATIENCE_S, UnwantedFrames
 from shared.codec import decode, encode
 from shared.messages import Accepted, AnyFrame, Cancel, Delta, FrameBatch, GenerateRequest, Tokens
 from tests.kits.gateway import eventually
 
 
 def test_only_what_goes_on_is_cancelled_and_not_too_often() -> None:
-    known = Unwanted()
+    known = UnwantedFrames()
     times = [0.0, PATIENCE_S / 2, PATIENCE_S, PATIENCE_S * 1.5, PATIENCE_S * 2, PATIENCE_S * 2.5]
-    assert [known.is_due("r", now) for now in times] == [False, False, True, False, True, False]
-    assert not known.is_due("other", 100.0)
+    assert [known.must_cancel("r", now) for now in times] == [False, False, True, False, True, False]
+    assert not known.must_cancel("other", 100.0)
 
 
 def test_what_others_want_is_not_cancelled() -> None:
-    known = Unwanted()
-    known.is_due("r", 0.0)
-    known.attaching += 1
-    assert not known.is_due("r", 50.0)
-    known.attaching -= 1
-    known.leave("r")
-    assert not known.is_due("r", 50.0)
-    known.take("r")
-    assert not known.is_due("r", 50.0)
-    assert known.is_due("r", 50.0 + PATIENCE_S)
+    known = UnwantedFrames()
+    known.must_cancel("r", 0.0)
+    with known.attaching():
+        assert not known.must_cancel("r", 50.0)
+    known.leave_request("r")
+    assert not known.must_cancel("r", 50.0)
+    known.take_request("r")
+    assert not known.must_cancel("r", 50.0)
+    assert known.must_cancel("r", 50.0 + PATIENCE_S)
 
 
 def test_what_is_known_is_bounded() -> None:
-    known = Unwanted()
+    known = UnwantedFrames()
     for number in range(2 * MAX_KNOWN):
-        known.leave(f"left {number}")
-        known.is_due(f"r {number}", 0.0)
+        known.leave_request(f"left {number}")
+        known.must_cancel(f"r {number}", 0.0)
     assert not known.may_cancel(f"left {2 * MAX_KNOWN - 1}")
     assert known.may_cancel("left 0")
-    assert not known.is_due("r 0", 10.0)
-    assert known.is_due(f"r {2 * MAX_KNOWN - 1}", 10.0)
+    assert not known.must_cancel("r 0", 10.0)
+    assert known.must_cancel(f"r {2 * MAX_KNOWN - 1}", 10.0)
 
 
 def tokens(seq: int) -> AnyFrame:
@@ -52,7 +51,7 @@ def tokens(seq: int) -> AnyFrame:
 
 async def test_a_leader_that_computes_for_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a cancel had been lost: it names attempt and instance, so that a later owner is not meant."""
-    monkeypatch.setattr(unwanted, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(unwanted_frames, "PATIENCE_S", 0.02)
     bus = MemoryBus()
     client = InferenceClient(bus)
     await client.start()
@@ -89,7 +88,7 @@ async def test_what_was_left_runs_on_and_what_is_accepted_for_nobody_ends() -> N
     try:
         request = GenerateRequest(request_id="r", model="m", prompt="p", reply_to=client.reply_to)
         stream = await client.submit(request, timeout_s=5)
-        client.leave(stream)
+        stream.leave()
         for name in ("r", "gone"):
             accepted = Accepted(request_id=name, attempt=2, group="g1", instance_id="i")
             await bus.publish(client.reply_to, encode(FrameBatch(frames=[accepted], group="g1")))

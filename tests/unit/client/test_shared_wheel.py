@@ -1,34 +1,56 @@
 """The wheel fires each entry once, not before its time, and late by a tick at most."""
 
 import asyncio
+import math
+from dataclasses import dataclass
 
-from shared.client.generation.timer_wheel import Wheel
+from shared.client.generation.timer_wheel import TimerWheel
 from tests.kits.waiting import until
+
+
+@dataclass
+class Entry:
+    delay_s: float
+    timer_due: float = math.inf
 
 
 async def test_entries_fire_in_their_tick() -> None:
     loop = asyncio.get_running_loop()
-    fired: dict[str, float] = {}
-    wheel: Wheel[str] = Wheel(0.01, fired.__setitem__)
+    fired: list[tuple[float, float]] = []
+    wheel: TimerWheel[Entry] = TimerWheel(0.01, lambda entry, now: fired.append((entry.delay_s, now)))
     start = loop.time()
     for delay in (0.05, 0.01, 0.03, 0.0):  # the earliest is not the first
-        wheel.add(f"{delay}", start + delay)
+        wheel.schedule(Entry(delay), start + delay)
     await until(lambda: len(fired) == 4)
-    for name, when in fired.items():
-        assert start + float(name) <= when < start + float(name) + 0.1
-    assert list(fired) == ["0.0", "0.01", "0.03", "0.05"]
+    for delay, when in fired:
+        assert start + delay <= when < start + delay + 0.1
+    assert [delay for delay, _ in fired] == [0.0, 0.01, 0.03, 0.05]
+
+
+async def test_an_entry_fires_at_the_earliest_of_its_times_and_once() -> None:
+    loop = asyncio.get_running_loop()
+    fired: list[Entry] = []
+    wheel: TimerWheel[Entry] = TimerWheel(0.005, lambda entry, _: fired.append(entry))
+    entry, last = Entry(0.0), Entry(0.0)
+    start = loop.time()
+    for delay in (0.03, 0.01, 0.02):
+        wheel.schedule(entry, start + delay)
+    wheel.schedule(last, start + 0.05)
+    await until(lambda: last in fired)
+    assert fired == [entry, last]
+    assert fired[0] is entry
 
 
 async def test_an_entry_may_come_back_and_the_wheel_may_stop() -> None:
     loop = asyncio.get_running_loop()
     times = []
 
-    def again(entry: str, now: float) -> None:
+    def again(entry: Entry, now: float) -> None:
         times.append(now)
-        wheel.add(entry, now)
+        wheel.schedule(entry, now)
 
-    wheel: Wheel[str] = Wheel(0.005, again)
-    wheel.add("x", loop.time())
+    wheel: TimerWheel[Entry] = TimerWheel(0.005, again)
+    wheel.schedule(Entry(0.0), loop.time())
     await until(lambda: len(times) >= 3)
     wheel.stop()
     count = len(times)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from services.gateway.metrics import GatewayMetrics
 from services.router.metrics import Metrics as RouterMetrics
 from shared.bus.delivery import BusStats
-from shared.client.generation.commands import AssemblyStats
+from shared.client.generation.commands import GenerationStats
 
 ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = r"(_bucket|_total|_sum|_count)$"
@@ -28,7 +28,7 @@ def known() -> str:
     files = [*(ROOT / "services").rglob("*metrics.py"), ROOT / "shared" / "telemetry" / "metrics.py"]
     text = "".join(path.read_text() for path in files)
     text += "".join(f" ryz_bus_{field.name}" for field in fields(BusStats))
-    text += "".join(f" ryz_client_{field.name}" for field in fields(AssemblyStats))
+    text += "".join(f" ryz_client_{field.name}" for field in fields(GenerationStats))
     text = re.sub(r'[(]"(num_requests_running)"', r"ryz_worker_\1", text)
     text = re.sub(r'PREFIX \+ "(\w+)"', r"ryz_worker_\1", text)
     text = re.sub(r'counter\(\s*"(\w+)"', r"ryz_worker_\1", text)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.gateway.completions.answer_cost import check_cost
 from services.gateway.http.slow_readers import ReaderLimits, Unread, answers_to_cut
-from shared.client.generation.frame_weights import weight_of
+from shared.client.generation.answer_buffer import weight_of
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, TokenLogprob, Tokens, TopLogprob
 

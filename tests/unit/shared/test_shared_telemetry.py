@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 
 from shared.bus.delivery import BusStats
-from shared.client.generation.commands import AssemblyStats
 from shared.errors import Unavailable
 from shared.lifecycle import Service
 from shared.redact import redact
@@ -152,8 +151,9 @@ async def test_bus_counters_are_exported() -> None:
 
 
 def test_what_a_client_counted_can_be_scraped() -> None:
-    stats, registry = AssemblyStats(lost=3, resumed=2), CollectorRegistry()
-    ClientCollector(stats).register(registry)
+    registry = CollectorRegistry()
+    stats = ClientCollector(registry).stats
+    stats.lost, stats.resumed = 3, 2
     stats.observe_pause(0.03)
     assert registry.get_sample_value("ryz_client_lost_total") == 3
     assert registry.get_sample_value("ryz_client_resumed_total") == 2

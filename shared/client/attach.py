@@ -1,6 +1,6 @@
-"""Goes on with a request that another caller has published: finds it, and takes it over.
+"""Takes over a request that another caller has published.
 
-Leaders that have the request answer; where several do (one of them may have been given up meanwhile), the
+All leaders are asked for the request. If several answer, because one of them was given up meanwhile, the
 newest attempt counts and the others are told to stop.
 """
 
@@ -21,13 +21,37 @@ from shared.messages import Attach, Attached, Cancel, GenerateRequest
 log = structlog.get_logger(__name__)
 
 OTHERS_S = 0.02  # how long other leaders may take once one has answered
-ASKS = 3  # a request that moves from a lost group to another is with nobody for a moment
-NEVER = 2**62
+NUM_ASKS = 3  # no leader has a request for a moment while it moves from a lost group to another
+NEVER = 2**62  # more frames than a request has
+
+
+@dataclass(frozen=True, slots=True)
+class AttachTarget:
+    """The request that a caller looks for.
+
+    Attributes:
+        request_id: Of a request that was published with a note.
+        tenant: Whose it has to be.
+        call_key: The request is looked for by this key, and may have another id; empty: by its id.
+        call_digest: Of the call that the key belongs to.
+    """
+
+    request_id: str
+    tenant: str
+    call_key: str = ""
+    call_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A request that is ours now. Its frames are kept from `first_seq` on; `next_seq` was the next one."""
+    """A request that was taken over.
+
+    Attributes:
+        stream: Its frames from `first_seq` on.
+        request: As it was published.
+        first_seq: The first frame that the group has kept.
+        next_seq: The next frame when the group answered.
+    """
 
     stream: GenerationStream
     request: GenerateRequest
@@ -42,62 +66,49 @@ class _Found:
 
 
 async def attach(
-    client: InferenceClient,
-    request_id: str,
-    tenant: str,
-    *,
-    reach: int,
-    find_s: float,
-    timeout_s: float,
-    call_key: str = "",
-    call_digest: str = "",
+    client: InferenceClient, target: AttachTarget, *, must_reach: int, find_s: float, timeout_s: float
 ) -> Attachment | None:
-    """Takes a tenant's request over; None: no leader has it.
+    """Takes a tenant's request over.
+
+    A caller that is cancelled here may have been given the request already. Its frames come then, and after
+    a while it is cancelled as an unwanted one (`UnwantedFrames`). A caller that wants to decide about the
+    request waits for the end of this call.
 
     Args:
-        client: takes the frames from here on.
-        request_id: of a request that was published with a note.
-        tenant: whose it has to be.
-        reach: frames below that number were shown to somebody; without them a loss of the group is an end.
-        find_s: how long leaders may take to answer.
-        timeout_s: the deadline from now.
-        call_key, call_digest: the request is looked for by that key, and has another id.
+        client: Takes the frames from here on.
+        target: The request to look for.
+        must_reach: Frames below that number were shown; if the group is lost before they come again, the
+            request ends.
+        find_s: How long leaders may take to answer.
+        timeout_s: The deadline from now.
 
-    A caller that is cancelled here may have been given the request already; then its frames come, and after a
-    while it is cancelled as one that is not wanted (`unwanted.py`). A caller that knows better what is to
-    become of it waits for the end.
+    Returns:
+        The request, or None if no leader has it.
 
-    Raises `Unavailable` without a broker, `Cancelled` (reason `attached_elsewhere`) when another caller was
-    quicker, and `Conflict` (`idempotency_key_reused`) when the key is that of another call.
+    Raises:
+        Unavailable: No broker.
+        Cancelled: Another caller was quicker (reason `attached_elsewhere`).
+        Conflict: The key is that of another call (reason `idempotency_key_reused`).
     """
     question = Attach(
-        request_id=request_id,
-        tenant=tenant,
+        request_id=target.request_id,
+        tenant=target.tenant,
         reply_to=client.reply_to,
-        call_key=call_key,
-        call_digest=call_digest,
+        call_key=target.call_key,
+        call_digest=target.call_digest,
     )
-    client.unwanted.attaching += 1  # its frames may come before this caller knows what they are of
-    try:
+    with client.unwanted.attaching():  # its frames may come before this caller knows their request
         found = await _find(client.bus, question, find_s)
-        return await _take_over(client, found, call_key, call_digest, reach=reach, timeout_s=timeout_s)
-    finally:
-        client.unwanted.attaching -= 1
+        return await _take_over(client, target, found, must_reach=must_reach, timeout_s=timeout_s)
 
 
 async def _take_over(
-    client: InferenceClient,
-    found: list[_Found],
-    call_key: str,
-    call_digest: str,
-    *,
-    reach: int,
-    timeout_s: float,
+    client: InferenceClient, target: AttachTarget, found: list[_Found], *, must_reach: int, timeout_s: float
 ) -> Attachment | None:
-    """Makes the newest of what was found a stream of this client."""
+    """Makes the newest of the found attempts a stream of this client."""
     if not found:
         return None
-    if any(one.request.call_digest != call_digest for one in found) and call_key:
+    if target.call_key and any(one.request.call_digest != target.call_digest for one in found):
         raise Conflict(
             "this Idempotency-Key was used for another call; use a new key for each call, and the same one "
             "only to send a call again as it was",
@@ -113,14 +124,14 @@ async def _take_over(
         group=answer.group,
         instance_id=answer.instance_id,
         first_seq=answer.first_seq,
-        reach=reach if whole else NEVER,  # else tokens or the prompt are missing for good
+        must_reach=must_reach if whole else NEVER,  # else tokens or the prompt are missing for good
         timeout_s=timeout_s,
     )
     return Attachment(stream, request, answer.first_seq, answer.next_seq)
 
 
 def _has_prompt(request: GenerateRequest) -> bool:
-    """Whether it could be begun again; a leader keeps no prompt of what has ended."""
+    """Whether the request could begin again; a leader drops the prompt when it has ended."""
     return not (request.messages is None and request.prompt is None and request.prompt_token_ids is None)
 
 
@@ -140,15 +151,13 @@ async def _find(bus: Bus, question: Attach, timeout_s: float) -> list[_Found]:
             return
         answered.set()
 
-    inbox = (
-        bus.new_inbox()
-    )  # the same for each time it asks: a leader knows by it that it has given it already
+    inbox = bus.new_inbox()  # the same for all questions, so that a leader answers a repeated one again
     subscription = await bus.subscribe(inbox, collect)
     try:
-        for _ in range(ASKS):
+        for _ in range(NUM_ASKS):
             await bus.publish(subjects.ATTACH, encode(question), reply=inbox)
             try:
-                async with asyncio.timeout(timeout_s / ASKS):
+                async with asyncio.timeout(timeout_s / NUM_ASKS):
                     await answered.wait()
             except TimeoutError:
                 continue

@@ -1,0 +1,195 @@
+"""The phases of a request at the client, and the ways from one to the next. Pure."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from shared.client.generation import endings
+from shared.client.generation.assigned_leader import AssignedLeader
+from shared.client.generation.attempts import Attempts
+from shared.client.generation.commands import NOTHING, Commands, GenerationStats, Publish, SendCancel
+from shared.client.generation.reorder_buffer import ReorderBuffer
+from shared.client.generation.retry_schedule import PublishDecision, RetryBudget, RetrySchedule
+from shared.client.settings import ClientSettings
+from shared.errors import RyzError
+from shared.messages import GenerateRequest
+
+
+class GenerationPhase(Enum):
+    """Where a request stands.
+
+    The usual way is `OFFERED`, `RUNNING`, `ENDED`. A refusal leads from `OFFERED` to `PAUSED`, the end of the
+    pause back to `OFFERED`. The loss of a group leads from `RUNNING` to `OFFERED`. Each phase may lead to
+    `ENDED`.
+    """
+
+    OFFERED = auto()  # the attempt is published, and no group has answered
+    PAUSED = auto()  # no group could take it; the next attempt is published when the pause is over
+    RUNNING = auto()  # a group has it
+    ENDED = auto()  # well, or with an error
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """What all requests of a client share."""
+
+    settings: ClientSettings
+    stats: GenerationStats
+    budget: RetryBudget
+
+
+class RequestLifecycle:
+    """The phase of one request, its attempts, and who has it.
+
+    Attributes:
+        phase: Where the request stands.
+        leader: The leader that has the request, or had it when it ended.
+        attempts: The attempts so far.
+        error: Why it ended; None in phase `ENDED`: it ended well.
+    """
+
+    __slots__ = (
+        "_buffer", "_context", "_must_reach", "_request_id", "_retries", "attempts", "error", "leader",
+        "phase",
+    )  # fmt: skip
+
+    def __init__(
+        self, request: GenerateRequest, context: ClientContext, buffer: ReorderBuffer, *, now: float
+    ) -> None:
+        """Starts in phase `OFFERED`: the caller publishes the request now.
+
+        Args:
+            request: What is generated.
+            context: Shared by the requests of the client.
+            buffer: Says which frames came, and is emptied between attempts.
+            now: Seconds on the client's clock.
+        """
+        self.phase = GenerationPhase.OFFERED
+        self.leader = AssignedLeader()
+        self.attempts = Attempts(request, context.settings)
+        self.error: RyzError | None = None
+        self._request_id = request.request_id
+        self._context = context
+        self._buffer = buffer
+        self._retries = RetrySchedule(context.settings, now)
+        self._must_reach = 0  # a loss of the leader before this frame number is an end
+
+    @property
+    def offered_at(self) -> float:
+        """When the current attempt was published first."""
+        return self._retries.published_at
+
+    @property
+    def offer_due(self) -> float:
+        """When `tick_offer` has something to do."""
+        return self._retries.due
+
+    def adopt(self, group: str, instance_id: str, must_reach: int, now: float) -> None:
+        """A leader runs the request, whose frames below `must_reach` were shown elsewhere."""
+        self.assign_leader(group, instance_id, now)
+        self._must_reach = must_reach
+
+    def assign_leader(self, group: str, instance_id: str, now: float) -> None:
+        """A leader has answered."""
+        self.phase = GenerationPhase.RUNNING
+        self.leader.assign(group, instance_id)
+        self.attempts.note_group(now)
+
+    def on_no_responders(self, now: float) -> Commands:
+        """No router listens. After a request's only publish it ends; later on a router may come back."""
+        self._retries.note_no_router()
+        if self.attempts.accepted:
+            return self.pause(self._unanswered(), now)
+        if self._retries.num_publishes == 1:
+            self.end(self._unanswered())
+        return NOTHING
+
+    def publish_early(self, now: float) -> Commands:
+        """Publish before it is time, because the group that was chosen may be lost; `PAUSED` goes on."""
+        if self.phase is not GenerationPhase.OFFERED or not self._retries.try_publish_early(
+            now, self._context.budget
+        ):
+            return NOTHING
+        self._context.stats.republished += 1
+        return (self._publish(),)
+
+    def tick_offer(self, now: float, connected: bool) -> Commands:
+        """Publish (again) if it is time, and if the attempt has publishes left."""
+        accepted = self.attempts.accepted
+        budget = self._context.budget if accepted else None
+        decision = self._retries.decide(now, budget, connected=connected)
+        if decision is PublishDecision.WAIT:
+            return NOTHING
+        if decision is PublishDecision.PUBLISH:
+            self._context.stats.republished += self.phase is GenerationPhase.OFFERED
+            self.phase = GenerationPhase.OFFERED
+            return (self._publish(),)
+        if accepted:
+            return self.pause(self._unanswered(), now)
+        self.end(self._unanswered())
+        return (SendCancel(""),)
+
+    def lose_leader(
+        self, why: str, reason: str, heard_at: float, now: float, *, told: bool = False
+    ) -> Commands:
+        """The leader is lost to this request, which goes on elsewhere at once if it may.
+
+        Args:
+            why: What happened, for the error's message.
+            reason: The same in a word.
+            heard_at: Its last frame or answer.
+            now: Seconds on the client's clock.
+            told: It has said so itself, and needs no cancel.
+        """
+        attempts, group = self.attempts, self.leader.group
+        self._context.stats.lost += 1
+        cancel = () if told else (self.leader.cancel(attempts.number),)
+        shown_in_part = self._buffer.next_seq < self._must_reach
+        if shown_in_part or not attempts.count_loss(group, reason, heard_at, now):
+            self.end(endings.group_lost(self._request_id, group, why, reason, attempts.losses))
+            return cancel
+        self._context.stats.resumed += 1
+        self._start_attempt(GenerationPhase.OFFERED)
+        self._retries.start_published(now)
+        return (*cancel, self._publish())
+
+    def pause(self, error: RyzError, now: float) -> Commands:
+        """The fleet cannot take the request now: try again a little later, or end with `error`."""
+        self._context.stats.refused += 1
+        pause_s = self.attempts.count_refusal(error.message)
+        out_of_tries = (
+            not self.attempts.accepted and self.attempts.refusals >= self._context.settings.max_publishes
+        )
+        if pause_s is None or out_of_tries:
+            self.end(error)
+            return NOTHING
+        self._start_attempt(GenerationPhase.PAUSED)
+        self._retries.start_paused(now + pause_s)
+        return NOTHING
+
+    def end_well(self) -> None:
+        """The leader has sent everything."""
+        self.phase = GenerationPhase.ENDED
+
+    def end_and_cancel(self, error: RyzError) -> Commands:
+        """End the request with an error, and tell its leader to stop."""
+        self.end(error)
+        return (self.leader.cancel(self.attempts.number),)
+
+    def end(self, error: RyzError) -> None:
+        """End the request with an error."""
+        self.error = error
+        self.phase = GenerationPhase.ENDED
+        self._buffer.drop_held()
+
+    def _start_attempt(self, phase: GenerationPhase) -> None:
+        self.phase = phase
+        self.leader.assign("", "")
+        self._buffer.start_attempt()
+
+    def _publish(self) -> Publish:
+        attempts = self.attempts
+        return Publish(attempts.number, attempts.resume_point(self._buffer.next_seq), attempts.crashes)
+
+    def _unanswered(self) -> RyzError:
+        retries = self._retries
+        return endings.unanswered(self._request_id, retries.num_publishes, no_router=retries.no_router)

@@ -1,0 +1,137 @@
+"""Drives the open streams of one client: starts their commands, wakes readers, and keeps time limits."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from shared.bus import Bus
+from shared.client.generation.command_executor import CommandExecutor
+from shared.client.generation.commands import AskResend, Command, Commands
+from shared.client.generation.generation_stream import GenerationStream
+from shared.client.generation.request_lifecycle import GenerationPhase
+from shared.client.generation.timer_wheel import TimerWheel
+from shared.client.generation.unwanted_frames import UnwantedFrames
+from shared.client.settings import ClientSettings
+from shared.errors import InvalidRequest, Overloaded, Unavailable
+
+
+class RunningStreams:
+    """The streams of one client that have not ended; the `StreamOwner` of each of them.
+
+    Attributes:
+        by_id: The open streams by request id.
+    """
+
+    def __init__(
+        self, bus: Bus, settings: ClientSettings, executor: CommandExecutor, unwanted: UnwantedFrames
+    ) -> None:
+        self.by_id: dict[str, GenerationStream] = {}
+        self._bus = bus
+        self._settings = settings
+        self._executor = executor
+        self._unwanted = unwanted
+        self._started = False
+        self._wheel: TimerWheel[GenerationStream] = TimerWheel(settings.tick_s, self._on_timer)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Streams may be opened from here on."""
+        self._started = True
+
+    async def close(self) -> None:
+        """Cancels all streams, and ends the tasks."""
+        for stream in tuple(self.by_id.values()):
+            await self.cancel_stream(stream, "the client was closed")
+        self._wheel.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.resend_timeout_s)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._started = False
+
+    def adopt_stream(self, stream: GenerationStream, commands: Commands) -> None:
+        """Adds a stream that a group runs already."""
+        self.by_id[stream.request_id] = stream
+        self._unwanted.take_request(stream.request_id)
+        self.settle(stream, commands)
+        self._wheel.schedule(stream, stream.state.due)
+
+    async def open_stream(self, stream: GenerationStream) -> None:
+        """Publishes a stream's request for the first time; see `InferenceClient.submit`.
+
+        A stream that was adopted runs already, or has ended; its reader is told how.
+        """
+        known = self.by_id.get(stream.request_id)
+        if known is stream or stream.finished:
+            return
+        if known is not None:
+            raise InvalidRequest(f"request {stream.request_id} is running already", param="request_id")
+        if not self._started:
+            raise Unavailable("the client is not started", reason="not_started")
+        if len(self.by_id) >= self._settings.max_open_requests:
+            raise Overloaded(f"{len(self.by_id)} requests are open in this client", retry_after_s=1.0)
+        self.by_id[stream.request_id] = stream
+        try:
+            await self._executor.publish_request(stream, stream.data)
+        except BaseException:
+            del self.by_id[stream.request_id]
+            raise
+        self._wheel.schedule(stream, stream.state.due)
+
+    async def confirm_delivery(self, stream: GenerationStream) -> None:
+        """Tells the group's leader that the caller of a turn gets the end of its answer."""
+        await self._executor.confirm_delivery(stream)
+
+    def forget_stream(self, stream: GenerationStream) -> None:
+        """Lets go of a stream whose caller has left or has read everything."""
+        if self.by_id.get(stream.request_id) is stream:
+            del self.by_id[stream.request_id]
+
+    def leave_stream(self, stream: GenerationStream) -> None:
+        """Lets go of a stream that runs on, for a caller that will attach to it."""
+        self._unwanted.leave_request(stream.request_id)
+        self.forget_stream(stream)
+
+    async def cancel_stream(self, stream: GenerationStream, reason: str = "") -> None:
+        """Ends a request on the caller's wish."""
+        message = f"request {stream.request_id} was cancelled: {reason or 'the caller asked for it'}"
+        commands = stream.state.cancel(message)
+        stream.wake_reader()
+        self.forget_stream(stream)  # before anything is awaited: the caller may itself be cancelled there
+        for command in commands:
+            await self._execute(stream, command)
+
+    def settle(self, stream: GenerationStream, commands: Commands) -> None:
+        """Starts the commands, wakes the reader, and looks after the timer."""
+        for command in commands:
+            self.spawn(self._execute(stream, command))
+        stream.wake_reader()
+        state = stream.state
+        if state.finished:
+            self.forget_stream(stream)
+        elif state.phase is not GenerationPhase.RUNNING or state.num_held:
+            self._wheel.schedule(stream, state.due)  # what was scheduled before may come too late
+
+    def _on_timer(self, stream: GenerationStream, now: float) -> None:
+        state = stream.state
+        if state.finished:
+            return
+        self.settle(stream, state.tick(now, connected=self._bus.connected))
+        if not state.finished:
+            self._wheel.schedule(stream, state.due)
+
+    async def _execute(self, stream: GenerationStream, command: Command) -> None:
+        commands = await self._executor.carry_out(stream, command)
+        asked = isinstance(command, AskResend)  # frames may have come with the answer
+        if commands or asked:
+            self.settle(stream, commands)
+        if asked and not stream.finished:
+            self._wheel.schedule(stream, stream.state.due)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something in a task that ends with the client."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

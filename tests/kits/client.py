@@ -1,0 +1,11 @@
+"""What states of generations share, for tests that build them without a client."""
+
+from shared.client.generation.commands import GenerationStats
+from shared.client.generation.request_lifecycle import ClientContext
+from shared.client.generation.retry_schedule import RetryBudget
+from shared.client.settings import ClientSettings
+
+
+def client_context(settings: ClientSettings, stats: GenerationStats | None = None) -> ClientContext:
+    """A context of its own, with a full budget."""
+    return ClientContext(settings, stats or GenerationStats(), RetryBudget(settings.retries_per_s))
