@@ -1,6 +1,6 @@
-"""What an HTTP server refuses before an application sees the request, and the answers to it.
+"""Refusals of an HTTP server before an application sees the request. Pure.
 
-Pure: a check of headers that may be read in two ways, and the bytes of an answer in OpenAI's error shape.
+Has the check for headers that may be read in two ways, and the bytes of an answer in OpenAI's error shape.
 """
 
 import json
@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from shared.web.http_limits import HttpLimits
 
-# Headers that say one thing. Repeated, a proxy may read the first and we the last.
+# Headers that a request may have once: of two, a proxy might read the first and this server the last.
 SINGLE_HEADERS = frozenset(
     {
         b"authorization",
@@ -28,7 +28,7 @@ SINGLE_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a request, or a connection, is refused."""
+    """The reason for refusing a request or a connection."""
 
     status: int
     code: str
@@ -53,7 +53,7 @@ PARTIAL_FULL = Fault(503, "partial_headers", "too many requests are incomplete; 
 
 
 def headers_too_large(limits: HttpLimits) -> Fault:
-    """The headers, as far as they have come, are over the limit in bytes."""
+    """For headers that are over the limit in bytes, as far as they have come."""
     limit = limits.http_max_header_bytes
     return Fault(
         431, "headers_too_large", f"the headers may have {limit} bytes together (RYZ_HTTP_MAX_HEADER_BYTES)"
@@ -61,19 +61,19 @@ def headers_too_large(limits: HttpLimits) -> Fault:
 
 
 def too_many_headers(limits: HttpLimits) -> Fault:
-    """There are more headers, or trailers, than allowed."""
+    """For more headers, or trailers, than allowed."""
     limit = limits.http_max_headers
     return Fault(431, "too_many_headers", f"a request may have {limit} headers (RYZ_HTTP_MAX_HEADERS)")
 
 
 def target_too_long(limits: HttpLimits) -> Fault:
-    """Path and query are over their limit."""
+    """For a path and query over their limit."""
     limit = limits.http_max_target_bytes
     return Fault(414, "uri_too_long", f"path and query may have {limit} bytes (RYZ_HTTP_MAX_TARGET_BYTES)")
 
 
 def too_many_pipelined(limits: HttpLimits) -> Fault:
-    """The connection has sent too many requests ahead."""
+    """For a connection that has sent too many requests ahead."""
     limit = limits.http_max_pipelined
     return Fault(
         429,
@@ -85,16 +85,16 @@ def too_many_pipelined(limits: HttpLimits) -> Fault:
 def ambiguity(
     headers: Sequence[tuple[bytes, bytes]], target: bytes, version: str, single: frozenset[bytes]
 ) -> Fault | None:
-    """Why a request could mean two things to two readers; None: it is clear.
+    """The reason why a request could mean different things to two readers; None if it is clear.
 
-    The parser has refused other ambiguities already: two lengths, a length beside chunks, folded lines,
-    control characters.
+    The parser refuses other ambiguities: two lengths, a length beside chunks, folded lines, control
+    characters.
 
     Args:
-        headers: names in lower case.
-        target: as it stands in the request's line.
-        version: of HTTP, as in `1.1`.
-        single: names that may come once.
+        headers: Headers of the request, names in lower case.
+        target: The target as it stands in the request's line.
+        version: The version of HTTP, such as `1.1`.
+        single: Names of headers that may come once.
     """
     if version not in ("1.0", "1.1"):
         return Fault(505, "http_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
@@ -110,7 +110,7 @@ def ambiguity(
     if b"host" not in seen and version == "1.1":
         return _ambiguous("the header Host is missing")
     if (not target.startswith(b"/") and target != b"*") or b"#" in target:
-        # after a # some readers see a fragment and others more of the path
+        # for some readers a fragment begins at #, for others the path goes on
         return _ambiguous("the request's line needs a path that begins with / and has no # (in a name: %23)")
     return None
 

@@ -1,7 +1,7 @@
-"""Which connections a server has, whose they are, and what each of them waits for until when.
+"""The connections of a server: how many there are of each client, and what each waits for until when.
 
-Decides which new connection is admitted, and names those whose time is over. It knows no sockets: what
-becomes of a connection is the protocol's. Which connection gives way is decided in `waiting_lines.py`.
+Decides which new connection is admitted, and finds those whose time is over. It knows no sockets: the
+protocol ends connections. Which connection gives way to a new one is decided in `waiting_lines.py`.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from shared.web.http_limits import HttpLimits, networks
 from shared.web.partial_headers import Holder, PartialHeaders
 from shared.web.waiting_lines import Lines, Waiting, WaitingConnection, first_to_go, new_lines
 
-PAUSED_LOOK_S = 0.25  # between two looks at whether one that is not read from has gone
-_LINGER_S = 2.0  # for a client that still sends, and would lose the answer if the connection were reset
+PAUSED_LOOK_S = 0.25  # between two checks whether the other side of a paused connection has closed it
+_LINGER_S = 2.0  # for a client that still sends: a reset would lose the answer
 
 
 @dataclass(slots=True)
 class HttpStats:
-    """What was turned away, by reason."""
+    """Counts of refused connections and requests, and of connections that lost their place, by reason."""
 
     refused_connections: "Counter[str]" = field(default_factory=Counter)
     refused_requests: "Counter[str]" = field(default_factory=Counter)
@@ -29,7 +29,7 @@ class HttpStats:
 
 
 class _ClientConnections:
-    """Connections of one client: how many, and what they wait for."""
+    """The connections of one client: how many, and what they wait for."""
 
     __slots__ = ("count", "lines", "name")
 
@@ -46,12 +46,12 @@ class _Reading(WaitingConnection, Holder, Protocol):
 class Gate:
     """The connections of one server.
 
-    When all places are taken, or all of an address, a new connection takes the place of one of them without a
-    request, so connections that are only held do not keep clients out.
+    When all places are taken, or all of an address, a new connection takes the place of one without a
+    request. So connections that are only held open do not keep clients out.
 
     Args:
-        limits: what is allowed.
-        single_headers: names that a request may have once.
+        limits: The limits.
+        single_headers: Names of headers that a request may have once.
     """
 
     def __init__(self, limits: HttpLimits, single_headers: frozenset[bytes] = SINGLE_HEADERS) -> None:
@@ -82,11 +82,15 @@ class Gate:
 
     @property
     def open(self) -> int:
-        """Connections that have a place."""
+        """How many connections have a place."""
         return len(self._clients)
 
     def admit(self, connection: WaitingConnection, address: str, now_s: float) -> Fault | None:
-        """Gives a new connection a place, or says why there is none. Give it back with `release`."""
+        """Gives a new connection a place, until `release`, and the lines of its address.
+
+        Returns:
+            The reason if there is no place.
+        """
         name = client_of(address)
         client = self._addresses.get(name)
         allowed = self.limits.http_max_connections_per_address
@@ -104,7 +108,7 @@ class Gate:
         return None
 
     def release(self, connection: WaitingConnection) -> None:
-        """The connection is gone; any number of times."""
+        """Takes the place of a connection back; may be called again."""
         client = self._clients.pop(connection, None)
         if client is None:
             return
@@ -114,11 +118,11 @@ class Gate:
 
     @property
     def partial_bytes(self) -> int:
-        """Headers that have come in part, of all connections."""
+        """Bytes of headers that have come in part, of all connections."""
         return self._partial.num_bytes
 
     def hold(self, connection: _Reading, num_bytes: int) -> None:
-        """An admitted connection has so many bytes of headers, and waits for the rest; 0: no longer.
+        """Notes how many bytes of headers a connection holds while it waits for the rest; 0 at the end.
 
         While all together are over the limit, the client that holds most loses its largest.
         """
@@ -127,7 +131,7 @@ class Gate:
             self._partial.largest().give_up_headers()
 
     def expire(self, now_s: float) -> None:
-        """Tells the connections whose time is over."""
+        """Calls `expire` of the connections whose time is over."""
         for each in self._waiting:
             for connection in each.expired(now_s):
                 connection.expire(each.name)
@@ -155,14 +159,14 @@ class Gate:
 
     def _is_trusted(self, address: str) -> bool:
         if not self._trusted or not address:
-            return not address  # a Unix socket's peer has none
+            return not address  # the peer of a Unix socket has none
         given = ip_address(address)
         given = getattr(given, "ipv4_mapped", None) or given
         return any(given in network for network in self._trusted)
 
 
 def client_of(address: str) -> str:
-    """Whose connection it is: the IPv4 address, or the /64 network of an IPv6 address."""
+    """The client of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address
     given = ip_address(address.partition("%")[0])

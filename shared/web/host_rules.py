@@ -1,8 +1,8 @@
-"""Which names a server may be called by, and what pages of browsers may use it.
+"""Rules for the names by which a server may be called and for the web pages that may use it. Pure.
 
-Pure. A page on the web can have the browser of a person behind the firewall send requests here: by name (DNS
-rebinding makes a name of the page's own point at us), or across origins. So a server that asks for no key
-checks the name and the origin that browsers send and pages cannot set.
+A web page can make the browser of a person behind the firewall send requests to this server: by name (DNS
+rebinding points a name of the page's own at the server), or across origins. So a server without API keys
+checks the name and the origin, which browsers send and pages cannot set.
 """
 
 import re
@@ -31,10 +31,9 @@ class HostRule:
     """Whether a request's `Host` names this server.
 
     Args:
-        allowed: names without ports; `*.` before one allows all below it, `*` allows any.
-        literals: whether addresses are allowed, and the names of this machine for itself: no page's own name
-            can be one of them.
-        single: whether names without a dot are allowed: those of containers, which no page can have.
+        allowed: Names without ports; `*.` before one allows all below it, `*` allows any.
+        literals: Allow addresses and loopback names, which cannot be names of a page.
+        single: Allow names without a dot, such as those of containers, which cannot be names of a page.
     """
 
     def __init__(self, allowed: frozenset[str], *, literals: bool, single: bool) -> None:
@@ -46,7 +45,7 @@ class HostRule:
         self._remembered: dict[bytes, bool] = {}
 
     def allows(self, host: bytes) -> bool:
-        """`host` is the header's value."""
+        """Whether the rule allows `host`, the value of the header."""
         known = self._remembered.get(host)
         if known is None:
             known = self._decide(host)
@@ -69,12 +68,12 @@ class HostRule:
 
 
 def host_rule(setting: str, bound: str, *, has_keys: bool) -> HostRule:
-    """The rule of a server.
+    """Makes the rule of a server.
 
     Args:
-        setting: names from the operator; empty: those that no page of the web can have.
-        bound: the address that the server listens on.
-        has_keys: whether requests need a key, so that a page could do nothing with a name.
+        setting: Names from the operator; empty for those that no web page can have.
+        bound: The address that the server listens on.
+        has_keys: Requests need a key, which a page does not have.
     """
     if setting.strip():
         return HostRule(names(setting), literals=False, single=False)
@@ -98,21 +97,22 @@ def _is_address(name: str) -> bool:
 class OriginRule:
     """Whether a page may use the server.
 
-    allowed: origins such as `https://chat.example`, or `*`.
-    has_keys: whether requests need a key. One that brings any has it from its page: a browser adds none.
+    Attributes:
+        allowed: Origins such as `https://chat.example`, or `*`.
+        has_keys: Requests need a key. Browsers add none, so a page that sends one has it.
     """
 
     allowed: frozenset[str]
     has_keys: bool
 
     def allows(self, origin: bytes, site: bytes, host: bytes, *, brings_key: bool) -> bool:
-        """Each argument is the value of a header, empty where it did not come.
+        """Whether the page that a request comes from may use the server.
 
         Args:
-            origin: `Origin`, which browsers send with all but simple reads.
-            site: `Sec-Fetch-Site`, which they send with those, too.
-            host: `Host`.
-            brings_key: whether there is an `Authorization`.
+            origin: The header `Origin`, which browsers send with all but simple reads; empty if missing.
+            site: The header `Sec-Fetch-Site`, which browsers send with those, too; empty if missing.
+            host: The header `Host`.
+            brings_key: The request has an `Authorization`.
         """
         if not origin and site in (b"", b"none", b"same-origin"):
             return True
@@ -123,5 +123,5 @@ class OriginRule:
         return "*" in self.allowed
 
     def lists(self, origin: bytes) -> bool:
-        """Whether the operator named that origin."""
+        """Whether the operator allowed that origin by name."""
         return "*" in self.allowed or origin.decode("latin-1").lower() in self.allowed

@@ -1,4 +1,4 @@
-"""The limits of an HTTP server before a request's body is read: connections, headers, deadlines.
+"""Limits of an HTTP server before the body of a request is read: connections, headers, deadlines.
 
 They are settings of the gateway. Admin endpoints have the same limits with smaller numbers.
 """
@@ -13,7 +13,7 @@ from shared.setting_types import UpToHour, UpToMillion
 
 
 class HttpLimits(BaseModel, use_attribute_docstrings=True):
-    """What a client may ask of the server before its request is complete."""
+    """Limits that hold before a request is complete."""
 
     max_connections: UpToMillion = 16_384
     """Open HTTP connections, idle ones included; the limit of open files lowers it. A new one replaces one

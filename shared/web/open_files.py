@@ -1,4 +1,4 @@
-"""How many files, and so connections, this process may have open."""
+"""The limit of open files, and so of connections, of this process."""
 
 import resource
 
@@ -6,17 +6,17 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-RESERVED = 256  # for the broker, logs, libraries, and connections that are just being closed
+RESERVED = 256  # files for the broker, logs, libraries, and connections that are being closed
 
 
 def raise_limit(connections: int) -> int:
     """Raises the limit of open files as far as needed and allowed.
 
     Args:
-        connections: that are wanted.
+        connections: How many connections are wanted.
 
     Returns:
-        The connections that fit under the limit, at most those wanted and at least one.
+        How many connections fit under the limit, at least one and at most those wanted.
     """
     wanted = connections + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""What connections wait for, since when, and which of them gives way to a new one. Pure.
+"""Lines of waiting connections, by what they wait for, and the choice of one that gives way. Pure.
 
 A connection whose request is under way stands in no line, or in that of the paused ones, and never gives way.
 """
@@ -6,35 +6,36 @@ A connection whose request is under way stands in no line, or in that of the pau
 from collections.abc import Sequence
 from typing import Protocol
 
-SETTLED_S = 1.0  # one that has had so long for a request, and has not sent it, is no newcomer any more
-# The lines in the order in which they give way. In the first four are connections that have sent no whole
-# request, or whose request was refused; those in the next two have been answered. Those that are
-# paused, which means not read from, have a request under way and stay.
+SETTLED_S = 1.0  # a connection that has waited so long without a request is no newcomer any more
+# The lines in the order in which they give way. Connections in the first four have sent no whole request, or
+# theirs was refused; those in the next two have been answered. Paused connections, which are not read from,
+# have a request under way and stay.
 LINGERING, FIRST_BYTE, HANDSHAKE, HEADERS, IDLE, UNREAD, PAUSED = range(7)
 
 
 class WaitingConnection(Protocol):
-    """What a gate needs of a connection.
+    """A connection as the gate sees it.
 
-    lines: those of its address, set by the gate.
+    Attributes:
+        lines: The lines of its address, set by the gate.
     """
 
     lines: "Lines"
 
     def expire(self, waited_for: str) -> None:
-        """The time for that is over."""
+        """Called when the time for what it waits for is over."""
 
     def drop(self) -> None:
-        """Ends at once, to make room or because the server ends. It leaves its line before this returns."""
+        """Ends at once, to make room or because the server ends; leaves its line before this returns."""
 
 
-# Since when (seconds) each of some connections waits; the one that has waited longest is the first.
+# When each connection began to wait, in seconds; the one that has waited longest is the first.
 Line = dict[WaitingConnection, float]
 Lines = Sequence[Line]  # one of each kind
 
 
 def new_lines() -> Lines:
-    """Empty ones."""
+    """Makes an empty line of each kind."""
     return tuple({} for _ in range(PAUSED + 1))
 
 
@@ -42,9 +43,9 @@ class Waiting:
     """Connections of all addresses that wait for the same thing.
 
     Args:
-        name: what they wait for.
-        kind: which line it is.
-        limit_s: how long they may; None: something else ends them.
+        name: What they wait for.
+        kind: Which line it is.
+        limit_s: How long they may wait; None if something else ends them.
     """
 
     __slots__ = ("kind", "limit_s", "line", "name")
@@ -56,15 +57,15 @@ class Waiting:
         self.line: Line = {}
 
     def add(self, connection: WaitingConnection, now_s: float) -> None:
-        """Its time begins now."""
+        """Adds a connection, whose time begins now."""
         self.line[connection] = connection.lines[self.kind][connection] = now_s
 
     def discard(self, connection: WaitingConnection) -> None:
-        """It waits no longer; it was added before."""
+        """Removes a connection that was added before."""
         del self.line[connection], connection.lines[self.kind][connection]
 
     def expired(self, now_s: float) -> list[WaitingConnection]:
-        """Those whose time is over."""
+        """The connections whose time is over."""
         if self.limit_s is None:
             return []
         over = []
@@ -76,17 +77,17 @@ class Waiting:
 
 
 def first_to_go(lines: Lines, now_s: float, places: int) -> WaitingConnection | None:
-    """The connection that gives way to a new one; None: all have a request under way.
+    """The connection that gives way to a new one; None if all have a request under way.
 
-    Those go first that have had `SETTLED_S` for a request. Younger ones go next where they have more than
-    half of the places, the oldest of them first, and else after those that were answered. So a client that
-    connects and speaks is safe until half as many others as are allowed have come after it, and those that
-    never speak take no more than half of the places from those that do.
+    Connections without a request go first, once they have had `SETTLED_S` for one. Younger ones go next if
+    they have more than half of the places, the oldest of them first; otherwise answered ones go before them.
+    So a client that sends a request soon keeps its place until half as many others as are allowed have come
+    after it, and silent connections take no more than half of the places from the others.
 
     Args:
-        lines: of all connections that share the places.
-        now_s: the loop's time.
-        places: how many there are.
+        lines: Lines of all connections that share the places.
+        now_s: The loop's time.
+        places: How many places there are.
     """
     newcomer: WaitingConnection | None = None
     came_s = now_s
