@@ -148,7 +148,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         check_config(settings)
         ranks = make_rank_engine(settings)
         stack.push_async_callback(ranks.stop)
-        ranks.prepare()  # torch is loaded while this process loads the tokenizer and connects
+        ranks.start_fork_server()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before there are heartbeats, which it would hold up for longer than routers wait

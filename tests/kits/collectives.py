@@ -46,7 +46,7 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
             store_port=port,
             **fields,
         )
-        ranks = manager.spawn(world, 1, [shared, meeting])
+        ranks = manager.spawn_ranks(world, 1, [shared, meeting])
     for rank in ranks:
         rank.sock.setblocking(True)
         rank.sock.settimeout(40)
@@ -54,7 +54,7 @@ def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dic
     try:
         yield [pickle.loads(_read_all(rank.sock)) for rank in ranks]
     finally:
-        asyncio.run(manager.stop(2.0))
+        asyncio.run(manager.stop_ranks(2.0))
 
 
 def _read_all(sock: socket.socket) -> bytes:

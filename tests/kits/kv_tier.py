@@ -52,7 +52,7 @@ class StoreEngine(NullEngine):
             asyncio.get_running_loop().call_soon(self._write, copies)
         return future
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:  # type: ignore[override]
+    def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:  # type: ignore[override]
         if self.refuses:
             raise EngineFailed("rank 1 died")
         future: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ class StoreEngine(NullEngine):
         self._end("gone")
         self._on_failure()
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
         self._on_failure = on_failure
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:

@@ -85,7 +85,7 @@ class EngineLoop:
         self._last_done = 0.0
         self._run_ahead = 0
         self._failed_idle = False  # the engine died between steps; the next one says why
-        engine.watch(self._on_idle_failure)
+        engine.watch_failures(self._on_idle_failure)
         self.info: EngineInfo | None = None
         self.room = EngineFacts(context_length, 0)
         self.num_tokens = 0  # computed so far, prefill and decode

@@ -32,7 +32,7 @@ class NullBlocks:
         """Blocks that are in a table."""
         return len(self._readers)
 
-    def add(self, sequence: NullSequence, blocks: list[int], start: int) -> None:
+    def append_blocks(self, sequence: NullSequence, blocks: list[int], start: int) -> None:
         """Appends blocks to a table. Those of positions before `start` must hold the sequence's tokens.
 
         A sequence that has none computed yet is computed up to `start` then.
@@ -65,7 +65,7 @@ class NullBlocks:
                 self._content[block] = []
             table.append(block)
 
-    def write(self, sequence: NullSequence, count: int) -> None:
+    def write_tokens(self, sequence: NullSequence, count: int) -> None:
         """Computes the next tokens of a sequence into its blocks."""
         start, table = sequence.computed, sequence.blocks
         end = start + count
@@ -85,7 +85,7 @@ class NullBlocks:
             start = stop
         sequence.computed = end
 
-    def release(self, sequence: NullSequence) -> None:
+    def release_blocks(self, sequence: NullSequence) -> None:
         """Gives the blocks of a sequence back; they keep what they hold."""
         readers = self._readers
         for block in sequence.blocks:

@@ -100,14 +100,14 @@ class NullEngine:
         self._steps += 1
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
-    async def fetch(self, order: FetchBlocks) -> FetchResult:
+    async def fetch_blocks(self, order: FetchBlocks) -> FetchResult:
         """There is no store: nothing was found."""
         return FetchResult(fetch_id=order.fetch_id, count=0, missing=True)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """Nothing is ever stored."""
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
         """It has no ranks that could die between steps."""
 
     def status(self) -> list[dict[str, object]]:
@@ -142,7 +142,7 @@ class NullEngine:
             known = self._known.pop(seq_id, None)
             if known is None:
                 raise EngineFailed(f"the plan releases sequence {seq_id}, which is not there")
-            self._blocks.release(known)
+            self._blocks.release_blocks(known)
         for new in plan.admit:
             self._admit(new)
         tokens, cycle, sampled = self._tokens, len(self._tokens), []
@@ -174,7 +174,7 @@ class NullEngine:
         start, token_ids, follow = piece.start, piece.token_ids, piece.follow
         count = len(token_ids) or int(follow)
         if piece.new_blocks:
-            self._blocks.add(known, piece.new_blocks, start)
+            self._blocks.append_blocks(known, piece.new_blocks, start)
         if start != known.computed or not count or (follow and token_ids):
             raise EngineFailed(
                 f"sequence {piece.seq_id} is computed up to {known.computed}, "
@@ -186,5 +186,5 @@ class NullEngine:
             )
         if not follow and known.tokens[start : start + count] != token_ids:
             raise EngineFailed(f"the plan has other tokens at {start} than sequence {piece.seq_id} has")
-        self._blocks.write(known, count)
+        self._blocks.write_tokens(known, count)
         return known

@@ -85,11 +85,11 @@ class FailureRecoveryManager:
         self._ready_since: float | None = None
         self.in_a_row = 0  # failures since the engine last worked for a while
 
-    def ready(self, now: float) -> None:
+    def engine_ready(self, now: float) -> None:
         """The engine is up."""
         self._ready_since = now
 
-    def decide(self, failure: Failure, now: float) -> Recovery:
+    def decide_recovery(self, failure: Failure, now: float) -> Recovery:
         """What follows that failure."""
         rule, limits = RULES[failure.kind], self._back_off
         if self._ready_since is not None and now - self._ready_since >= limits.healthy_s:

@@ -35,34 +35,34 @@ _KILL_WAIT_S = 5.0
 class ForkedRank:
     """A process that a nursery forks; see `Child`. `pid` is 0 until the nursery has said it."""
 
-    def __init__(self, nursery: "ForkServerClient", number: int) -> None:
+    def __init__(self, server: "ForkServerClient", number: int) -> None:
         self.pid = 0
         self.exit_code: int | None = None
-        self._nursery = nursery
+        self._server = server
         self._number = number
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
-        self._nursery.listen()
-        if self.exit_code is None and self._nursery.gone and not (self.pid and runs(self.pid)):
+        self._server.read_reports()
+        if self.exit_code is None and self._server.gone and not (self.pid and runs(self.pid)):
             self.exit_code = _KILLED  # the kernel does that to the children of a nursery
         return self.exit_code
 
     def kill(self) -> None:
         """Ends it now; without waiting for a nursery that is still starting."""
-        self._nursery.listen()
+        self._server.read_reports()
         if self.pid:
-            self._nursery.send(Kill(self._number))
+            self._server.send_request(Kill(self._number))
         elif self.exit_code is None:
-            self._nursery.end()
+            self._server.end_server()
 
     def describe_end(self) -> str:
         """See `Child`."""
         code = self.poll()
         if code is None and self.pid:
             code = coming_exit_code(self.pid)  # the kernel knows long before the nursery may collect it
-        if self._nursery.gone and code is not None:
-            return f"the process that ranks are forked from ended ({self._nursery.describe_end()})"
+        if self._server.gone and code is not None:
+            return f"the process that ranks are forked from ended ({self._server.describe_end()})"
         return exit_text(code)
 
 
@@ -96,14 +96,14 @@ class ForkServerClient:
                 process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
             )
             on_failure.pop_all()
-        self.end = weakref.finalize(self, _end, self._sock, self._process)
+        self.end_server = weakref.finalize(self, _end, self._sock, self._process)
 
     @property
     def pid(self) -> int:
         """Process id of the nursery itself."""
         return self._process.pid
 
-    def fork(self, rank: int, sock: socket.socket, inherit: Sequence[int]) -> ForkedRank:
+    def fork_rank(self, rank: int, sock: socket.socket, inherit: Sequence[int]) -> ForkedRank:
         """Asks for a rank that gets copies of the socket and of those descriptors.
 
         Raises:
@@ -116,21 +116,21 @@ class ForkServerClient:
         self._children[self._count] = child
         return child
 
-    def send(self, request: ForkServerRequest) -> None:
+    def send_request(self, request: ForkServerRequest) -> None:
         """Sends a request; dropped when the nursery is gone, which `gone` tells."""
         try:
             self._sock.send(msgspec.msgpack.encode(request))
         except OSError:
-            self.listen()
+            self.read_reports()
 
-    def listen(self) -> None:
+    def read_reports(self) -> None:
         """Takes in what the nursery has reported so far."""
         while not self.gone:
             try:
                 data = self._sock.recv(MAX_PACKET_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # reset, or closed by `end`
+            except OSError:  # reset, or closed by `end_server`
                 data = b""
             if not data:
                 self.gone = True

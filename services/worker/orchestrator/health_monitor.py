@@ -36,7 +36,7 @@ _RUN_STATES = {
 class HealthMonitor:
     """Of the ranks of one start.
 
-    Call `begin` when a step begins after none ran, `step_done` after each, and `check` every `interval_s` in
+    Call `begin_step` when a step begins after none ran, `step_done` after each, and `find_failure` every `interval_s` in
     between.
 
     Args:
@@ -66,26 +66,26 @@ class HealthMonitor:
         self._step_s = self._still_s = 0.0  # of the step that runs, and without any progress
         self._seen: list[RankProgress] = []
 
-    def begin(self, now: float) -> None:
+    def begin_step(self, now: float) -> None:
         """A step begins."""
         self._checked_at, self._step_s, self._still_s = now, 0.0, 0.0
 
     def step_done(self, plan: StepPlan, compute_s: float) -> None:
         """A step is done, and the next one, if there is one, has begun."""
-        self._limit.done(plan, compute_s)
+        self._limit.record_step(plan, compute_s)
         self._step_s = 0.0
 
-    def check(self, now: float, plan: StepPlan, sent: int) -> Failure | None:
+    def find_failure(self, now: float, plan: StepPlan, sent: int) -> Failure | None:
         """What is wrong while that step runs, the oldest of those that are not done; `sent`: steps so far."""
         passed = min(now - self._checked_at, _MOST_INTERVALS * self.interval_s)
         self._checked_at = now
         self._step_s += passed
-        limit_s = self._limit.of(plan)
+        limit_s = self._limit.limit_s(plan)
         if self._step_s > limit_s:
             return Failure("step_late", f"step {plan.step_id} was not done within {limit_s:g} s")
         return self._stalled(passed, plan, sent) or self._runaway(now)
 
-    def ended(self, rank: RankProcess, reason: str, pid: int) -> Failure:
+    def failure_of_end(self, rank: RankProcess, reason: str, pid: int) -> Failure:
         """A rank's socket has ended. reason: why; empty: its process tells."""
         reason = reason or rank.describe_end(_EXIT_WAIT_S)
         where = f" on {rank.host}" if rank.host else ""
@@ -93,7 +93,7 @@ class HealthMonitor:
         text = f"rank {rank.rank} (pid {pid}{where}) is gone: {reason}"
         return Failure("rank_died", text, rank.rank, fault)
 
-    def reported(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
+    def failure_of_report(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
         """A rank said why it ends. serving: it was ready before."""
         message = f"rank {rank.rank}: {told.message}" if serving else told.message
         kind: FailureKind = "rank_failed" if serving else "start_failed"
@@ -116,7 +116,7 @@ class HealthMonitor:
             self._seen, self._still_s = seen, 0.0
             return None
         self._still_s += passed
-        if self._still_s <= self._stall_s + self._limit.for_tokens(plan):
+        if self._still_s <= self._stall_s + self._limit.token_time_s(plan):
             return None
         busy = [(one.beats, rank) for one, rank in zip(seen, self._ranks, strict=True) if one.done < sent]
         if not busy:

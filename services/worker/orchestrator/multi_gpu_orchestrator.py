@@ -61,7 +61,7 @@ class MultiGPUOrchestrator:
     async def start(self) -> EngineInfo:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
         info = await self._engine.start()
-        self._recovery.ready(self._clock())
+        self._recovery.engine_ready(self._clock())
         self._enter("up")
         self.is_up, self.failure = True, ""
         return info
@@ -69,7 +69,7 @@ class MultiGPUOrchestrator:
     def lost(self, error: EngineFailed) -> Recovery:
         """The engine failed, or did not start; says what comes next, and `restart_due` waits for it."""
         self.is_up, self.failure = False, str(error)
-        self._next = self._recovery.decide(error.failure, self._clock())
+        self._next = self._recovery.decide_recovery(error.failure, self._clock())
         self._enter("gave up" if self._next.gives_up else "lost")
         return self._next
 

@@ -98,7 +98,7 @@ class ProcessGroupManager:
 
     Args:
         command: What a spawned rank runs; its socket's descriptor and the leader's process id are arguments.
-        start: `fork` takes ranks from a nursery, which is kept until `close`; `spawn` starts a fresh
+        start: `fork` takes ranks from a nursery, which is kept until `stop_fork_server`; `spawn` starts a fresh
             interpreter for each; `auto` forks where that is safe: on Linux.
         nice: How far ranks give way to other processes, as in `nice`.
         instance_id: The leader's, which the ranks' log lines name.
@@ -115,10 +115,10 @@ class ProcessGroupManager:
         self._nice = nice
         self._instance_id = instance_id
         self._forks = start == "fork" or (start == "auto" and sys.platform == "linux")
-        self._nursery: ForkServerClient | None = None
+        self._fork_server: ForkServerClient | None = None
         self.ranks: list[RankProcess] = []
 
-    def prepare(self, threads: int) -> None:
+    def start_fork_server(self, threads: int) -> None:
         """Starts the nursery, if there is to be one, so that it loads while the leader does other things.
 
         Raises:
@@ -126,13 +126,13 @@ class ProcessGroupManager:
         """
         if self._forks and sys.platform != "linux":
             raise OSError("RYZ_RANK_START=fork needs Linux; set it to spawn or auto")
-        if self._nursery is not None:
-            self._nursery.listen()
-        if self._forks and (self._nursery is None or self._nursery.gone):
-            self.close()
-            self._nursery = ForkServerClient(self._environment(threads))
+        if self._fork_server is not None:
+            self._fork_server.read_reports()
+        if self._forks and (self._fork_server is None or self._fork_server.gone):
+            self.stop_fork_server()
+            self._fork_server = ForkServerClient(self._environment(threads))
 
-    def spawn(
+    def spawn_ranks(
         self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
     ) -> list[RankProcess]:
         """Starts ranks 0 to world-1, which inherit those descriptors and nothing else; returns all ranks.
@@ -146,7 +146,7 @@ class ProcessGroupManager:
             OSError: a process could not be started; none is left running.
         """
         try:
-            self.prepare(threads)
+            self.start_fork_server(threads)
             for rank in range(world):
                 with contextlib.ExitStack() as after, contextlib.ExitStack() as on_failure:
                     ours, theirs = _socket_pair(after, on_failure)
@@ -157,22 +157,22 @@ class ProcessGroupManager:
                     on_failure.pop_all()
                     self.ranks.append(RankProcess(rank, process, ours, kv_sock, kv_fd, life_sock, life_fd))
         except OSError:
-            self.kill()
+            self.kill_ranks()
             raise
         self.ranks.sort(key=lambda process: process.rank)  # those of other hosts were there before
         return self.ranks
 
-    def adopt(self, ranks: Sequence[RankProcess]) -> None:
+    def adopt_ranks(self, ranks: Sequence[RankProcess]) -> None:
         """Takes ranks of other hosts into the group."""
         self.ranks.extend(ranks)
 
-    def kill(self) -> None:
-        """Ends all ranks now; `stop` afterwards collects them."""
+    def kill_ranks(self) -> None:
+        """Ends all ranks now; `stop_ranks` afterwards collects them."""
         for rank in self.ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop_ranks(self, grace_s: float) -> None:
         """Closes the sockets, at which ranks end themselves, and kills those that still run after the grace.
 
         May be called again; then it does nothing. The nursery stays, for ranks that are started later.
@@ -186,19 +186,19 @@ class ProcessGroupManager:
                 rank.process.kill()
         await _wait(ranks, _KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
-            self.close()  # a nursery that hangs kills nobody; its own end does
+            self.stop_fork_server()  # a nursery that hangs kills nobody; its own end does
 
-    def close(self) -> None:
-        """Ends the nursery, and with it what it forked. `spawn` may be called again."""
-        if self._nursery is not None:
-            self._nursery.end()
-            self._nursery = None
+    def stop_fork_server(self) -> None:
+        """Ends the nursery, and with it what it forked. `spawn_ranks` may be called again."""
+        if self._fork_server is not None:
+            self._fork_server.end_server()
+            self._fork_server = None
 
     def _start(
         self, rank: int, theirs: socket.socket, threads: int, inherit: Sequence[int]
     ) -> RankProcessHandle:
-        if self._nursery is not None:
-            return self._nursery.fork(rank, theirs, inherit)
+        if self._fork_server is not None:
+            return self._fork_server.fork_rank(rank, theirs, inherit)
         process = subprocess.Popen(
             [*self._command, str(theirs.fileno()), str(os.getpid())],
             stdin=subprocess.DEVNULL,

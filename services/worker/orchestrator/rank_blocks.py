@@ -37,7 +37,7 @@ class RankBlocks:
         self._fetched = msgspec.msgpack.Decoder(FetchResult)
         self._stored = msgspec.msgpack.Decoder(StoreResult)
 
-    def open(self, processes: Sequence[RankProcess]) -> None:
+    def attach_ranks(self, processes: Sequence[RankProcess]) -> None:
         """Listens to ranks that were started; those without a KV socket have no store."""
         self._links = [
             RankLink(process, self._on_frame, self._on_end, process.kv_sock)
@@ -45,20 +45,20 @@ class RankBlocks:
             if process.kv_sock is not None
         ]
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
+    def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Sends the order to all ranks; the answer has the count of the rank that got fewest."""
         fetch = self._fetches[order.fetch_id] = _Fetch()
         frame = pack_frame(FrameKind.FETCH, order)
         for link in self._links:
-            link.send(frame)
+            link.send_frame(frame)
         return fetch.future
 
-    def expect(self, copies: Sequence[StoreBlock]) -> None:
+    def expect_copies(self, copies: Sequence[StoreBlock]) -> None:
         """A plan with these copies is on its way to the ranks."""
         for copy in copies:
             self._copies[copy.name] = (len(self._links), False)
 
-    def close(self, error: Exception) -> None:
+    def detach_ranks(self, error: Exception) -> None:
         """Stops listening; fetches under way end with the error, and copies with nothing."""
         for link in self._links:
             link.close()

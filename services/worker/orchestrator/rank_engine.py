@@ -68,12 +68,12 @@ class RankEngine:
         self._plan = msgspec.msgpack.Encoder()
         self._result = msgspec.msgpack.Decoder(StepResult)
 
-    def prepare(self) -> None:
+    def start_fork_server(self) -> None:
         """Begins with what takes long and needs no model: the import of torch, in a process that ranks are
         forked from. May be left out; `stop` ends it.
         """
         with contextlib.suppress(OSError):  # `start` tries again and says why not
-            self._processes.prepare(self._resources.threads)
+            self._processes.start_fork_server(self._resources.threads)
 
     async def start(self) -> EngineInfo:
         """Starts and loads all ranks; see `Engine`."""
@@ -116,27 +116,27 @@ class RankEngine:
         self._outstanding.append((plan, future))
         if self._timer is None:
             loop = future.get_loop()
-            self._health.begin(loop.time())
+            self._health.begin_step(loop.time())
             self._timer = loop.call_later(self._health.interval_s, self._check)
         self._steps += 1
         if plan.store:
-            self._blocks.expect(plan.store)
+            self._blocks.expect_copies(plan.store)
         frame = pack_frame(FrameKind.PLAN, plan)
         for link in self._links:
-            link.send(frame)
+            link.send_frame(frame)
         return future
 
-    def fetch(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
+    def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Sends the order to all ranks; see `Engine`."""
         if self._failure:
             raise _error(self._failure)
-        return self._blocks.fetch(order)
+        return self._blocks.fetch_blocks(order)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """See `Engine`."""
         self._blocks.on_stored = on_stored
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
         """See `Engine`."""
         self._on_idle_failure = on_failure
 
@@ -159,8 +159,8 @@ class RankEngine:
         for link in self._links:
             link.close()
         self._links = []
-        self._blocks.close(_error(self._failure or _STOPPED))
-        await self._processes.stop(0.0 if at_once else self._options.stop_timeout_s)
+        self._blocks.detach_ranks(_error(self._failure or _STOPPED))
+        await self._processes.stop_ranks(0.0 if at_once else self._options.stop_timeout_s)
         self._health = HealthMonitor([], StepLimit(self._run.step_timeout_s, 0))
         self._resources.release()
         if not restarts:
@@ -168,31 +168,31 @@ class RankEngine:
 
     def _close(self) -> None:
         """Ends what outlives a failed engine."""
-        self._processes.close()
+        self._processes.stop_fork_server()
         self._remote.close()
 
     async def _gather(self) -> list[RankProcess]:
         """The ranks of other hosts; raises `EngineFailed` when they do not come."""
         if not self._run.remote_ranks:
             return []
-        self.prepare()
-        return await self._remote.gather(self._run.local_ranks, self._run.engine_start_timeout_s)
+        self.start_fork_server()
+        return await self._remote.gather_ranks(self._run.local_ranks, self._run.engine_start_timeout_s)
 
     def _spawn(self, remote: list[RankProcess]) -> None:
         """Takes what the group needs, starts the processes and sends their configs."""
-        self._processes.adopt(remote)
+        self._processes.adopt_ranks(remote)
         # where the others have found this host
         address = remote[0].sock.getsockname()[0] if remote else ""
         resources = self._resources
-        config, inherit = resources.take(address)
+        config, inherit = resources.acquire(address)
         stores = config.kv_store is not None
         here = self._run.local_ranks
-        for process in self._processes.spawn(here, resources.threads, inherit, kv_sockets=stores):
+        for process in self._processes.spawn_ranks(here, resources.threads, inherit, kv_sockets=stores):
             link = RankLink(process, self._on_frame, self._on_end)
             self._links.append(link)
-            link.send(pack_frame(FrameKind.CONFIG, resources.config_of(process, config)))
-        self._blocks.open(self._processes.ranks)
-        resources.handed_over()
+            link.send_frame(pack_frame(FrameKind.CONFIG, resources.config_for(process, config)))
+        self._blocks.attach_ranks(self._processes.ranks)
+        resources.close_inherited()
 
     async def _until_ready(self, limit_s: float) -> None:
         """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
@@ -227,7 +227,7 @@ class RankEngine:
         if not self._outstanding:
             return
         loop = asyncio.get_running_loop()
-        failure = self._health.check(loop.time(), self._outstanding[0][0], self._steps)
+        failure = self._health.find_failure(loop.time(), self._outstanding[0][0], self._steps)
         if failure is not None:
             self._fail(failure)
         else:
@@ -236,7 +236,7 @@ class RankEngine:
     def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FAILED:
             told = msgspec.msgpack.decode(body, type=RankFailed)
-            self._fail(self._health.reported(process, told, serving=bool(self._steps)))
+            self._fail(self._health.failure_of_report(process, told, serving=bool(self._steps)))
         elif kind is FrameKind.READY:
             self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
             all_ready = len(self._ready) == self._run.tensor_parallel
@@ -254,7 +254,7 @@ class RankEngine:
             return  # it told why, or was ended for another's failure
         ready = self._ready.get(process.rank)
         pid = ready.info.pid if ready else process.pid
-        self._fail(self._health.ended(process, reason, pid))
+        self._fail(self._health.failure_of_end(process, reason, pid))
 
     def _on_kv_end(self, process: RankProcess, reason: str) -> None:
         """A rank that does not move blocks any more may still write to some: it has to go.
@@ -276,7 +276,7 @@ class RankEngine:
         failure = failure._replace(step_ids=tuple(plan.step_id for plan, _ in self._outstanding))
         self._failure = failure
         if self._links and tell:
-            self._processes.kill()
+            self._processes.kill_ranks()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -284,7 +284,7 @@ class RankEngine:
         if self._starting is not None:
             waiting.append(self._starting)
         self._outstanding.clear()
-        self._blocks.close(_error(failure))
+        self._blocks.detach_ranks(_error(failure))
         for future in waiting:
             if not future.done():
                 future.set_exception(_error(failure))

@@ -41,7 +41,7 @@ class RankLink:
         if self._life is not None:
             self._loop.add_reader(self._life, self._dead)
 
-    def send(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Sends or queues the frame; a link that has ended drops it, since `on_end` was called."""
         if not self._open:
             return

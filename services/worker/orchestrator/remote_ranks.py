@@ -73,7 +73,7 @@ class RemoteRankListener:
         self._server: socket.socket | None = None
         self._refusal = ""
 
-    async def gather(self, first_rank: int, limit_s: float) -> list[RankProcess]:
+    async def gather_ranks(self, first_rank: int, limit_s: float) -> list[RankProcess]:
         """The ranks from `first_rank` on, in the order in which they came.
 
         Raises:
@@ -105,7 +105,7 @@ class RemoteRankListener:
         return [RankProcess(first_rank + index, RemoteRank(sock), sock) for index, sock in enumerate(come)]
 
     def close(self) -> None:
-        """Stops listening; `gather` may be called again."""
+        """Stops listening; `gather_ranks` may be called again."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -26,7 +26,7 @@ from services.worker.rank_protocol.run_config import Collectives, EngineRunConfi
 
 
 class ResourceAllocator:
-    """Of one group: `take` before its ranks start, `handed_over` when they have what they inherit, and
+    """Of one group: `acquire` before its ranks start, `close_inherited` when they have what they inherit, and
     `release` when they have ended.
 
     threads: of each rank. progress: the page where ranks show how far they are, words of 8 bytes; None while
@@ -40,7 +40,7 @@ class ResourceAllocator:
         self._inherited = ExitStack()
         self._held = ExitStack()
 
-    def take(self, address: str = "") -> tuple[RankConfig, list[int]]:
+    def acquire(self, address: str = "") -> tuple[RankConfig, list[int]]:
         """The config of rank 0, and the descriptors that ranks of this host inherit.
 
         Args:
@@ -51,22 +51,22 @@ class ResourceAllocator:
         """
         self.release()
         try:
-            return self._take(address)
+            return self._acquire(address)
         except BaseException:
             self.release()
             raise
 
-    def handed_over(self) -> None:
+    def close_inherited(self) -> None:
         """Closes what only the ranks need."""
         self._inherited.close()
 
     def release(self) -> None:
         """Gives everything back; may be called twice."""
-        self.handed_over()
+        self.close_inherited()
         self.progress = None
         self._held.close()
 
-    def config_of(self, rank: RankProcess, config: RankConfig) -> RankConfig:
+    def config_for(self, rank: RankProcess, config: RankConfig) -> RankConfig:
         """That rank's copy: with its number, and without what a rank of another host cannot inherit."""
         own = msgspec.structs.replace(config, rank=rank.rank, kv_fd=rank.kv_fd, life_fd=rank.life_fd)
         return msgspec.structs.replace(own, store_fd=-1, progress_fd=-1) if rank.host else own
@@ -79,7 +79,7 @@ class ResourceAllocator:
         now, growth = rank.memory_bytes(), self._options.processes.rank_memory_growth_mb * 2**20
         return now + ready.info.loaded_bytes + ready.kv_cache_bytes + growth if now and growth else 0
 
-    def _take(self, address: str) -> tuple[RankConfig, list[int]]:
+    def _acquire(self, address: str) -> tuple[RankConfig, list[int]]:
         config, inherit = group_config(self._options, self.threads, address, self._inherited)
         # ranks of other hosts may lie still while the network does, and nobody here could tell
         if hasattr(os, "memfd_create") and self._options.stall_s and not config.run.remote_ranks:

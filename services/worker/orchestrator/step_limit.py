@@ -27,15 +27,15 @@ class StepLimit:
         self._token_s = weight_bytes / _ASSUMED_BYTES_PER_S
         self._measured = False
 
-    def of(self, plan: StepPlan) -> float:
+    def limit_s(self, plan: StepPlan) -> float:
         """The limit of that step."""
-        return self.base_s + self.for_tokens(plan)
+        return self.base_s + self.token_time_s(plan)
 
-    def for_tokens(self, plan: StepPlan) -> float:
+    def token_time_s(self, plan: StepPlan) -> float:
         """What of it is for the tokens."""
         return _MARGIN * self._token_s * _num_tokens(plan)
 
-    def done(self, plan: StepPlan, compute_s: float) -> None:
+    def record_step(self, plan: StepPlan, compute_s: float) -> None:
         """Takes in how long a step took."""
         tokens = _num_tokens(plan)
         if tokens >= _LEAST_TOKENS:

@@ -198,7 +198,7 @@ class Engine(Protocol):
         """
         ...
 
-    def fetch(self, order: FetchBlocks) -> Awaitable[FetchResult]:
+    def fetch_blocks(self, order: FetchBlocks) -> Awaitable[FetchResult]:
         """Reads blocks from the store into places that no step reads or writes until the answer is there,
         but for steps up to `after_step`, which the ranks wait for.
 
@@ -215,7 +215,7 @@ class Engine(Protocol):
         """
         ...
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
         """Calls `on_failure` when the engine fails while no step runs; the next `submit` raises the reason.
 
         There is one watcher; a later call replaces it.

@@ -63,7 +63,7 @@ class ChatTemplate:
         self.source = source
         self._environment = environment
         try:
-            self._template = environment.from_string(environment.guard(source))
+            self._template = environment.from_string(environment.parse_guarded(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise InvalidRequest(f"the model's chat template is broken: {error}", param="model") from error
         self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
@@ -71,7 +71,7 @@ class ChatTemplate:
     def with_marks(self, texts: Iterable[str], before: str, after: str) -> tuple[Self, frozenset[str]]:
         """The same template with marks around those texts where it writes them, and which it looks for."""
         marking, marks = copy(self), MarkLiterals(texts, before, after)
-        tree = marks.visit(self._environment.guard(self.source))
+        tree = marks.visit(self._environment.parse_guarded(self.source))
         marking._template = self._environment.from_string(tree)
         return marking, frozenset(marks.searched)
 
@@ -82,7 +82,7 @@ class ChatTemplate:
             InvalidRequest: the template refuses the conversation, for example an order of roles.
             TemplateOverran: it took longer than `limit_s`.
         """
-        self._environment.within(limit_s)
+        self._environment.limit_time(limit_s)
         plain = [
             {"role": m.role, "content": m.content, **({"name": m.name} if m.name else {})} for m in messages
         ]

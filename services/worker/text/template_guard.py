@@ -36,7 +36,7 @@ class _Clock(threading.local):
 
 
 class GuardedEnvironment(ImmutableSandboxedEnvironment):
-    """Set a limit with `within` around each rendering."""
+    """Set a limit with `limit_time` around each rendering."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -45,11 +45,11 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         self._clock = _Clock()
         self.filters["_in_time"] = self._in_time
 
-    def within(self, limit_s: float) -> None:
+    def limit_time(self, limit_s: float) -> None:
         """From now on, rendering in this thread ends after so many seconds with `TemplateOverran`."""
         self._clock.deadline = time.monotonic() + limit_s
 
-    def guard(self, source: str) -> nodes.Template:
+    def parse_guarded(self, source: str) -> nodes.Template:
         """The parsed template with its loops under the clock, and `~` as the `+` that is checked."""
         tree = self.parse(source)
         for loop in tree.find_all(nodes.For):

@@ -166,9 +166,9 @@ async def test_a_nursery_that_hangs_delays_neither_the_news_of_a_death_nor_the_n
 ) -> None:
     monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
     async with running(model, 1, rank_start="fork", engine_start_timeout_s=30) as (engine, info):
-        assert engine._processes._nursery is not None
+        assert engine._processes._fork_server is not None
         generation = await amid_a_generation(engine)
-        os.kill(engine._processes._nursery.pid, signal.SIGSTOP)
+        os.kill(engine._processes._fork_server.pid, signal.SIGSTOP)
         os.kill(info.ranks[0].pid, signal.SIGKILL)
         failure = await end_of(generation)
         assert failure.reason == f"rank 0 (pid {info.ranks[0].pid}) is gone: killed by SIGKILL"

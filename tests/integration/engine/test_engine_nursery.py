@@ -154,7 +154,7 @@ async def test_a_nursery_that_hangs_is_replaced(model: Path, monkeypatch: pytest
 
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
-    engine.prepare()
+    engine.start_fork_server()
     await until(lambda: len(nurseries()) == 1)  # the kernel knows a command line a moment after the process
     (nursery,) = nurseries()
     try:
@@ -164,7 +164,7 @@ async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing
     finally:
         await engine.stop()
     assert not runs(nursery)
-    engine.prepare()
+    engine.start_fork_server()
     await until(lambda: len(nurseries()) == 1)
     await engine.stop()
     assert not nurseries()
@@ -214,7 +214,7 @@ async def test_a_nursery_with_threads_does_not_fork(
 async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
     manager = ProcessGroupManager(start="fork")
     try:
-        (rank,) = manager.spawn(1, 1)
+        (rank,) = manager.spawn_ranks(1, 1)
         assert rank.describe_end() == "still running"
         rank.sock.setblocking(True)
         rank.sock.sendall(b"\xff" * 64)  # no frame: a bug of ours
@@ -223,8 +223,8 @@ async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
         assert rank.pid > 0
         assert rank.memory_bytes() == 0
     finally:
-        await manager.stop(1.0)
-        manager.close()
+        await manager.stop_ranks(1.0)
+        manager.stop_fork_server()
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -232,12 +232,12 @@ async def test_a_group_that_ended_leaves_no_socket_open(start: RankStart) -> Non
     before = len(os.listdir("/proc/self/fd"))
     manager = ProcessGroupManager(start=start)
     for _ in range(2):
-        ranks = manager.spawn(2, 1, kv_sockets=True)
+        ranks = manager.spawn_ranks(2, 1, kv_sockets=True)
         sockets = [sock for rank in ranks for sock in (rank.sock, rank.kv_sock, rank.life_sock)]
         assert None not in sockets
-        manager.kill()
-        await manager.stop(0.0)
-    manager.close()
+        manager.kill_ranks()
+        await manager.stop_ranks(0.0)
+    manager.stop_fork_server()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -245,7 +245,7 @@ LEADER = """
 import os, sys
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
 manager = ProcessGroupManager(start="fork")
-ranks = manager.spawn(2, 1)
+ranks = manager.spawn_ranks(2, 1)
 while not all(rank.pid for rank in ranks): pass
 print(*[rank.pid for rank in ranks], flush=True)
 sys.stdin.read()

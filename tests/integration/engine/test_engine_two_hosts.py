@@ -215,6 +215,6 @@ async def test_strangers_at_the_door_do_no_harm() -> None:
 
     knocking = asyncio.get_running_loop().run_in_executor(None, knock)
     with pytest.raises(EngineFailed, match=r"0 of 1 ranks .* was refused: it did not say hello"):
-        await ranks.gather(1, 2.0)
+        await ranks.gather_ranks(1, 2.0)
     await knocking
     ranks.close()

@@ -80,7 +80,7 @@ class FetchOrders:
                 after_step=fetch.after_step,
             )
             try:
-                future = asyncio.ensure_future(self._engine.fetch(order))
+                future = asyncio.ensure_future(self._engine.fetch_blocks(order))
             except EngineFailed:
                 return  # the next step says so, too
             self._follow(_Order(scheduler, fetch, self._clock()), future)
@@ -106,7 +106,7 @@ class FetchOrders:
         self._last_probe -= 1  # of its own kind: fetches have numbers above zero
         order = FetchBlocks(fetch_id=self._last_probe, blocks=[], names=b"")
         async with asyncio.timeout(self._timeout_s):
-            answer = await self._engine.fetch(order)
+            answer = await self._engine.fetch_blocks(order)
         if not answer.error:
             self._health.worked(self._health.moves)
 

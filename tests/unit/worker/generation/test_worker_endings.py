@@ -112,14 +112,14 @@ class Flaky:
             raise EngineFailed("rank 1 died")
         return self.inner.submit(plan)
 
-    async def fetch(self, order: FetchBlocks) -> FetchResult:
+    async def fetch_blocks(self, order: FetchBlocks) -> FetchResult:
         return FetchResult(fetch_id=order.fetch_id, count=0)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         return None
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
-        self.inner.watch(on_failure)
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
+        self.inner.watch_failures(on_failure)
 
     def status(self) -> list[dict[str, object]]:
         return self.inner.status()

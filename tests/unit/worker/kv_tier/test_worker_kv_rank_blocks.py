@@ -33,7 +33,7 @@ class Ranks:
             self.ends.append(theirs)
             processes.append(SimpleNamespace(rank=rank, kv_sock=ours, sock=None))
         self._processes = processes
-        self.blocks.open(processes)
+        self.blocks.attach_ranks(processes)
 
     async def say(self, rank: int, message: FetchResult | StoreResult) -> None:
         kind = FrameKind.FETCHED if isinstance(message, FetchResult) else FrameKind.STORED
@@ -44,7 +44,7 @@ class Ranks:
         return [kind for kind, _ in FrameReader().feed(self.ends[rank].recv(65536))]
 
     def close(self) -> None:
-        self.blocks.close(EngineFailed("over"))
+        self.blocks.detach_ranks(EngineFailed("over"))
         for one in (*self.ends, *(process.kv_sock for process in self._processes[1:])):
             one.close()
 
@@ -57,7 +57,7 @@ async def ranks() -> AsyncIterator[Ranks]:
 
 
 async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
-    future = ranks.blocks.fetch(FetchBlocks(fetch_id=7, blocks=[1, 2, 3], names=A + B + C))
+    future = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=7, blocks=[1, 2, 3], names=A + B + C))
     assert ranks.heard(0) == ranks.heard(1) == [FrameKind.FETCH]
     await ranks.say(1, FetchResult(fetch_id=7, count=3, num_bytes=30, seconds=0.1))
     assert not future.done()
@@ -69,7 +69,7 @@ async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
 
 
 async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> None:
-    future = ranks.blocks.fetch(FetchBlocks(fetch_id=1, blocks=[1], names=A))
+    future = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=1, blocks=[1], names=A))
     future.cancel()
     for rank in (0, 1):
         await ranks.say(rank, FetchResult(fetch_id=1, count=1))
@@ -77,7 +77,7 @@ async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> 
 
 
 async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) -> None:
-    ranks.blocks.expect([StoreBlock(1, A), StoreBlock(2, B)])
+    ranks.blocks.expect_copies([StoreBlock(1, A), StoreBlock(2, B)])
     await ranks.say(0, StoreResult(names=A + B, num_bytes=20))
     assert [(one.names, one.dropped, one.num_bytes) for one in ranks.stored] == [(b"", b"", 20)]
     await ranks.say(1, StoreResult(names=A, dropped=B, num_bytes=10, error="no memory"))
@@ -95,11 +95,11 @@ async def test_a_rank_that_is_gone_is_told_of(ranks: Ranks) -> None:
 
 
 async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
-    future = ranks.blocks.fetch(FetchBlocks(fetch_id=1, blocks=[1], names=A))
-    cancelled = ranks.blocks.fetch(FetchBlocks(fetch_id=2, blocks=[1], names=A))
+    future = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=1, blocks=[1], names=A))
+    cancelled = ranks.blocks.fetch_blocks(FetchBlocks(fetch_id=2, blocks=[1], names=A))
     cancelled.cancel()
-    ranks.blocks.expect([StoreBlock(1, A)])
-    ranks.blocks.close(EngineFailed("rank 1 died"))
+    ranks.blocks.expect_copies([StoreBlock(1, A)])
+    ranks.blocks.detach_ranks(EngineFailed("rank 1 died"))
     with pytest.raises(EngineFailed, match="rank 1 died"):
         await future
     await ranks.say(0, StoreResult(names=A))
@@ -108,7 +108,7 @@ async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
 
 async def test_nobody_has_to_listen(ranks: Ranks) -> None:
     ranks.blocks.on_stored = None
-    ranks.blocks.expect([StoreBlock(1, A)])
+    ranks.blocks.expect_copies([StoreBlock(1, A)])
     for rank in (0, 1):
         await ranks.say(rank, StoreResult(names=A))
     assert not ranks.blocks._copies

@@ -155,7 +155,7 @@ class Mortal(Watched):
         super().__init__(0.004)
         self.deaths = 0
 
-    def watch(self, on_failure: Callable[[], None]) -> None:
+    def watch_failures(self, on_failure: Callable[[], None]) -> None:
         self.on_failure = on_failure
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:

@@ -50,7 +50,7 @@ class World:
             progress=self.page,
             memory_limits={0: 1000},
         )
-        self.monitor.begin(self.now)
+        self.monitor.begin_step(self.now)
 
     def count(self, rank: int, *, beats: int = 0, begun: int = 0, done: int = 0) -> None:
         line = LINE_WORDS * rank
@@ -63,7 +63,7 @@ class World:
         end = self.now + seconds
         while self.now < end:
             self.now += self.monitor.interval_s
-            failure = self.monitor.check(self.now, self.plan, self.sent)
+            failure = self.monitor.find_failure(self.now, self.plan, self.sent)
             if failure is not None:
                 return failure
         return None
@@ -119,7 +119,7 @@ def test_a_leader_that_did_not_look_blames_nobody() -> None:
     assert world.wait(0.3) is None
     for _ in range(3):
         world.now += 3600
-        assert world.monitor.check(world.now, world.plan, world.sent) is None
+        assert world.monitor.find_failure(world.now, world.plan, world.sent) is None
 
 
 def test_the_step_s_own_limit_is_the_last_resort() -> None:
@@ -152,10 +152,10 @@ def test_ends_and_reports() -> None:
     world = World()
     rank = world.ranks[1]
     rank.end = "killed by SIGKILL"
-    ended = world.monitor.ended(rank, "", 5)  # type: ignore[arg-type]
+    ended = world.monitor.failure_of_end(rank, "", 5)  # type: ignore[arg-type]
     assert ended == Failure("rank_died", "rank 1 (pid 5) is gone: killed by SIGKILL", 1)
     rank.host = "10.0.0.2"
-    ended = world.monitor.ended(rank, "its socket broke", 5)  # type: ignore[arg-type]
+    ended = world.monitor.failure_of_end(rank, "its socket broke", 5)  # type: ignore[arg-type]
     assert ended.reason == "rank 1 (pid 5 on 10.0.0.2) is gone: its socket broke"
 
 
@@ -174,16 +174,16 @@ def test_ends_and_reports() -> None:
 def test_a_crash_is_the_engines_own_fault_and_a_signal_from_outside_is_not(end: str, fault: bool) -> None:
     world = World()
     world.ranks[1].end = end
-    assert world.monitor.ended(world.ranks[1], "", 5).fault is fault  # type: ignore[arg-type]
+    assert world.monitor.failure_of_end(world.ranks[1], "", 5).fault is fault  # type: ignore[arg-type]
 
 
 def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() -> None:
     world = World()
     world.ranks[1].end = "killed by SIGKILL"
     told = RankFailed(message="connection closed by peer", bug=True)
-    assert not world.monitor.reported(world.ranks[0], told, serving=True).fault  # type: ignore[arg-type]
+    assert not world.monitor.failure_of_report(world.ranks[0], told, serving=True).fault  # type: ignore[arg-type]
     world.ranks[0].end = "exit code 1"
-    assert not world.monitor.ended(world.ranks[0], "", 5).fault  # type: ignore[arg-type]
+    assert not world.monitor.failure_of_end(world.ranks[0], "", 5).fault  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_rank_that_complains_of_a_neighbour_that_was_killed_is_not_at_fault() 
 )
 def test_reports_of_ranks(told: RankFailed, serving: bool, expected: Failure) -> None:
     world = World()
-    assert world.monitor.reported(world.ranks[0], told, serving=serving) == expected  # type: ignore[arg-type]
+    assert world.monitor.failure_of_report(world.ranks[0], told, serving=serving) == expected  # type: ignore[arg-type]
 
 
 def test_a_rank_without_a_page_counts_for_itself() -> None:

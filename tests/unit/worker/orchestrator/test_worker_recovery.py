@@ -26,7 +26,7 @@ def manager(draw: float = 0.5) -> FailureRecoveryManager:
 
 
 def died(one: FailureRecoveryManager, now: float = 0.0, kind: FailureKind = "rank_died") -> Recovery:
-    return one.decide(Failure(kind, "why"), now)
+    return one.decide_recovery(Failure(kind, "why"), now)
 
 
 def test_each_kind_of_failure_has_a_rule() -> None:
@@ -45,9 +45,9 @@ def test_an_engine_that_worked_for_a_while_starts_over() -> None:
     one = manager()
     for _ in range(6):
         died(one)
-    one.ready(100.0)
+    one.engine_ready(100.0)
     assert died(one, 102.9).gives_up, "it fell over right after the start"
-    one.ready(200.0)
+    one.engine_ready(200.0)
     assert died(one, 203.0) == Recovery(0.4, gives_up=False, fresh=False)
     assert died(one, 300.0).pause_s == 0.8, "it was not ready in between"
 
@@ -84,7 +84,7 @@ def test_whatever_happens_pauses_are_bounded_and_a_group_is_never_left_alone(
     one, now = manager(draw), 0.0
     for kind, passed, comes_up in events:
         if comes_up:
-            one.ready(now)
+            one.engine_ready(now)
         now += passed
         recovery = died(one, now, kind)
         assert 0.75 * 0.4 <= recovery.pause_s <= 1.25 * 30

@@ -53,7 +53,7 @@ def test_cores_are_shared_among_the_ranks() -> None:
 )
 def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) -> None:
     one, before = allocator(**options), files()
-    config, descriptors = one.take()
+    config, descriptors = one.acquire()
     assert len(descriptors) == inherited
     assert config.progress_fd in descriptors
     assert os.fstat(config.progress_fd).st_size == 64 * config.run.tensor_parallel
@@ -61,9 +61,9 @@ def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) ->
     assert len(one.progress) == 8 * config.run.tensor_parallel
     if config.shared_fd >= 0:
         assert os.fstat(config.shared_fd).st_size == shared_bytes(2)
-    one.handed_over()
+    one.close_inherited()
     assert files() == before + 1  # the page, which the leader reads
-    one.take()  # the next start, without a word about the last one
+    one.acquire()  # the next start, without a word about the last one
     one.release()
     one.release()
     assert files() == before
@@ -74,7 +74,7 @@ def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) ->
 def test_ranks_of_one_host_meet_in_a_file_without_a_name_and_open_no_port(device: str) -> None:
     collectives = "gloo" if device == "cpu" else "nccl"
     one = allocator(tensor_parallel=2, collectives=collectives, device=device)
-    config, descriptors = one.take()
+    config, descriptors = one.acquire()
     try:
         assert (config.store_host, config.store_port) == ("", 0)
         assert config.store_fd in descriptors
@@ -86,18 +86,18 @@ def test_ranks_of_one_host_meet_in_a_file_without_a_name_and_open_no_port(device
 @pytest.mark.parametrize("options", [{"stall_timeout_s": 0.0}, {"tensor_parallel": 3, "remote_ranks": 1}])
 def test_no_page_where_nobody_would_look_or_could_tell(options: dict[str, Any]) -> None:
     one = allocator(**options)
-    config, _ = one.take()
+    config, _ = one.acquire()
     assert (config.progress_fd, one.progress) == (-1, None)
     one.release()
 
 
 def test_each_rank_gets_its_own_copy() -> None:
     one = allocator(tensor_parallel=2)
-    config, _ = one.take()
+    config, _ = one.acquire()
     here, there = this_process(), this_process("10.0.0.2")
-    own = one.config_of(here, config)
+    own = one.config_for(here, config)
     assert own == msgspec.structs.replace(config, rank=1, kv_fd=9)
-    assert one.config_of(there, config).progress_fd == -1
+    assert one.config_for(there, config).progress_fd == -1
     for process in (here, there):
         process.sock.close()
     one.release()
@@ -107,14 +107,14 @@ def test_too_few_gpus_are_told_before_anything_is_loaded(monkeypatch: pytest.Mon
     before = files()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     with pytest.raises(EngineRefused, match="3 ranks on this host, but CUDA_VISIBLE_DEVICES='3, 5' leaves 2"):
-        allocator(tensor_parallel=3, device="cuda").take()
+        allocator(tensor_parallel=3, device="cuda").acquire()
     assert files() == before
     two = allocator(tensor_parallel=2, device="cuda")
-    two.take()
+    two.acquire()
     two.release()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     four = allocator(tensor_parallel=4, device="cuda")
-    four.take()  # the ranks will know
+    four.acquire()  # the ranks will know
     four.release()
     assert files() == before
 
@@ -123,7 +123,7 @@ def test_ranks_share_no_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(resource_allocator, "available_bytes", lambda: 2**20)
     before = files()
     with pytest.raises(OSError, match=r"what 2 ranks share needs 1\.5 MiB, and 1\.0 MiB of memory are free"):
-        allocator(tensor_parallel=2).take()
+        allocator(tensor_parallel=2).acquire()
     assert files() == before
 
 
