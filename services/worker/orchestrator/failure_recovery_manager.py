@@ -1,7 +1,7 @@
-"""Decides what follows a failure of the group's engine: whether and when it is started again, and how anew.
+"""Decides when the engine of a group is restarted after a failure, and whether its fork server is, too.
 
-Pure: it is told the failure and the time, and keeps the count of failures in a row. Whatever fails, all ranks
-of the group end, since each holds a part of every sequence; what the rules differ in stands in `RULES`.
+Pure: it gets the failure and the time, and counts failures in a row. All ranks of the group end with any
+failure, since each holds a part of every sequence. `RULES` holds the differences between kinds of failure.
 """
 
 import random
@@ -14,10 +14,12 @@ from shared.backoff import backoff_s
 
 
 class Rule(NamedTuple):
-    """What is special about a kind of failure.
+    """Special treatment of one kind of failure.
 
-    fresh: what ranks are forked from is started anew as well. hopeless: the next start would most likely fail
-    the same way, so it is not tried soon. least_pause_s: before the next start.
+    Attributes:
+        fresh: Restart the fork server as well.
+        hopeless: The next start would most likely fail the same way, so it is not tried soon.
+        least_pause_s: Shortest pause before the next start.
     """
 
     fresh: bool = False
@@ -30,7 +32,7 @@ RULES: Mapping[FailureKind, Rule] = {
     "rank_hung": Rule(),
     "step_late": Rule(),
     "rank_failed": Rule(),
-    # others may need the time to give some back
+    # other processes may need the time to free memory
     "memory": Rule(fresh=True, least_pause_s=1.0),
     "start_failed": Rule(fresh=True),
     "refused": Rule(hopeless=True),
@@ -40,16 +42,17 @@ RULES: Mapping[FailureKind, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class RestartPauses:
-    """How long to wait before the engine is started again; all in seconds.
+    """Pauses before the engine is started again, in seconds.
 
-    first_s: after the first failure. The requests that the group lost begin elsewhere meanwhile, and on one
-        host they need the cores. It doubles with each further one in a row.
-    longest_s: the most that it grows to, unless the first is longer. With a start of two to three seconds
-        behind it, the group is still back within five.
-    give_up_after: so many failures in a row are tried again like that; then the group says that it failed,
-        and waits given_up_s each time.
-    healthy_s: ready for so long makes the next failure a first one again.
-    jitter: each wait is longer or shorter by up to that share, so that groups do not start together.
+    Attributes:
+        first_s: After the first failure; doubles with each failure in a row. The lost requests start on other
+            groups meanwhile, and need the cores if these are on the same host.
+        longest_s: Upper limit, unless `first_s` is longer. With a start of two to three seconds the group is
+            back within five.
+        give_up_after: Failures in a row after which the group's state is "failed".
+        given_up_s: Pause in that state.
+        healthy_s: Time in service after which the next failure counts as a first one.
+        jitter: Share by which a pause varies at random, so that groups do not start together.
     """
 
     first_s: float = 0.4
@@ -61,12 +64,12 @@ class RestartPauses:
 
 
 class Recovery(NamedTuple):
-    """What to do: wait, then start the engine.
+    """Pause, then start the engine.
 
     Attributes:
-        pause_s: How long to wait.
-        gives_up: Whether the group says that it failed; see `RestartPauses.give_up_after`.
-        fresh: As in `Rule`.
+        pause_s: Length of the pause.
+        gives_up: The group's state is "failed" meanwhile.
+        fresh: Restart the fork server as well.
     """
 
     pause_s: float
@@ -75,7 +78,12 @@ class Recovery(NamedTuple):
 
 
 class FailureRecoveryManager:
-    """One group's. draw: random numbers of [0, 1)."""
+    """Counts the failures of one group and decides on its restarts.
+
+    Args:
+        back_off: Length of the pauses.
+        draw: Gives random numbers in [0, 1).
+    """
 
     def __init__(
         self, back_off: RestartPauses | None = None, draw: Callable[[], float] = random.random
@@ -86,11 +94,11 @@ class FailureRecoveryManager:
         self.in_a_row = 0  # failures since the engine last worked for a while
 
     def engine_ready(self, now: float) -> None:
-        """The engine is up."""
+        """Note that the engine is in service."""
         self._ready_since = now
 
     def decide_recovery(self, failure: Failure, now: float) -> Recovery:
-        """What follows that failure."""
+        """Count a failure, and decide when the engine is started again."""
         rule, limits = RULES[failure.kind], self._back_off
         if self._ready_since is not None and now - self._ready_since >= limits.healthy_s:
             self.in_a_row = 0

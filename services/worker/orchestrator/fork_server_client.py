@@ -1,7 +1,7 @@
-"""The leader's end of a nursery: one process that has torch loaded and forks ranks from it.
+"""The leader's client of the fork server: one process that has torch loaded and forks ranks.
 
-Everything here returns at once. What the nursery reports is read whenever somebody asks about a child, so no
-task and no callback belongs to it. The other end is `services/worker/engine/rank/fork_server.py`.
+No call blocks. Reports of the server are read when a rank's state is asked for, so there is no task and no
+callback. The server is `services/worker/engine/rank/fork_server.py`.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _KILL_WAIT_S = 5.0
 
 
 class ForkedRank:
-    """A process that a nursery forks; see `Child`. `pid` is 0 until the nursery has said it."""
+    """A rank forked by the fork server; see `RankProcessHandle`. `pid` is 0 until the server reports it."""
 
     def __init__(self, server: "ForkServerClient", number: int) -> None:
         self.pid = 0
@@ -42,14 +42,14 @@ class ForkedRank:
         self._number = number
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         self._server.read_reports()
         if self.exit_code is None and self._server.gone and not (self.pid and runs(self.pid)):
-            self.exit_code = _KILLED  # the kernel does that to the children of a nursery
+            self.exit_code = _KILLED  # the kernel kills the children of a fork server that ends
         return self.exit_code
 
     def kill(self) -> None:
-        """Ends it now; without waiting for a nursery that is still starting."""
+        """Kill the rank; if the fork server is still loading, end the server."""
         self._server.read_reports()
         if self.pid:
             self._server.send_request(Kill(self._number))
@@ -57,24 +57,24 @@ class ForkedRank:
             self._server.end_server()
 
     def describe_end(self) -> str:
-        """See `Child`."""
+        """See `RankProcessHandle`."""
         code = self.poll()
         if code is None and self.pid:
-            code = coming_exit_code(self.pid)  # the kernel knows long before the nursery may collect it
+            code = coming_exit_code(self.pid)  # known to the kernel long before the server can collect it
         if self._server.gone and code is not None:
             return f"the process that ranks are forked from ended ({self._server.describe_end()})"
         return exit_text(code)
 
 
 class ForkServerClient:
-    """Starts the process; `fork` may be called at once, and is answered when torch is loaded.
+    """Starts the fork server; `fork_rank` may be called at once, and ranks start when torch is loaded.
 
     Args:
-        environment: Of the nursery and all its children.
-        command: What to run, for tests.
+        environment: Environment of the server and all its children.
+        command: Command of the server.
 
     Raises:
-        OSError: the process could not be started.
+        OSError: The process could not be started.
     """
 
     def __init__(self, environment: dict[str, str], command: Sequence[str] = COMMAND) -> None:
@@ -91,7 +91,7 @@ class ForkServerClient:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=(theirs.fileno(),),
-                # a thread pool of the nursery's would be lost in its children; torch has its own anyway
+                # a fork loses the threads of a pool, and torch has its own pool anyway
                 env=environment | {"OPENBLAS_NUM_THREADS": "1"},
                 process_group=0,  # Ctrl-C in a terminal is for the leader, which ends its ranks in order
             )
@@ -100,14 +100,14 @@ class ForkServerClient:
 
     @property
     def pid(self) -> int:
-        """Process id of the nursery itself."""
+        """Process id of the fork server."""
         return self._process.pid
 
     def fork_rank(self, rank: int, sock: socket.socket, inherit: Sequence[int]) -> ForkedRank:
-        """Asks for a rank that gets copies of the socket and of those descriptors.
+        """Ask for a rank that gets copies of the socket and of the descriptors.
 
         Raises:
-            OSError: the nursery is gone.
+            OSError: The fork server is gone.
         """
         self._count += 1
         request = Fork(self._count, rank, list(inherit))
@@ -117,14 +117,14 @@ class ForkServerClient:
         return child
 
     def send_request(self, request: ForkServerRequest) -> None:
-        """Sends a request; dropped when the nursery is gone, which `gone` tells."""
+        """Send a request, or drop it when the fork server is gone (`gone`)."""
         try:
             self._sock.send(msgspec.msgpack.encode(request))
         except OSError:
             self.read_reports()
 
     def read_reports(self) -> None:
-        """Takes in what the nursery has reported so far."""
+        """Read the server's reports so far."""
         while not self.gone:
             try:
                 data = self._sock.recv(MAX_PACKET_BYTES)
@@ -135,16 +135,16 @@ class ForkServerClient:
             if not data:
                 self.gone = True
                 return
-            self._take(self._reports.decode(data))
+            self._apply_report(self._reports.decode(data))
 
     def describe_end(self) -> str:
-        """How the nursery ended."""
+        """Tell how the fork server ended."""
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
         return exit_text(code)
 
-    def _take(self, report: Forked | Ended) -> None:
+    def _apply_report(self, report: Forked | Ended) -> None:
         if isinstance(report, Forked):
             self._children[report.child].pid = report.pid
         else:
@@ -152,7 +152,7 @@ class ForkServerClient:
 
 
 def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    sock.close()  # at which it ends itself, unless it is still loading
+    sock.close()  # the server ends itself then, unless it is still loading
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_WAIT_S)
     process.kill()

@@ -1,7 +1,7 @@
-"""Says what is wrong with which rank of a group, from what can be seen of them.
+"""Finds failures of a group's ranks.
 
-That are the ends of their sockets and processes, what they report, their progress in a step, which they show
-in shared memory, and their memory. It does nothing about it: a `Failure` goes to who asked.
+Signals: closed sockets, exit codes, reports of ranks, step progress in shared memory, resident memory. It
+takes no action: the caller gets a `Failure`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from services.worker.rank_protocol.rank_messages import RankFailed
 
 INTERVAL_S = 0.1
 _MEMORY_INTERVAL_S = 1.0
-# At most, from the end of a socket to its process's exit code. Linux tells the code at once, except 0; other
-# kernels do when the process has ended, and a rank that closes its socket itself ends a moment later.
+# Longest wait from the end of a socket to its process's exit code. Linux tells the code at once, except 0;
+# other kernels tell it when the process has ended, shortly after it closed its socket.
 _EXIT_WAIT_S = 0.05
-# What a check may add to the time that is counted, in intervals: when the leader itself stood still, or the
-# whole machine, the time in between says nothing about the ranks.
+# Most time that one check may count, in intervals: a longer gap means that the leader or the whole machine
+# stood still, and says nothing about the ranks.
 _MOST_INTERVALS = 2.0
 KILLED = "killed by "
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"}
@@ -34,17 +34,17 @@ _RUN_STATES = {
 
 
 class HealthMonitor:
-    """Of the ranks of one start.
+    """Watches the ranks of one start of the engine.
 
-    Call `begin_step` when a step begins after none ran, `step_done` after each, and `find_failure` every `interval_s` in
-    between.
+    Call `begin_step` when a step begins after none ran, `step_done` after each step, and `find_failure` every
+    `interval_s` in between.
 
     Args:
-        ranks: All of them; those of other hosts are not watched in a step.
-        limit: How long a step may take.
-        stall_s: How long nothing may happen in one.
+        ranks: All ranks; those of other hosts are not watched in a step.
+        limit: Time limit of a step.
+        stall_s: Time without any progress after which a step counts as hung; 0: not watched.
         progress: Page of the ranks' counts; None: there is none.
-        memory_limits: Resident bytes of a rank at most, by its number.
+        memory_limits: Most resident bytes of each rank, by its number.
     """
 
     def __init__(
@@ -63,20 +63,26 @@ class HealthMonitor:
         self._memory_limits = memory_limits or {}
         self.interval_s = min(INTERVAL_S, limit.base_s / 10, stall_s / 5 or INTERVAL_S)
         self._checked_at = self._memory_due = 0.0
-        self._step_s = self._still_s = 0.0  # of the step that runs, and without any progress
+        self._step_s = self._still_s = 0.0  # time of the running step, and time without progress
         self._seen: list[RankProgress] = []
 
     def begin_step(self, now: float) -> None:
-        """A step begins."""
+        """Note that a step begins after none ran."""
         self._checked_at, self._step_s, self._still_s = now, 0.0, 0.0
 
     def step_done(self, plan: StepPlan, compute_s: float) -> None:
-        """A step is done, and the next one, if there is one, has begun."""
+        """Note that a step is done; the next one, if there is one, has begun."""
         self._limit.record_step(plan, compute_s)
         self._step_s = 0.0
 
     def find_failure(self, now: float, plan: StepPlan, sent: int) -> Failure | None:
-        """What is wrong while that step runs, the oldest of those that are not done; `sent`: steps so far."""
+        """Return what is wrong while steps run, or None.
+
+        Args:
+            now: The event loop's time.
+            plan: The oldest step that is not done.
+            sent: Number of steps sent so far.
+        """
         passed = min(now - self._checked_at, _MOST_INTERVALS * self.interval_s)
         self._checked_at = now
         self._step_s += passed
@@ -86,7 +92,13 @@ class HealthMonitor:
         return self._stalled(passed, plan, sent) or self._runaway(now)
 
     def failure_of_end(self, rank: RankProcess, reason: str, pid: int) -> Failure:
-        """A rank's socket has ended. reason: why; empty: its process tells."""
+        """Return the failure of a rank whose socket has ended.
+
+        Args:
+            rank: The rank.
+            reason: Why it ended; empty: taken from its process.
+            pid: Its process id.
+        """
         reason = reason or rank.describe_end(_EXIT_WAIT_S)
         where = f" on {rank.host}" if rank.host else ""
         fault = is_own_fault(reason) and not self._ended_from_outside()
@@ -94,17 +106,17 @@ class HealthMonitor:
         return Failure("rank_died", text, rank.rank, fault)
 
     def failure_of_report(self, rank: RankProcess, told: RankFailed, *, serving: bool) -> Failure:
-        """A rank said why it ends. serving: it was ready before."""
+        """Return the failure that a rank has reported; `serving`: it was ready before."""
         message = f"rank {rank.rank}: {told.message}" if serving else told.message
         kind: FailureKind = "rank_failed" if serving else "start_failed"
         if told.refused or told.memory:
             kind = "refused" if told.refused else "memory"
-        # a rank whose neighbour was killed may complain first
+        # a rank whose neighbour was killed may report an error first
         fault = serving and (told.bug or told.memory) and not self._ended_from_outside()
         return Failure(kind, message, rank.rank, fault)
 
     def _ended_from_outside(self) -> bool:
-        """Whether any rank has ended by a signal that it did not cause itself."""
+        """Return True if any rank has ended by a signal that it did not cause itself."""
         ends = (rank.describe_end() for rank in self._ranks)
         return any(end.startswith(KILLED) and not is_own_fault(end) for end in ends)
 
@@ -120,10 +132,10 @@ class HealthMonitor:
             return None
         busy = [(one.beats, rank) for one, rank in zip(seen, self._ranks, strict=True) if one.done < sent]
         if not busy:
-            return None  # they are through; what is missing is on its way here
+            return None  # all are done; their results are on the way
         fewest = min(beats for beats, _ in busy)
         behind = [rank for beats, rank in busy if beats == fewest]
-        # those that wait for another have come as far as that one when it stands just before their meeting
+        # ranks that wait for another one show the same count if that one stopped just before their all-reduce
         rank = next((one for one in behind if one.run_state() in {"T", "t", "D"}), behind[0])
         doing = _RUN_STATES.get(rank.run_state(), "in an unknown state")
         return Failure(
@@ -151,5 +163,5 @@ class HealthMonitor:
 
 
 def is_own_fault(end: str) -> bool:
-    """Whether a process that ended like that, as `describe_end` has it, was ended by what it computed."""
+    """Return True if a process whose end is described so (`describe_end`) was ended by what it computed."""
     return end.removeprefix(KILLED) in _CRASHES or (end.startswith("exit code") and end != "exit code 0")

@@ -1,7 +1,7 @@
-"""The state of a group: when its engine is started, restarted and left alone, and what heartbeats say of it.
+"""The state of a group, which heartbeats carry, and the starts and restarts of its engine.
 
-`TRANSITIONS` is all that can happen. What a failure calls for is decided by `FailureRecoveryManager`; what
-becomes of the requests is the business of whoever drives this (`leader/loop.py`).
+`TRANSITIONS` lists all changes of state. `FailureRecoveryManager` decides what follows a failure. The
+leader's engine loop drives this class and takes care of the requests.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from shared.messages import State
 log = structlog.get_logger(__name__)
 Event = Literal["up", "lost", "gave up", "drain", "stop"]
 
-# up: the engine is ready. lost: it failed and is started again. gave up: so it is, but after a long pause.
+# up: the engine is ready. lost: it failed, and is started again. gave up: the same, after a long pause.
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     "starting": {
         "up": "ready", "lost": "recovering", "gave up": "failed", "drain": "draining", "stop": "stopped",
@@ -41,7 +41,10 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 class MultiGPUOrchestrator:
     """One group's engine and its state.
 
-    failure: why it is "recovering" or "failed"; empty while all is well. is_up: whether the engine computes.
+    Attributes:
+        state: The group's state.
+        failure: Why it is "recovering" or "failed"; empty if it is neither.
+        is_up: True while the engine can compute.
     """
 
     def __init__(
@@ -59,7 +62,11 @@ class MultiGPUOrchestrator:
         self._next: Recovery | None = None
 
     async def start(self) -> EngineInfo:
-        """Starts the engine. Raises `EngineFailed` when it does not come up."""
+        """Start the engine.
+
+        Raises:
+            EngineFailed: It did not start.
+        """
         info = await self._engine.start()
         self._recovery.engine_ready(self._clock())
         self._enter("up")
@@ -67,29 +74,29 @@ class MultiGPUOrchestrator:
         return info
 
     def lost(self, error: EngineFailed) -> Recovery:
-        """The engine failed, or did not start; says what comes next, and `restart_due` waits for it."""
+        """Note that the engine failed or did not start, and decide on the restart (`restart_due`)."""
         self.is_up, self.failure = False, str(error)
         self._next = self._recovery.decide_recovery(error.failure, self._clock())
         self._enter("gave up" if self._next.gives_up else "lost")
         return self._next
 
     async def restart_due(self) -> None:
-        """Ends what is left of the engine, and returns when it is to be started; never while draining."""
+        """End the rest of the engine, and return when it is to be started; never return while draining."""
         recovery = self._next
         assert recovery is not None, "nothing was lost"
         await self._engine.stop()
         if recovery.fresh:
-            await self._engine.stop()  # the second time ends what outlives a failure, see `Engine`
+            await self._engine.stop()  # the second call ends what outlives a failure, see `Engine`
         await asyncio.sleep(recovery.pause_s)
         if self.state in {"draining", "stopped"}:
             await asyncio.get_running_loop().create_future()
 
     def drain(self) -> None:
-        """The group takes no more work; a failed engine is not started again."""
+        """Enter "draining": the group takes no more work, and a failed engine is not started again."""
         self._enter("drain")
 
     def stop(self) -> None:
-        """The group has ended."""
+        """Enter "stopped"."""
         self._enter("stop")
 
     def _enter(self, event: Event) -> None:

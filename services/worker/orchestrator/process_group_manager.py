@@ -1,8 +1,8 @@
 """Starts and ends the rank processes of one group, each with a socket to its leader.
 
-It knows processes, sockets and inherited files; what is said over the sockets and what a death means is the
-business of `rank_engine.py`. Nothing it makes has a name in the file system, so nothing is left
-behind however the processes end.
+It knows processes, sockets and inherited files; `rank_engine.py` reads and writes the sockets and reacts to
+the end of a process. Nothing made here has a name in the file system, so nothing is left behind however the
+processes end.
 """
 
 import asyncio
@@ -29,18 +29,23 @@ from shared.host.own_python import module_command, module_environment
 RankStart = Literal["auto", "fork", "spawn"]
 COMMAND = tuple(module_command("services.worker.engine"))
 _POLL_S = 0.005
-_KILL_WAIT_S = 5.0  # a killed process that the kernel does not hand over by then is stuck in a driver or disk
+_KILL_WAIT_S = 5.0  # a killed process that has not ended by then is stuck in a driver or a disk
 _EXIT_POLL_S = 0.001
 _LIFELINES = sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A running rank: its process, and the leader's end of the socket pair (non-blocking).
+    """A running rank, and the leader's ends of its socket pairs (non-blocking).
 
-    kv_sock: the leader's end of a second one, for KV blocks; None: it has none. kv_fd: the number of the
-    rank's end, by which the leader names it. life_sock, life_fd: the same of one on which nothing is sent;
-    its end is the rank's death, and seen before the kernel has taken the rank's memory back.
+    Attributes:
+        rank: Its number.
+        process: Its process.
+        sock: For configs, plans and results.
+        kv_sock: For KV blocks; None: it has no store.
+        kv_fd: Number of the rank's end of `kv_sock`, as the leader names it.
+        life_sock: Nothing is sent on it. It ends when the rank dies, before the kernel has freed the memory.
+        life_fd: Number of the rank's end of `life_sock`.
     """
 
     rank: int
@@ -53,17 +58,17 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; 0 while a nursery that is still loading has not forked it."""
+        """Process id; 0 until a fork server that is still loading has forked it."""
         self.process.poll()
         return self.process.pid
 
     @property
     def host(self) -> str:
-        """The address of its host; empty: this one."""
+        """Address of its host; empty: this host."""
         return str(getattr(self.process, "host", ""))
 
     def memory_bytes(self) -> int:
-        """Resident memory now, what it shares with other ranks included; 0 when it is gone or elsewhere."""
+        """Return the resident bytes, shared memory included; 0 if the process is gone or on another host."""
         if not self.pid:
             return 0
         try:
@@ -73,21 +78,21 @@ class RankProcess:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def run_state(self) -> str:
-        """The kernel's letter for what it does, such as R, S, D, T; empty when it is gone or elsewhere."""
+        """Return the kernel's letter for its state (R, S, D, T); empty if it is gone or on another host."""
         if not self.pid:
             return ""
         fields = stat(self.pid)
         return fields[0] if fields else ""
 
     def describe_end(self, wait_s: float = 0.0) -> str:
-        """How the process ended: `killed by SIGKILL`, `exit code 1`, or `still running` after that time."""
+        """Tell how the process ended: `killed by SIGKILL`, `exit code 1`; `still running` after `wait_s`."""
         deadline = time.monotonic() + wait_s
         while (told := self.process.describe_end()) == STILL_RUNNING and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_S)
         return told
 
     def close(self) -> None:
-        """Closes the leader's ends of all its sockets."""
+        """Close the leader's ends of all its sockets."""
         for sock in (self.sock, self.kv_sock, self.life_sock):
             if sock is not None:
                 sock.close()
@@ -97,11 +102,11 @@ class ProcessGroupManager:
     """The processes of one group.
 
     Args:
-        command: What a spawned rank runs; its socket's descriptor and the leader's process id are arguments.
-        start: `fork` takes ranks from a nursery, which is kept until `stop_fork_server`; `spawn` starts a fresh
-            interpreter for each; `auto` forks where that is safe: on Linux.
-        nice: How far ranks give way to other processes, as in `nice`.
-        instance_id: The leader's, which the ranks' log lines name.
+        command: Command of a spawned rank; its socket's descriptor and the leader's process id are appended.
+        start: `fork` takes ranks from a fork server, which is kept until `stop_fork_server`; `spawn` starts
+            an interpreter for each; `auto` forks where that is safe: on Linux.
+        nice: Niceness of the ranks.
+        instance_id: The leader's, for the ranks' log lines.
     """
 
     def __init__(
@@ -119,10 +124,10 @@ class ProcessGroupManager:
         self.ranks: list[RankProcess] = []
 
     def start_fork_server(self, threads: int) -> None:
-        """Starts the nursery, if there is to be one, so that it loads while the leader does other things.
+        """Start the fork server, if ranks are forked, so that it loads torch in the background.
 
         Raises:
-            OSError: it could not be started.
+            OSError: It could not be started.
         """
         if self._forks and sys.platform != "linux":
             raise OSError("RYZ_RANK_START=fork needs Linux; set it to spawn or auto")
@@ -135,15 +140,23 @@ class ProcessGroupManager:
     def spawn_ranks(
         self, world: int, threads: int, inherit: Sequence[int] = (), *, kv_sockets: bool = False
     ) -> list[RankProcess]:
-        """Starts ranks 0 to world-1, which inherit those descriptors and nothing else; returns all ranks.
+        """Start ranks 0 to world-1; their output goes to the leader's stderr.
 
-        With `kv_sockets` each rank has a second socket to its leader.
+        Call it from a thread that lives as long as the leader: the kernel ends a rank when the thread that
+            started
+        it ends.
 
-        Output of a rank goes to the leader's stderr. Call it from the thread that lives as long as the
-        leader: the kernel ends a rank when the thread that started it ends.
+        Args:
+            world: Number of ranks to start.
+            threads: Threads of each rank.
+            inherit: Descriptors that the ranks inherit.
+            kv_sockets: Give each rank a second socket, for KV blocks.
+
+        Returns:
+            All ranks, those of other hosts included.
 
         Raises:
-            OSError: a process could not be started; none is left running.
+            OSError: A process could not be started; none is left running.
         """
         try:
             self.start_fork_server(threads)
@@ -159,23 +172,23 @@ class ProcessGroupManager:
         except OSError:
             self.kill_ranks()
             raise
-        self.ranks.sort(key=lambda process: process.rank)  # those of other hosts were there before
+        self.ranks.sort(key=lambda process: process.rank)  # ranks of other hosts were added before
         return self.ranks
 
     def adopt_ranks(self, ranks: Sequence[RankProcess]) -> None:
-        """Takes ranks of other hosts into the group."""
+        """Add ranks of other hosts to the group."""
         self.ranks.extend(ranks)
 
     def kill_ranks(self) -> None:
-        """Ends all ranks now; `stop_ranks` afterwards collects them."""
+        """Kill all ranks; `stop_ranks` collects them afterwards."""
         for rank in self.ranks:
             if rank.process.poll() is None:
                 rank.process.kill()
 
     async def stop_ranks(self, grace_s: float) -> None:
-        """Closes the sockets, at which ranks end themselves, and kills those that still run after the grace.
+        """Close the sockets, at which ranks end themselves, and kill those that still run after `grace_s`.
 
-        May be called again; then it does nothing. The nursery stays, for ranks that are started later.
+        A second call does nothing. The fork server stays, for the next start.
         """
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
@@ -186,10 +199,10 @@ class ProcessGroupManager:
                 rank.process.kill()
         await _wait(ranks, _KILL_WAIT_S)
         if any(rank.process.poll() is None for rank in ranks):
-            self.stop_fork_server()  # a nursery that hangs kills nobody; its own end does
+            self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
 
     def stop_fork_server(self) -> None:
-        """Ends the nursery, and with it what it forked. `spawn_ranks` may be called again."""
+        """End the fork server and the ranks that it forked. `spawn_ranks` may be called again."""
         if self._fork_server is not None:
             self._fork_server.end_server()
             self._fork_server = None
@@ -214,10 +227,10 @@ class ProcessGroupManager:
         if self._instance_id:
             environment["RYZ_INSTANCE_ID"] = self._instance_id
         environment["RYZ_RANK_NICE"] = str(self._nice)
-        # read by OpenMP when torch is imported: no pool larger than the rank will use
+        # OpenMP reads it when torch is imported
         environment["OMP_NUM_THREADS"] = str(threads)
-        # OpenMP's default is to spin for milliseconds at each barrier; on a core that others want as well, a
-        # step took 50 times as long
+        # OpenMP spins for milliseconds at each barrier by default; on a shared core a step took 50 times as
+        # long
         environment.setdefault("GOMP_SPINCOUNT", "2000")
         return environment
 
@@ -225,7 +238,7 @@ class ProcessGroupManager:
 def _socket_pair(
     after: contextlib.ExitStack, on_failure: contextlib.ExitStack
 ) -> tuple[socket.socket, socket.socket]:
-    """The leader's end, not blocking and closed on failure only, and the rank's, closed when it has it."""
+    """Return the leader's end, closed on failure only, and the rank's end, closed when the rank has it."""
     ours, theirs = socket.socketpair()
     on_failure.callback(ours.close)
     after.callback(theirs.close)
@@ -234,13 +247,13 @@ def _socket_pair(
 
 
 def _passed(after: contextlib.ExitStack, on_failure: contextlib.ExitStack) -> tuple[socket.socket, int]:
-    """The leader's end of one more, and the number of the rank's, which goes by it."""
+    """Return the leader's end of another socket pair, and the descriptor of the rank's end."""
     ours, theirs = _socket_pair(after, on_failure)
     return ours, theirs.fileno()
 
 
 async def _wait(ranks: Sequence[RankProcess], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    # polling the few processes is portable, and no thread or signal handler is left behind
+    # polling a few processes is portable and leaves no thread or signal handler behind
     while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)

@@ -1,7 +1,7 @@
-"""What the ranks of a group do with KV blocks and the store, put together: one answer for all of them.
+"""Joins the ranks' answers about KV blocks and the store into one.
 
-A block is stored when every rank has written its heads, and fetched when every rank has read them. Talks over
-the ranks' KV sockets, so that nothing of it waits for a step.
+A block is stored when every rank has written its heads, and fetched when every rank has read them. Messages
+go over the ranks' KV sockets, so they do not wait for a step.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from shared import kv_hash
 
 
 class _Fetch:
-    """A fetch under way, and the answers of the ranks so far."""
+    """A running fetch, and the answers of the ranks so far."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[FetchResult] = asyncio.get_running_loop().create_future()
@@ -26,19 +26,25 @@ class _Fetch:
 
 
 class RankBlocks:
-    """on_lost: called with a rank and a reason when it no longer answers on its KV socket."""
+    """Sends orders for KV blocks to all ranks and joins their answers.
+
+    Args:
+        on_lost: Called with a rank and a reason when its KV socket ends.
+    """
 
     def __init__(self, on_lost: Callable[[RankProcess, str], None]) -> None:
         self.on_stored: Callable[[StoreResult], None] | None = None
         self._on_lost = on_lost
         self._links: list[RankLink] = []
         self._fetches: dict[int, _Fetch] = {}
-        self._copies: dict[bytes, tuple[int, bool]] = {}  # ranks that have not answered, whether one failed
+        self._copies: dict[
+            bytes, tuple[int, bool]
+        ] = {}  # number of ranks that have not answered; True if one failed
         self._fetched = msgspec.msgpack.Decoder(FetchResult)
         self._stored = msgspec.msgpack.Decoder(StoreResult)
 
     def attach_ranks(self, processes: Sequence[RankProcess]) -> None:
-        """Listens to ranks that were started; those without a KV socket have no store."""
+        """Listen to started ranks; those without a KV socket have no store."""
         self._links = [
             RankLink(process, self._on_frame, self._on_end, process.kv_sock)
             for process in processes
@@ -46,7 +52,7 @@ class RankBlocks:
         ]
 
     def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
-        """Sends the order to all ranks; the answer has the count of the rank that got fewest."""
+        """Send the order to all ranks; the answer has the smallest count of all ranks."""
         fetch = self._fetches[order.fetch_id] = _Fetch()
         frame = pack_frame(FrameKind.FETCH, order)
         for link in self._links:
@@ -54,12 +60,12 @@ class RankBlocks:
         return fetch.future
 
     def expect_copies(self, copies: Sequence[StoreBlock]) -> None:
-        """A plan with these copies is on its way to the ranks."""
+        """Note that a plan with these copies is being sent to the ranks."""
         for copy in copies:
             self._copies[copy.name] = (len(self._links), False)
 
     def detach_ranks(self, error: Exception) -> None:
-        """Stops listening; fetches under way end with the error, and copies with nothing."""
+        """Stop listening; running fetches end with the error, and copies get no answer."""
         for link in self._links:
             link.close()
         self._links = []
@@ -68,7 +74,7 @@ class RankBlocks:
         for fetch in fetches.values():
             if not fetch.future.done():
                 fetch.future.set_exception(error)
-                fetch.future.exception()  # nobody has to ask for it
+                fetch.future.exception()  # retrieved, so that asyncio does not warn
 
     def _on_frame(self, process: RankProcess, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FETCHED:
@@ -107,7 +113,7 @@ class RankBlocks:
 
 
 def _together(answers: Sequence[FetchResult]) -> FetchResult:
-    """One answer for all ranks: the fewest blocks, all bytes, the longest time."""
+    """Join the ranks' answers: the fewest blocks, the sum of bytes, the longest time."""
     fewest = min(answers, key=lambda answer: answer.count)
     return FetchResult(
         fetch_id=fewest.fetch_id,

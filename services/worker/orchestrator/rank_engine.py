@@ -1,8 +1,8 @@
-"""The engine port over rank processes: real models, computed by torch in other processes.
+"""The engine port over rank processes, which compute real models with torch.
 
-Sends every plan to all ranks and hands out what rank 0 answers. What the ranks take of the machine, their
-processes, and what is wrong with them are the business of `ResourceAllocator`, `ProcessGroupManager` and
-`HealthMonitor`; any failure ends the engine, with a sentence that says which rank and why. No torch here.
+Sends every plan to all ranks and returns the answers of rank 0. `ResourceAllocator` takes what the ranks need
+of the machine, `ProcessGroupManager` starts and ends them, `HealthMonitor` finds failures. Any failure ends
+the engine, with a sentence that names the rank and the reason. No torch here.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from services.worker.rank_protocol.plan import (
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 
-_KV_END_WAIT_S = 0.1  # until the other socket's end, which says more, has been seen
+_KV_END_WAIT_S = 0.1  # by then the rank's other socket has ended, too, which gives the reason
 _NEW, _STOPPED = (
     Failure("start_failed", "the engine was not started"),
     Failure("start_failed", "the engine was stopped"),
@@ -41,7 +41,7 @@ _NEW, _STOPPED = (
 
 
 class RankEngine:
-    """See `Engine` for the contract. After `stop` it may be started again, with fresh processes."""
+    """An `Engine` over rank processes. After `stop` it may be started again, with new processes."""
 
     def __init__(self, options: RankEngineOptions) -> None:
         self._options, self._run = options, options.run
@@ -59,9 +59,9 @@ class RankEngine:
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
         self._outstanding: deque[tuple[StepPlan, asyncio.Future[StepResult]]] = deque()  # oldest first
-        self._timer: asyncio.TimerHandle | None = None  # of the next look at the ranks' health
+        self._timer: asyncio.TimerHandle | None = None  # of the next check of the ranks
         self._failure: Failure | None = _NEW
-        self._starts = 0  # what was begun in an earlier one must not touch this one
+        self._starts = 0  # number of starts, so that a late callback of an earlier one does nothing
         self._health = HealthMonitor([], StepLimit(options.run.step_timeout_s, 0))
         self._on_idle_failure: Callable[[], None] | None = None
         self._steps = 0
@@ -69,14 +69,12 @@ class RankEngine:
         self._result = msgspec.msgpack.Decoder(StepResult)
 
     def start_fork_server(self) -> None:
-        """Begins with what takes long and needs no model: the import of torch, in a process that ranks are
-        forked from. May be left out; `stop` ends it.
-        """
-        with contextlib.suppress(OSError):  # `start` tries again and says why not
+        """Start the fork server early, since importing torch takes long. Optional; `stop` ends it."""
+        with contextlib.suppress(OSError):  # `start` tries again and raises the error
             self._processes.start_fork_server(self._resources.threads)
 
     async def start(self) -> EngineInfo:
-        """Starts and loads all ranks; see `Engine`."""
+        """Start and load all ranks."""
         if self._links:
             raise EngineFailed("the engine runs already; stop it before it is started again")
         self._failure, self._steps, self._ready = None, 0, {}
@@ -107,7 +105,7 @@ class RankEngine:
         )
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        """Sends the plan to all ranks; see `Engine`."""
+        """Send the plan to all ranks."""
         if self._failure:
             raise _error(self._failure)
         if len(self._outstanding) >= MAX_OUTSTANDING:
@@ -127,7 +125,7 @@ class RankEngine:
         return future
 
     def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
-        """Sends the order to all ranks; see `Engine`."""
+        """Send the order to all ranks."""
         if self._failure:
             raise _error(self._failure)
         return self._blocks.fetch_blocks(order)
@@ -141,7 +139,7 @@ class RankEngine:
         self._on_idle_failure = on_failure
 
     def status(self) -> list[dict[str, object]]:
-        """Each rank: rank, pid, state (`starting`, `ready`, `failed`), steps, memory and loaded bytes."""
+        """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
         failed = self._failure is not None
         return [
             row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps)
@@ -149,9 +147,9 @@ class RankEngine:
         ]
 
     async def stop(self) -> None:
-        """Ends all ranks: those of a healthy engine by closing their sockets, others by force.
+        """End all ranks: those of a healthy engine by closing their sockets, others by killing them.
 
-        After a failure what ranks are forked from is kept for the next start; a second call ends it.
+        After a failure the fork server is kept for the next start; a second call ends it.
         """
         restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or self._outstanding)
@@ -167,21 +165,21 @@ class RankEngine:
             self._close()
 
     def _close(self) -> None:
-        """Ends what outlives a failed engine."""
+        """End the fork server and the listening socket, which outlive a failed engine."""
         self._processes.stop_fork_server()
         self._remote.close()
 
     async def _gather(self) -> list[RankProcess]:
-        """The ranks of other hosts; raises `EngineFailed` when they do not come."""
+        """Return the ranks of other hosts; raises `EngineFailed` when they do not join."""
         if not self._run.remote_ranks:
             return []
         self.start_fork_server()
         return await self._remote.gather_ranks(self._run.local_ranks, self._run.engine_start_timeout_s)
 
     def _spawn(self, remote: list[RankProcess]) -> None:
-        """Takes what the group needs, starts the processes and sends their configs."""
+        """Acquire the group's resources, start the processes and send their configs."""
         self._processes.adopt_ranks(remote)
-        # where the others have found this host
+        # the address at which the other hosts reach this one
         address = remote[0].sock.getsockname()[0] if remote else ""
         resources = self._resources
         config, inherit = resources.acquire(address)
@@ -195,7 +193,7 @@ class RankEngine:
         resources.close_inherited()
 
     async def _until_ready(self, limit_s: float) -> None:
-        """Waits until all ranks are; a failure, a timeout or a cancellation ends the engine."""
+        """Wait until all ranks are ready; a failure, a timeout or a cancellation ends the engine."""
         loop = asyncio.get_running_loop()
         self._starting = loop.create_future()
         late = Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s")
@@ -222,7 +220,7 @@ class RankEngine:
         )
 
     def _check(self) -> None:
-        """Looks at the ranks, now and again as long as steps run."""
+        """Check the ranks, repeatedly as long as steps run."""
         self._timer = None
         if not self._outstanding:
             return
@@ -251,26 +249,26 @@ class RankEngine:
 
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if self._failure:
-            return  # it told why, or was ended for another's failure
+            return  # it reported the reason, or was ended for the failure of another rank
         ready = self._ready.get(process.rank)
         pid = ready.info.pid if ready else process.pid
         self._fail(self._health.failure_of_end(process, reason, pid))
 
     def _on_kv_end(self, process: RankProcess, reason: str) -> None:
-        """A rank that does not move blocks any more may still write to some: it has to go.
+        """Fail the engine, since a rank without its KV socket may still write to blocks.
 
-        Mostly its process has ended, and the end of the other socket says why.
+        Mostly its process has ended, and its other socket gives the reason first.
         """
         failure, start = Failure("rank_died", reason, process.rank), self._starts
         asyncio.get_running_loop().call_later(_KV_END_WAIT_S, self._fail_start, failure, start)
 
     def _fail_start(self, failure: Failure, start: int) -> None:
-        """Fails the ranks of that start, and none of a later one."""
+        """Fail the ranks of that start, and none of a later one."""
         if start == self._starts:
             self._fail(failure)
 
     def _fail(self, failure: Failure, tell: bool = True) -> None:
-        """The first reason counts; the ranks end at once, since no step can follow."""
+        """Fail the engine; the first reason counts. The ranks are killed, since no step can follow."""
         if self._failure:
             return
         failure = failure._replace(step_ids=tuple(plan.step_id for plan, _ in self._outstanding))
@@ -288,7 +286,7 @@ class RankEngine:
         for future in waiting:
             if not future.done():
                 future.set_exception(_error(failure))
-                future.exception()  # nobody has to ask for the second one
+                future.exception()  # retrieved, so that asyncio does not warn
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()
 

@@ -1,8 +1,8 @@
-"""The leader's end of one rank's socket on the event loop: frames out, frames and the end in.
+"""The leader's end of one rank's socket on the event loop: sends frames, receives frames and the end.
 
-Writes go straight to the socket, so a plan costs one system call; what does not fit is written as the
-socket drains. The end of the rank's life socket mostly comes first and counts as well, after all that the
-rank has said before. It interprets nothing.
+A frame is written to the socket at once, so a plan costs one system call; the rest is written as the socket
+drains. The end of the rank's life socket, which mostly comes first, ends the link after all frames received
+before it are delivered.
 """
 
 import asyncio
@@ -16,13 +16,18 @@ OnFrame = Callable[[RankProcess, FrameKind, bytes], None]
 OnEnd = Callable[[RankProcess, str], None]
 
 _READ_BYTES = 1 << 18
-_WINDOW_BYTES = 256 * 2**20  # unsent bytes; more means that the rank reads nothing
+_WINDOW_BYTES = 256 * 2**20  # unsent bytes; beyond it the rank counts as not reading
 
 
 class RankLink:
-    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream is over.
+    """Calls `on_frame` for each frame of a rank, and `on_end` once with a reason when the stream ends.
 
-    sock: of the rank's; left out: the one for its steps, and the link ends with the life socket as well.
+    Args:
+        rank: The rank.
+        on_frame: Called with the rank, the kind of frame and its body.
+        on_end: Called with the rank and the reason; empty: the socket was closed.
+        sock: Which of the rank's sockets; None: the one for its steps, which ends with the life socket as
+            well.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class RankLink:
             self._loop.add_reader(self._life, self._dead)
 
     def send_frame(self, frame: bytes) -> None:
-        """Sends or queues the frame; a link that has ended drops it, since `on_end` was called."""
+        """Send or queue a frame; a link that has ended drops it."""
         if not self._open:
             return
         if self._unsent:
@@ -55,13 +60,13 @@ class RankLink:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the reader sees the end as well, and says so
+            return  # the reader sees the end as well
         if sent < len(frame):
             self._unsent += frame[sent:]
             self._loop.add_writer(self._sock, self._writable)
 
     def close(self) -> None:
-        """Stops reading and writing; `on_end` is not called. The sockets stay open."""
+        """Stop reading and writing, without calling `on_end`. The sockets stay open."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._sock)
@@ -74,20 +79,20 @@ class RankLink:
         self._on_end(self.rank, reason)
 
     def _dead(self) -> None:
-        """The process ends: nothing more comes than what is here, which may say why."""
+        """Read what the ended process has sent, which may give the reason, and end the link."""
         while self._open and self._read():
             pass
         if self._open:
             self._end("")
 
     def _read(self) -> bool:
-        """Takes in what is here; False: nothing is."""
+        """Read what has arrived; returns False if nothing has."""
         try:
             data = self._sock.recv(_READ_BYTES)
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            data = b""  # it ended with something of ours unread
+            data = b""  # it ended before it had read everything
         except OSError as error:
             self._end(f"its socket broke: {error}")
             return True

@@ -1,4 +1,4 @@
-"""What the leader can ask of a rank's process, however it was started."""
+"""Handles of rank processes, however they were started, and the kernel's facts about a process."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class RankProcessHandle(Protocol):
-    """A process. `pid` is 0 as long as nobody knows it."""
+    """A rank's process. `pid` is 0 until it is known."""
 
     @property
     def pid(self) -> int:
@@ -19,20 +19,20 @@ class RankProcessHandle(Protocol):
         ...
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         ...
 
     def kill(self) -> None:
-        """Ends it now; does nothing when it has ended."""
+        """End the process now; does nothing when it has ended."""
         ...
 
     def describe_end(self) -> str:
-        """`killed by SIGKILL`, `exit code 1`, or `still running`; known from the moment that it is to end."""
+        """Return `killed by SIGKILL`, `exit code 1`, or `still running`; known as soon as the end begins."""
         ...
 
 
 class SpawnedRank:
-    """A child of the leader itself."""
+    """A rank that is a child process of the leader."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
@@ -46,41 +46,41 @@ class SpawnedRank:
 
 
 def exit_text(code: int | None) -> str:
-    """An exit code in words; None: there is none yet."""
+    """Describe an exit code; None: the process runs."""
     if code is None:
         return STILL_RUNNING
     if code >= 0:
         return f"exit code {code}"
     try:
         return f"killed by {signal.Signals(-code).name}"
-    except ValueError:  # those for real time have no names
+    except ValueError:  # real-time signals have no names
         return f"killed by signal {-code}"
 
 
 def coming_exit_code(pid: int) -> int | None:
-    """With what a process ends or has ended that nobody has collected yet; None: it does not end.
+    """Return the exit code of a process that is ending or has ended uncollected; None: it runs.
 
-    Linux tells it from the moment that the process is to end, long before it has taken the memory back and
-    the process is a zombie. 0 counts as None: so it looks for who runs, and where the kernel does not tell.
+    Linux tells it as soon as the end begins, long before the memory is freed and the process is a zombie. 0
+    counts as None: running processes show it too, and so do kernels that do not tell the code.
     """
     fields = stat(pid)
-    if not fields or fields[0] in {"T", "t"}:  # one that is stopped shows what stopped it
+    if not fields or fields[0] in {"T", "t"}:  # a stopped process shows the signal that stopped it
         return None
     try:
         code = os.waitstatus_to_exitcode(int(fields[-1]))
-    except ValueError:  # that of a stop as well, which came while the kernel wrote the line
+    except ValueError:  # the status of a stop, which came while the kernel wrote the line
         return None
     return None if not code or -code in _STOPS else code
 
 
 def runs(pid: int) -> bool:
-    """Alive and no zombie: whoever inherits orphans may collect them late."""
+    """Return True if the process is alive and no zombie; orphans may be collected late."""
     fields = stat(pid)
     return bool(fields) and fields[0] != "Z"
 
 
 def stat(pid: int) -> list[str]:
-    """What follows the name in `/proc/PID/stat`: the state first, the exit status last; empty: it is gone."""
+    """Return the fields of `/proc/PID/stat` from the state to the exit status; empty: the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a leader shows of one rank to those who ask how its engine is."""
+"""The row about one rank in a leader's status."""
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.rank_protocol.plan import RankInfo
@@ -6,7 +6,7 @@ from services.worker.rank_protocol.rank_messages import RankReady
 
 
 def row(process: RankProcess, ready: RankReady | None, *, failed: bool, steps: int) -> dict[str, object]:
-    """See `RankEngine.status`. ready: what the rank said when it was; None: not yet."""
+    """Return the row of a rank; `ready`: its message when it was ready, None: it is not yet."""
     rank = process.rank
     info = (
         ready.info

@@ -1,6 +1,6 @@
-"""The leader's door for ranks on other hosts: listens, lets in who holds the token, hands over the sockets.
+"""Accepts ranks on other hosts: listens, admits those that prove the token, hands over their sockets.
 
-What is said over the sockets afterwards is the same as with ranks of this host. The other end is
+The messages on the sockets afterwards are the same as with ranks of this host. The other end is
 `services/worker/engine/rank/join.py`.
 """
 
@@ -26,14 +26,14 @@ from services.worker.rank_protocol.join_messages import (
 from services.worker.rank_protocol.plan import EngineFailed
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
 
-_HELLO_S = 5.0  # for the whole exchange with one caller
+_HELLO_S = 5.0  # time limit of the whole exchange with one caller
 _BACKLOG = 64
 _HELLO_BYTES = 1024
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 11_000}
 
 
 class RemoteRank:
-    """A rank's process on another host, as far as this one can know it: by its connection."""
+    """A `RankProcessHandle` for a process on another host, of which only the connection is known."""
 
     pid = 0
 
@@ -43,27 +43,27 @@ class RemoteRank:
         self._ended = False
 
     def poll(self) -> int | None:
-        """0 once the connection was given up; see `Child`."""
+        """Return 0 once the connection has ended, else None."""
         return 0 if self._ended or self._sock.fileno() < 0 else None
 
     def kill(self) -> None:
-        """Ends the connection, at which the process ends itself."""
+        """End the connection, at which the process ends itself."""
         self._ended = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def describe_end(self) -> str:
-        """See `Child`."""
+        """See `RankProcessHandle`."""
         return f"its connection from {self.host} ended"
 
 
 class RemoteRankListener:
-    """Waits for the ranks of other hosts.
+    """Accepts the ranks of other hosts.
 
     Args:
-        listen: `host:port` where they come.
-        token: The secret that they hold as well.
-        count: How many belong to the group.
+        listen: `host:port` where they connect.
+        token: The secret that they have to prove.
+        count: How many of them belong to the group.
     """
 
     def __init__(self, listen: str, token: str, count: int) -> None:
@@ -74,10 +74,11 @@ class RemoteRankListener:
         self._refusal = ""
 
     async def gather_ranks(self, first_rank: int, limit_s: float) -> list[RankProcess]:
-        """The ranks from `first_rank` on, in the order in which they came.
+        """Return the ranks of other hosts, numbered from `first_rank` in the order in which they joined.
 
         Raises:
-            EngineFailed: not all came in time. OSError: the address cannot be listened at.
+            EngineFailed: Not all joined in time.
+            OSError: The address cannot be listened on.
         """
         if self._server is None:
             family = socket.AF_INET6 if ":" in split_address(self._listen)[0] else socket.AF_INET
@@ -85,27 +86,27 @@ class RemoteRankListener:
             self._server.setblocking(False)
         joined: asyncio.Queue[socket.socket] = asyncio.Queue()
         accepting = asyncio.create_task(self._accept(self._server, joined))
-        come: list[socket.socket] = []
+        arrived: list[socket.socket] = []
         try:
             async with asyncio.timeout(limit_s):
-                while len(come) < self._count:
-                    come.append(await joined.get())
+                while len(arrived) < self._count:
+                    arrived.append(await joined.get())
         except BaseException as error:
-            for sock in come:
+            for sock in arrived:
                 sock.close()
             if isinstance(error, TimeoutError):
-                raise EngineFailed(self._missing(len(come), limit_s), "start_failed") from None
+                raise EngineFailed(self._missing(len(arrived), limit_s), "start_failed") from None
             raise
         finally:
             accepting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await accepting
-            while not joined.empty():  # one too many; it comes again, and waits until it is needed
+            while not joined.empty():  # one too many; it connects again and waits until it is needed
                 joined.get_nowait().close()
-        return [RankProcess(first_rank + index, RemoteRank(sock), sock) for index, sock in enumerate(come)]
+        return [RankProcess(first_rank + index, RemoteRank(sock), sock) for index, sock in enumerate(arrived)]
 
     def close(self) -> None:
-        """Stops listening; `gather_ranks` may be called again."""
+        """Stop listening; `gather_ranks` may be called again."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -118,9 +119,9 @@ class RemoteRankListener:
                 greetings.create_task(self._greet(sock, joined))
 
     async def _greet(self, sock: socket.socket, joined: "asyncio.Queue[socket.socket]") -> None:
-        """Lets a rank in, or tells it why not; whatever comes from a stranger ends with the connection."""
+        """Admit a rank, or refuse it with a reason and close the connection."""
         sock.setblocking(False)
-        host = "somebody"
+        host = "a caller"
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(sock.close)
             try:
@@ -137,7 +138,7 @@ class RemoteRankListener:
         joined.put_nowait(sock)
 
     async def _exchange(self, sock: socket.socket) -> str:
-        """Why it may not join; empty: it has."""
+        """Return why the rank may not join; empty: it has joined."""
         loop = asyncio.get_running_loop()
         nonce, own_version = os.urandom(NONCE_BYTES), version("ryzanstein")
         await loop.sock_sendall(sock, pack_frame(FrameKind.CHALLENGE, Challenge(nonce)))
@@ -164,16 +165,16 @@ class RemoteRankListener:
                 await loop.sock_sendall(sock, answer)
                 return reason
 
-    def _missing(self, come: int, limit_s: float) -> str:
+    def _missing(self, arrived: int, limit_s: float) -> str:
         last = f" ({self._refusal})" if self._refusal else ""
         return (
-            f"{come} of {self._count} ranks of other hosts joined at {self._listen} within {limit_s:g} s"
+            f"{arrived} of {self._count} ranks of other hosts joined at {self._listen} within {limit_s:g} s"
             f"{last}; start each with `python -P -m services.worker.engine --join HOST:PORT --model DIR`"
         )
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Sends small frames at once, and notices within seconds that the other host is gone."""
+    """Set a socket to send small frames at once, and to notice within seconds that the other host is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":

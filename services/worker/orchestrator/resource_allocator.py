@@ -1,8 +1,8 @@
-"""What a group takes of this machine: threads, shared memory, ports, GPUs, memory; or why it cannot.
+"""Takes what a group needs of this machine: threads, shared memory, ports, GPUs; or refuses.
 
-Makes the one config of which each rank gets a copy with its own number, and what the ranks of this host
-share. Whether the model's weights and cache fit is for the ranks to say, who read its files
-(`engine/memory.py`); the processes are the business of `process_group_manager.py`.
+Makes the config of which each rank gets a copy, and the files and sockets that the ranks of this host share.
+The ranks check whether weights and cache fit (`engine/checkpoint/memory_check.py`), since they read the
+model's files.
 """
 
 import dataclasses
@@ -26,11 +26,14 @@ from services.worker.rank_protocol.run_config import Collectives, EngineRunConfi
 
 
 class ResourceAllocator:
-    """Of one group: `acquire` before its ranks start, `close_inherited` when they have what they inherit, and
+    """The resources of one group.
+
+    Call `acquire` before its ranks start, `close_inherited` when they have inherited their descriptors, and
     `release` when they have ended.
 
-    threads: of each rank. progress: the page where ranks show how far they are, words of 8 bytes; None while
-    nothing is taken, or where there is none.
+    Attributes:
+        threads: Threads of each rank.
+        progress: The ranks' progress page, words of 8 bytes; None: nothing is acquired, or there is no page.
     """
 
     def __init__(self, options: RankEngineOptions) -> None:
@@ -41,13 +44,17 @@ class ResourceAllocator:
         self._held = ExitStack()
 
     def acquire(self, address: str = "") -> tuple[RankConfig, list[int]]:
-        """The config of rank 0, and the descriptors that ranks of this host inherit.
+        """Acquire the group's resources.
 
         Args:
             address: Of this host in the network of the other hosts; empty: there are none.
 
+        Returns:
+            The config of rank 0, and the descriptors that ranks of this host inherit.
+
         Raises:
-            EngineRefused: this machine cannot have it. OSError: it cannot just now.
+            EngineRefused: This machine does not have them.
+            OSError: They are not free now.
         """
         self.release()
         try:
@@ -57,31 +64,31 @@ class ResourceAllocator:
             raise
 
     def close_inherited(self) -> None:
-        """Closes what only the ranks need."""
+        """Close the descriptors that only the ranks need."""
         self._inherited.close()
 
     def release(self) -> None:
-        """Gives everything back; may be called twice."""
+        """Release everything; may be called twice."""
         self.close_inherited()
         self.progress = None
         self._held.close()
 
     def config_for(self, rank: RankProcess, config: RankConfig) -> RankConfig:
-        """That rank's copy: with its number, and without what a rank of another host cannot inherit."""
+        """Return a rank's own config; a rank of another host gets no descriptors."""
         own = msgspec.structs.replace(config, rank=rank.rank, kv_fd=rank.kv_fd, life_fd=rank.life_fd)
         return msgspec.structs.replace(own, store_fd=-1, progress_fd=-1) if rank.host else own
 
     def memory_limit(self, rank: RankProcess, ready: RankReady) -> int:
-        """Resident bytes at which a rank counts as running away; 0: no limit, or a rank of another host.
+        """Return the most resident bytes of a rank; 0: no limit, or a rank of another host.
 
-        Weights that are mapped and the cache become resident as they are used.
+        Mapped weights and the cache become resident as they are used.
         """
         now, growth = rank.memory_bytes(), self._options.processes.rank_memory_growth_mb * 2**20
         return now + ready.info.loaded_bytes + ready.kv_cache_bytes + growth if now and growth else 0
 
     def _acquire(self, address: str) -> tuple[RankConfig, list[int]]:
         config, inherit = group_config(self._options, self.threads, address, self._inherited)
-        # ranks of other hosts may lie still while the network does, and nobody here could tell
+        # not with other hosts: a stalled network looks like a stalled rank
         if hasattr(os, "memfd_create") and self._options.stall_s and not config.run.remote_ranks:
             page = os.memfd_create("ryz-progress")
             self._inherited.callback(os.close, page)
@@ -95,17 +102,20 @@ class ResourceAllocator:
 def group_config(
     options: RankEngineOptions, threads: int, address: str, stack: ExitStack
 ) -> tuple[RankConfig, list[int]]:
-    """The config of rank 0, and the descriptors with which the ranks of this host meet.
+    """Make the config of rank 0, and the files or sockets through which ranks of this host connect.
 
     Args:
-        options: Of the group.
-        threads: Of each rank.
+        options: Options of the group.
+        threads: Threads of each rank.
         address: Of this host in the network of the other hosts; empty: there are none.
         stack: Closes the descriptors when the ranks have them.
 
+    Returns:
+        The config of rank 0, and the descriptors to inherit.
+
     Raises:
-        EngineRefused: this machine cannot have it.
-        OSError: there is no memory for the ranks to share, or no port for them to meet at.
+        EngineRefused: This machine has too few GPUs.
+        OSError: No memory for the ranks to share, or no port for their rendezvous.
     """
     world = options.run.tensor_parallel
     run = dataclasses.replace(
@@ -125,14 +135,14 @@ def group_config(
         os.ftruncate(shared, shared_bytes(world))
         return msgspec.structs.replace(config, shared_fd=shared), [shared]
     if not run.remote_ranks and hasattr(os, "memfd_create"):
-        # a port would be open to every user of this host, and what is said there is believed
-        file = os.memfd_create("ryz-meeting")
+        # not a port: every user of this host could connect, and the ranks trust what they read
+        file = os.memfd_create("ryz-rendezvous")
         stack.callback(os.close, file)
         return msgspec.structs.replace(config, store_fd=file), [file]
-    meeting = stack.enter_context(socket.create_server((address or "127.0.0.1", 0)))
-    host, port = meeting.getsockname()
-    config = msgspec.structs.replace(config, store_fd=meeting.fileno(), store_host=host, store_port=port)
-    return config, [meeting.fileno()]
+    listener = stack.enter_context(socket.create_server((address or "127.0.0.1", 0)))
+    host, port = listener.getsockname()
+    config = msgspec.structs.replace(config, store_fd=listener.fileno(), store_host=host, store_port=port)
+    return config, [listener.fileno()]
 
 
 def _collectives(run: EngineRunConfig) -> Collectives:
@@ -147,9 +157,9 @@ def _collectives(run: EngineRunConfig) -> Collectives:
 
 
 def _require_gpus(run: EngineRunConfig) -> None:
-    """Refuses more ranks than the environment leaves GPUs, before anything is loaded.
+    """Refuse more ranks than `CUDA_VISIBLE_DEVICES` leaves GPUs, before anything is loaded.
 
-    Where it says nothing, torch knows how many there are, in the ranks (`engine/device.py`).
+    Where it is not set, the ranks ask torch (`engine/plain/device.py`).
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     here = run.local_ranks
