@@ -1,6 +1,7 @@
-"""Runs the KV state service: `python -m services.kvstate`. Wires settings, store, handlers and life together.
+"""Runs the KV state service: `python -m services.kvstate`. Builds its parts and connects them.
 
-Ready means: the broker is connected and Redis answers. Without Redis the service lives on and says so.
+The service is ready while the broker is connected and Redis answers. Without Redis it keeps running, and its
+calls fail with a reason.
 """
 
 from contextlib import AsyncExitStack
@@ -31,7 +32,7 @@ BLOCK_CALL_KINDS = 2
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
-    """Connects everything; see `shared.lifecycle.run`."""
+    """Builds the service and starts it; see `shared.lifecycle.run`."""
     settings = cast(KVStateSettings, service.settings)
     circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
     store = make_session_store(settings, circuit)
@@ -109,7 +110,7 @@ def make_session_store(settings: KVStateSettings, circuit: Circuit) -> RedisSess
 
 
 def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockStore:
-    """The store of KV blocks' facts, on the same Redis or another, with a circuit of its own."""
+    """The store of facts about KV blocks, on the same Redis or on another one."""
     link = RedisLink(
         kv_address(settings),
         timeout_s=settings.kv_timeout_s,
@@ -122,7 +123,7 @@ def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockS
 
 
 async def clear_leftovers(settings: KVStateSettings) -> None:
-    """Removes what an earlier version stored of KV blocks beside sessions; on connections of its own."""
+    """Removes KV blocks that an earlier version kept in the session store, on connections of its own."""
     async with AsyncExitStack() as stack:
         links = []
         addresses = {
@@ -137,14 +138,14 @@ async def clear_leftovers(settings: KVStateSettings) -> None:
 
 
 def kv_address(settings: KVStateSettings) -> str:
-    """Where KV blocks are."""
+    """The address of the store of KV blocks."""
     if settings.kv_redis_url:
         return settings.redis_address(settings.kv_redis_url, "RYZ_KV_REDIS_URL")
     return settings.redis_address(settings.redis_url)
 
 
 def tier_limits(settings: KVStateSettings) -> TierLimits:
-    """What the settings say of room."""
+    """The limits of KV blocks in the settings."""
     return TierLimits(
         max_bytes=settings.kv_max_bytes,
         share=settings.kv_redis_share,
@@ -155,7 +156,7 @@ def tier_limits(settings: KVStateSettings) -> TierLimits:
 
 
 def session_quotas(settings: KVStateSettings) -> SessionQuotas:
-    """What the settings say of a tenant's sessions."""
+    """The quotas of sessions in the settings."""
     return SessionQuotas(
         sessions=settings.session_max_per_tenant,
         num_bytes=settings.session_bytes_per_tenant,
@@ -166,7 +167,7 @@ def session_quotas(settings: KVStateSettings) -> SessionQuotas:
 
 
 def sweep_rules(settings: KVStateSettings) -> SweepRules:
-    """What the settings say of the sweep."""
+    """The rules of the sweep in the settings."""
     return SweepRules(
         owner=settings.instance_id,
         every_s=settings.kv_sweep_s,

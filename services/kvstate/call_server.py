@@ -1,8 +1,8 @@
-"""Takes calls from the bus, puts them into the order of their tenants, answers and counts them.
+"""Takes calls from the bus, schedules them, and answers and counts them.
 
-What the answers are is decided in `session_calls.py` and `block_calls.py`. Calls that turns wait for (of
-leaders and routers) run as they come. Calls of people and programs (lists, exports, imports, changes) wait in
-a line of their own, in which tenants take turns, so that many calls of one tenant delay no other.
+`session_calls.py` and `block_calls.py` decide the answers. Calls of leaders and routers, for which a turn
+waits, run at once. Calls of people and programs (lists, exports, imports, changes) wait in a separate line in
+which tenants take turns, so that many calls of one tenant do not delay another tenant or any turn.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from shared.tenant_places import TenantPlaces, TooManyWait
 
 log = structlog.get_logger(__name__)
 
-NEVER_FOR_TURNS = frozenset({"list", "delete", "describe", "pin"})  # others are if they name no tenant
-PLACES, PER_TENANT = 4, 2  # calls that no turn waits for, at the same time
-# Of a tenant. At 30 ms each, which the longest lists take, the last one waits 2 s, as long as callers do.
+NEVER_FOR_TURNS = frozenset({"list", "delete", "describe", "pin"})  # a turn waits for others without a tenant
+PLACES, PER_TENANT = 4, 2  # calls at the same time that no turn waits for: of all tenants, and of one
+# Of one tenant. The longest lists take 30 ms each, so the last call waits 2 s, the time-out of callers.
 MAX_WAITING = 128
 STOP_WAIT_S = 5.0
 RETRY_AFTER_S = 1.0
@@ -65,7 +65,7 @@ class CallServer:
         self._by_turns: set[asyncio.Task[None]] = set()
 
     async def start(self, calls: Sequence[CallKind]) -> None:
-        """Takes these calls from here on, as a member of the queue group."""
+        """Subscribes to these calls as a member of the queue group."""
         for call in calls:
             subscription = await self._bus.subscribe(
                 call.subject,
@@ -77,7 +77,7 @@ class CallServer:
             self._subscriptions.append(subscription)
 
     async def stop(self) -> None:
-        """Takes no more calls; those that were taken are answered, within `STOP_WAIT_S`."""
+        """Takes no more calls, and waits up to `STOP_WAIT_S` for those under way."""
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         self._subscriptions.clear()
@@ -87,7 +87,7 @@ class CallServer:
             late.cancel()
 
     def _scheduled(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
-        """A handler that answers at once what a turn waits for, and puts other calls into their line."""
+        """Returns a handler that runs calls of turns at once and puts other calls into their line."""
         answer, never_for_turns = self._counted(call), call.name in NEVER_FOR_TURNS
 
         async def handle(message: Message) -> None:
@@ -121,7 +121,7 @@ class CallServer:
             self._places.leave(tenant)
 
     def _counted(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
-        """A handler that answers and counts."""
+        """Returns a handler that answers and counts."""
 
         async def answer(request: Wire, _: Message) -> Wire:
             try:

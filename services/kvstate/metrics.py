@@ -1,4 +1,4 @@
-"""What the KV state service counts and measures, under the names that dashboards know."""
+"""The metrics of the KV state service, apart from those of KV blocks (`block_metrics.py`)."""
 
 from collections.abc import Callable
 
@@ -71,7 +71,13 @@ class KVStateMetrics:
         )
 
     def committed(self, answer: SessionCommitted, records: int, dropped: int) -> None:
-        """A commit of so many records was answered."""
+        """Counts the outcomes of one commit.
+
+        Args:
+            answer: The reply.
+            records: How many records the commit had.
+            dropped: How many spare sessions were dropped for them.
+        """
         counts = {
             "stale": len(answer.stale) - len(answer.deleted),
             "deleted": len(answer.deleted),
@@ -84,7 +90,7 @@ class KVStateMetrics:
         self.dropped.inc(dropped)
 
     def watch(self, last: Callable[[], SessionTally]) -> None:
-        """Shows what the store said last."""
+        """Exports the last tally of the session store."""
         self.sessions.set_function(lambda: last().sessions)
         self.session_bytes.set_function(lambda: last().num_bytes)
         self.tenants_nearly_full.set_function(lambda: last().nearly_full)

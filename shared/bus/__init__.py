@@ -1,6 +1,7 @@
-"""The message bus as the services see it: publish, request, subscribe.
+"""The message bus: publish, request, subscribe.
 
-`nats.py` is the real one, `memory.py` runs inside one process; `tests/contract` holds both to this text.
+`api.py` is the contract, which `tests/contract` checks for both implementations: `nats.py`, which serves, and
+`memory.py`, inside one process.
 """
 
 from shared.bus.api import Bus, Handler, Message, NoResponders, RequestTimedOut, Subscription

@@ -1,7 +1,8 @@
-"""Who may publish and read what on the broker: one user for each kind of service, one for callers outside.
+"""The users of the broker, and the subjects that each may publish and read.
 
-The table is the source of `deploy/nats.conf`, of the broker that `ryz up` starts and of the table in
-`docs/security.md`. A subject that is not named here is refused to everybody.
+There is one user for each kind of service and one for callers outside. The table is the source of
+`deploy/nats.conf`, of the broker that `ryz up` starts and of the table in `docs/security.md`. The broker
+refuses all other subjects.
 """
 
 from collections.abc import Mapping
@@ -19,9 +20,14 @@ DISCONNECT_EVENT = "$SYS.ACCOUNT.{account}.DISCONNECT"  # where the broker tells
 
 @dataclass(frozen=True, slots=True)
 class BusAccount:
-    """One user of the broker. `read` may name a queue group after the subject: then only as its member.
+    """One user of the broker.
 
-    answers: may publish to the reply subjects of what it has read, for a minute.
+    Attributes:
+        user: Its name.
+        who: Its description for people.
+        publish: Subjects that it may publish to.
+        read: Subjects that it may read, some only as a member of the queue group named after the subject.
+        answers: Whether it may publish to the reply subjects of messages it has read, for a minute.
     """
 
     user: str
@@ -32,17 +38,17 @@ class BusAccount:
 
     @property
     def inbox(self) -> str:
-        """All inboxes of this user; nobody else reads them."""
+        """The pattern of this user's inboxes, which no other user may read."""
         return f"{inbox_prefix(self.user)}.>"
 
     @property
     def password_variable(self) -> str:
-        """The environment variable that has the user's password, for the broker."""
+        """The environment variable of the broker that has the user's password."""
         return f"RYZ_NATS_{self.user.upper()}_PASSWORD"
 
 
 def _all(one: str) -> str:
-    """The subjects of all groups, from that of one."""
+    """Returns the pattern for the subjects of all groups, from the subject of one."""
     return f"{one.rpartition('.')[0]}.*"
 
 
@@ -127,7 +133,7 @@ SERVICES: Mapping[str, BusAccount] = {
 
 
 def outside(caller: Caller) -> BusAccount:
-    """The account of a service outside: it has text generated, for its tenant, and no more."""
+    """Returns the account of a service outside, which may only have text generated for its tenant."""
     return BusAccount(
         caller.user,
         f"a service of yours, tenant `{caller.tenant}`",
@@ -144,31 +150,36 @@ ACCOUNTS: Mapping[str, BusAccount] = {**SERVICES, OUTSIDE: outside(Caller(OUTSID
 
 
 def caller_by(url: str, tenant: str = "") -> Caller | None:
-    """Who a service outside is by the URL that it connects with; its tenant has the user's name unless told.
+    """Returns the caller that connects with this URL.
 
-    None: it is one of our services, or the broker has no accounts.
+    Args:
+        url: The URL of the broker.
+        tenant: The caller's tenant; empty if it has the name of the user.
+
+    Returns:
+        The caller, or None for the URL of one of our services, or of a broker without accounts.
     """
     user = user_of(url)
     return Caller(tenant or user, user) if user and user not in SERVICES else None
 
 
 def in_inbox(subject: str, caller: Caller | None) -> bool:
-    """Whether that caller itself reads there. What services name is believed."""
+    """Returns whether a subject is in the inbox of that caller; for services (None) always true."""
     return caller is None or subject.startswith(f"{inbox_prefix(caller.user)}.")
 
 
 def inbox_prefix(user: str) -> str:
-    """Where a user's inboxes begin; without a user, where those of an open broker do."""
+    """Returns the prefix of a user's inboxes; without a user, that of an open broker."""
     return f"{INBOX}.{subjects.token(user)}" if user else INBOX
 
 
 def user_of(url: str) -> str:
-    """The user that a broker's URL names, of the first server in it; empty: none, or a token."""
+    """Returns the user in the first server of a broker's URL; empty if there is none, or a token."""
     first = urlsplit(url.partition(",")[0].strip())
     return first.username or "" if first.password is not None else ""
 
 
 def with_user(url: str, user: str, password: str) -> str:
-    """The URL of one server with this user and password in it."""
+    """Returns the URL of one server with this user and password."""
     scheme, _, address = url.partition("://")
     return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address.rpartition('@')[2]}"

@@ -1,7 +1,7 @@
-"""The contract of a bus. Implementations connect; what is published where is decided elsewhere.
+"""The contract of a bus.
 
-Delivery is at most once and in order per publisher and subject, as with core NATS. What must not be lost is
-numbered and asked for again by those who use the bus.
+Delivery is at most once, and in order per publisher and subject, as with core NATS. Users of the bus number
+messages that must not be lost, and ask for missing ones again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ from shared.errors import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that arrived. `no_responders` marks the broker's own answer to a publish that nobody got."""
+    """A message that arrived. `no_responders` marks the broker's answer to a publish without a subscriber."""
 
     subject: str
     data: bytes
@@ -26,24 +26,24 @@ Handler = Callable[[Message], Awaitable[object]]  # what it returns is ignored
 
 
 class NoResponders(Unavailable):
-    """Nobody listens on the subject of a request."""
+    """The subject of a request has no subscriber."""
 
 
 class RequestTimedOut(Unavailable):
-    """A request had no answer in time."""
+    """A request got no reply in time."""
 
 
 class Subscription(Protocol):
     """A running subscription."""
 
     async def unsubscribe(self) -> None:
-        """Stops deliveries; handlers that already run go on. Calling it twice is fine."""
+        """Stops deliveries; handlers that already run go on. May be called twice."""
         ...
 
     async def drain(self) -> None:
-        """Stops deliveries, but what the broker had sent here by then is still handled before it returns.
+        """Stops deliveries, and returns when the messages that the broker had sent by then are handled.
 
-        At most some seconds; without a broker, or after them, it ends like `unsubscribe`.
+        It takes some seconds at most. After them, or without a broker, it ends like `unsubscribe`.
         """
         ...
 
@@ -51,9 +51,9 @@ class Subscription(Protocol):
 class Bus(Protocol):
     """Publish and subscribe. All methods may be called from one event loop only.
 
-    Subjects follow NATS: tokens with dots between them, `*` for one token, `>` for the rest. Every method
-    but `close` raises `Unavailable` (reason `broker_unavailable`) while there is no connection and none comes
-    back in the time that the method may wait; `publish` never waits for one.
+    Subjects follow NATS: tokens with dots between them, `*` for one token, `>` for the rest. Without a
+    connection every method but `close` waits for one as long as it may, and then raises `Unavailable` (reason
+    `broker_unavailable`); `publish` never waits.
     """
 
     @property
@@ -63,25 +63,26 @@ class Bus(Protocol):
 
     @property
     def connected(self) -> bool:
-        """True while there is a broker to talk to."""
+        """Whether there is a connection to a broker."""
         ...
 
     @property
     def restored_at(self) -> float:
-        """When a lost connection was last restored, by the running loop's clock; -inf: it never was lost.
+        """When a lost connection was last restored, by the running loop's clock; -inf if it was never lost.
 
-        Others lost theirs too, and may come back some seconds later: until then a silent peer means little.
+        Other processes lost theirs as well and may come back some seconds later, so the silence of a peer
+        means little until then.
         """
         ...
 
     def new_inbox(self) -> str:
-        """A subject prefix that nobody else has. Append `.name` for subjects below it."""
+        """Returns a unique subject prefix. Append `.name` for subjects below it."""
         ...
 
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Sends one message and does not wait for anybody.
+        """Sends one message without waiting.
 
         With `reply` and no subscriber on `subject`, a message with `no_responders` arrives on `reply`.
         """
@@ -90,9 +91,11 @@ class Bus(Protocol):
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Message:
-        """Sends one message and returns the first answer.
+        """Sends one message and returns the first reply.
 
-        Raises `NoResponders` at once when nobody listens, `RequestTimedOut` after `timeout_s`.
+        Raises:
+            NoResponders: The subject has no subscriber; at once.
+            RequestTimedOut: No reply came within `timeout_s`.
         """
         ...
 
@@ -106,17 +109,20 @@ class Bus(Protocol):
         max_pending: int = 65_536,
         max_per_s: int = 0,
     ) -> Subscription:
-        """Delivers messages to `handler` until unsubscribed; ready when it returns.
+        """Delivers messages to `handler` until unsubscribed; the broker knows it when this returns.
 
-        queue: members of one queue group share the messages, each goes to one of them.
-        max_concurrent: 0 runs the handler on one message after another, in order (it must not wait long);
-            more runs up to that many at once, each as a task, in no order.
-        max_pending: messages that may wait here; above it they are dropped, counted and logged.
-        max_per_s: about so many messages a second are delivered, at most that many at once; the broker drops
-            those above it, whoever sent them, so that a flood costs this process nothing. A message may come
-            twice. 0: no limit.
+        An exception of the handler is logged and counted, and the subscription goes on.
 
-        An exception of the handler is logged and counted; the subscription lives on.
+        Args:
+            subject: A subject or a pattern.
+            handler: Called with each message.
+            queue: The queue group; each message goes to one of its members.
+            max_concurrent: 0 runs the handler on one message after another, in order, so it must not wait
+                long. A number runs up to that many handlers at once, each as a task, in no order.
+            max_pending: How many messages may wait here; more are dropped, counted and logged.
+            max_per_s: About so many messages a second are delivered, and at most that many at once. The
+                broker drops the others, so that a flood costs this process nothing. A message may come twice.
+                0: no limit.
         """
         ...
 
@@ -125,5 +131,5 @@ class Bus(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stops all subscriptions, waits for handlers that run, flushes, disconnects. May be called twice."""
+        """Ends all subscriptions, waits for running handlers, flushes, disconnects. May be called twice."""
         ...

@@ -1,7 +1,7 @@
 """One nats-py connection with our hooks: direct delivery, counted errors, reconnecting with back-off.
 
-It reaches into nats-py's client where its releases have been the same for years (`_process_pong`,
-`_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
+It overrides private methods of nats-py's client that its releases have not changed for years
+(`_process_pong`, `_flush_pending`, `_ps`); the tests of the bus fail if a new release changes them.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shared.host.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2
 CLOSE_WAIT_S = 1.0
-PING_INTERVAL_S = 5  # two unanswered ones: the broker is taken for dead
+PING_INTERVAL_S = 5  # after two pings without an answer the connection is given up
 NO_RESPONDERS = "503"
 _REFUSED = "authorization violation"
 _FORBIDDEN = "permissions violation"
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class OnDown(Protocol):
-    """Called when the connection broke; `final` when nats-py will not restore it by itself."""
+    """Called when the connection broke; `final` if nats-py will not restore it."""
 
     def __call__(self, *, final: bool) -> None:
         """See the class."""
@@ -70,7 +70,18 @@ class BoundedTransport(TcpTransport):  # type: ignore[misc, unused-ignore]
 
 
 class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
-    """nats-py's client, with a plain function in place of a queue and a task per subscription."""
+    """nats-py's client, with a plain function in place of a queue and a task for each subscription.
+
+    Args:
+        address: The broker.
+        stats: Counts what happens.
+        backoff: Pauses between attempts to connect.
+        on_up: Called when a lost connection is restored.
+        on_down: Called when the connection broke.
+
+    Attributes:
+        refused: Set when the broker does not accept the user or the password.
+    """
 
     def __init__(
         self,
@@ -87,8 +98,8 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._inbox_prefix = bytearray(address.inbox_prefix.encode())  # inboxes are made before connecting
         self._refusals = 0
         self._given_up = False
-        self._trusted = not address.local  # the broker at the other end; see `_require_own_broker`
-        self.refused = asyncio.Event()  # the broker does not know this user with this password
+        self._trusted = not address.local  # whether the password may be sent; see `_require_own_broker`
+        self.refused = asyncio.Event()
         self._bus_stats = stats
         self._backoff = backoff
         self._on_up = on_up
@@ -96,7 +107,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._sinks: dict[int, Callable[[Message], None]] = {}
 
     async def start(self, name: str) -> None:
-        """Connects; tries until it is cancelled."""
+        """Connects; it tries until it is cancelled."""
         await self.connect(
             self._address.servers,
             name=name,
@@ -119,9 +130,16 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
     async def listen(
         self, pattern: str, queue: str, sink: Callable[[Message], None], *, limit: int = 0
     ) -> Any:
-        """Subscribes; `sink` is called from the read loop with each message.
+        """Subscribes.
 
-        limit: after so many messages the broker ends the subscription.
+        Args:
+            pattern: The subject or pattern.
+            queue: The queue group, or empty.
+            sink: Called from the read loop with each message.
+            limit: After so many messages the broker ends the subscription; 0: never.
+
+        Returns:
+            nats-py's subscription, for `forget`.
         """
         # a future in place of a callback keeps nats-py from starting a task; messages never reach it
         future = asyncio.get_running_loop().create_future()
@@ -134,7 +152,9 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
     async def forget(self, subscription: Any, *, flush_s: int = 0) -> None:
         """Ends a subscription made by `listen`.
 
-        flush_s: for so long at most it still gets what the broker had sent before it knew.
+        Args:
+            subscription: The subscription.
+            flush_s: How long it still gets messages that the broker sends before it knows of the end.
         """
         if not flush_s:
             self._sinks.pop(subscription._id, None)
@@ -162,7 +182,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         sink = self._sinks.get(sid)
         if sink is None:
             return
-        # clients may put any bytes into subjects; what is no text can be answered nowhere
+        # clients may put any bytes into subjects; a reply subject that is not text is of no use
         place, answer = subject.decode("utf-8", "replace"), reply.decode("utf-8", "replace")
         if not headers:
             sink(Message(place, data, answer))
@@ -189,7 +209,7 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
             self._trusted = True
             return
         self._bus_stats.foreign_brokers += 1
-        if self._bus_stats.foreign_brokers.bit_count() == 1:  # 1, 2, 4, 8, ...: it may go on for long
+        if self._bus_stats.foreign_brokers.bit_count() == 1:  # at 1, 2, 4, 8, ...: it may go on for long
             log.error("nothing is sent to a broker that is not ours", why=why,
                       times=self._bus_stats.foreign_brokers, remedy=_FOREIGN_REMEDY)  # fmt: skip
         raise nats.errors.Error(f"nothing is sent to a broker that is not ours: {why} (RYZ_NATS_LOCAL)")
@@ -224,11 +244,11 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         if _REFUSED in str(error).lower():
             self._refusals += 1
             self.refused.set()
-            if self._refusals.bit_count() == 1:  # 1, 2, 4, 8, ...: it may go on for long
+            if self._refusals.bit_count() == 1:  # at 1, 2, 4, 8, ...: it may go on for long
                 log.error("the broker refuses user or password", user=user_of(self._address.url),
                           times=self._refusals, remedy="correct RYZ_NATS_URL")  # fmt: skip
         elif _FORBIDDEN in str(error).lower():
-            # the broker names the subject; whoever waits for something there waits in vain
+            # the error names the subject; nothing will ever arrive there
             log.warning(
                 "the broker forbids it to this user", error=str(error), user=user_of(self._address.url)
             )
@@ -254,11 +274,9 @@ class NatsConnection(Client):  # type: ignore[misc, unused-ignore]
         self._on_down(final=True)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        if (
-            not self._trusted
-        ):  # nats-py would send what waits for a connection to whatever it has connected to
+        if not self._trusted:  # nats-py would send pending data to the broker that is not trusted
             self._pending, self._pending_data_size = [], 0
-        # what goes wrong in there, or a cancellation, would leave a closed connection without a word of it
+        # an error or a cancellation in there would close the connection without calling `on_down`
         try:
             await super()._close(status, do_cbs)
         finally:

@@ -1,8 +1,8 @@
-"""How many messages a second a subscription takes. The broker drops the others, which cost nothing here.
+"""Limits the messages a second of a subscription. The broker drops the others, so they cost nothing here.
 
-A broker ends a subscription by itself after a number of messages, if it is told so. A limited subscription
-therefore has lives of so many messages each, and is made anew in time: usually before it ends, but not sooner
-than its rate allows.
+A broker ends a subscription after a number of messages if it is told to. A limited subscription therefore
+consists of lives with so many messages each. The next life usually begins before the last one ends, but not
+sooner than the rate allows.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,14 @@ WINDOW_S = 1.0
 
 
 class Credit:
-    """The messages of one life of a limited subscription; a callable that takes them.
+    """Takes the messages of one life of a limited subscription.
 
-    limit: how many there are. renew: called once, with the seconds after which the next life may begin; 0: at
-    once. on_spent: called when all are used before that.
+    Args:
+        limit: Messages of one life.
+        offer: Called with each message.
+        renew: Called once, with the seconds after which the next life may begin.
+        on_spent: Called when all messages were used before the next life could begin.
+        clock: Returns seconds.
     """
 
     __slots__ = ("_began", "_clock", "_half", "_limit", "_offer", "_on_spent", "_renew", "_renewed", "_used")
@@ -41,7 +45,7 @@ class Credit:
 
     @property
     def spent(self) -> bool:
-        """The broker sends no more of them."""
+        """Whether the broker sends no more messages of this life."""
         return self._used >= self._limit
 
     def __call__(self, message: Message) -> None:
@@ -63,5 +67,5 @@ class Credit:
 
 
 def limit_of(max_per_s: int) -> int:
-    """The messages of one life; 0: a subscription without a limit."""
+    """Returns the messages of one life; 0 for a subscription without a limit."""
     return max(2, round(max_per_s * WINDOW_S)) if max_per_s else 0

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class BusStats:
-    """What happened on a bus since it was connected; services export it as metrics."""
+    """Counters of a bus since it was connected; services export them as metrics."""
 
     published: int = 0
     received: int = 0
@@ -35,10 +35,17 @@ class BusStats:
 
 
 class Delivery:
-    """The handler of one subscription and the messages that wait for it.
+    """The handler of one subscription, and the messages that wait for it.
 
-    There is a task only while there is work: one for an ordered subscription, else one per running handler. A
-    task goes on with the next message, so a burst costs one task per place, not one per message.
+    A task runs only while there are messages: one for an ordered subscription, else one for each running
+    handler. A task goes on with the next message, so a burst costs one task per place, not one per message.
+
+    Args:
+        subject: The subject, for logs.
+        handler: Called with each message.
+        max_concurrent: Handlers at the same time; 0: one, in order.
+        max_pending: Messages that may wait.
+        stats: Counts messages.
     """
 
     def __init__(
@@ -56,11 +63,11 @@ class Delivery:
 
     @property
     def finished(self) -> bool:
-        """Stopped, and no handler runs any more."""
+        """Whether it is stopped and no handler runs any more."""
         return self._stopped and not self._running
 
     def offer(self, message: Message) -> None:
-        """Takes a message; drops and counts it when too many wait."""
+        """Takes a message, or drops and counts it when too many wait."""
         if self._stopped:
             return
         self._stats.received += 1
@@ -80,29 +87,29 @@ class Delivery:
         self._pending_bytes += size
 
     def throttled(self) -> None:
-        """Counts that the broker drops messages for a while."""
+        """Counts a time in which the broker drops messages."""
         self._stats.throttled += 1
         if self._stats.throttled.bit_count() == 1:  # as above
             log.warning("more messages than are taken", subject=self.subject,
                         throttled=self._stats.throttled)  # fmt: skip
 
     def stop(self) -> None:
-        """No handler starts from here on; those that run go on, what waits is forgotten."""
+        """Starts no more handlers and drops waiting messages; running handlers go on."""
         self._stopped = True
         self._pending.clear()
         self._pending_bytes = 0
 
     async def wait_empty(self, timeout_s: float) -> None:
-        """Waits until everything that was offered has been handled, or the time is over."""
+        """Waits until every message that was offered is handled, or the time is over."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
         while (others := self._running - {asyncio.current_task()}) and loop.time() < give_up:
             left_s = give_up - loop.time()
             await asyncio.wait(others, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # a place that fell free is taken again before the next look
+            await asyncio.sleep(0)  # lets a free place take the next message before the next look
 
     async def wait_idle(self, timeout_s: float) -> None:
-        """Waits for the handlers that run, but not for the one that calls this; cancels what is left then."""
+        """Waits for running handlers, except the caller's own, and cancels those left after the time."""
         others = self._running - {asyncio.current_task()}
         if not others:
             return
@@ -122,7 +129,7 @@ class Delivery:
                 self._stats.handler_errors += 1
                 log.exception("handler failed", subject=message.subject)
             handled += 1
-            if not handled % TURN_MESSAGES:  # handlers may never wait: others are to have their turn
+            if not handled % TURN_MESSAGES:  # handlers may never wait, so other tasks get a turn here
                 await asyncio.sleep(0)
             if not self._pending:
                 return
@@ -131,7 +138,9 @@ class Delivery:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
-        if self._pending and not self._stopped:  # its task was cancelled, the messages behind it live on
+        if (
+            self._pending and not self._stopped
+        ):  # its task was cancelled; the messages behind it are still handled
             message = self._pending.popleft()
             self._pending_bytes -= len(message.data)
             again = asyncio.get_running_loop().create_task(self._work(message))

@@ -1,7 +1,7 @@
-"""A bus inside one process, with the semantics of NATS: for tests, and for everything in one process.
+"""A bus inside one process with the semantics of NATS, for tests.
 
 Several buses share one `MemoryBroker`, as several connections share a NATS server. A broker can be stopped
-and started again, which looks like a lost server to its buses.
+and started again, which is a lost server to its buses.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from shared.bus.api import Handler, Message, Subscription
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
 from shared.bus.pending_replies import PendingReplies
-from shared.bus.subject import check_pattern, check_size, check_subject, matches
+from shared.bus.subject import check_pattern, check_size, check_subject, matches, not_sent
 from shared.errors import Unavailable
 
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
 
 
 class MemoryBroker:
-    """What the buses of a process connect to."""
+    """The broker that the buses of a process connect to."""
 
     def __init__(self, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         self.max_payload = max_payload
@@ -32,16 +32,16 @@ class MemoryBroker:
         self._inboxes = count()
 
     def stop(self) -> None:
-        """The broker is gone; subscriptions are kept, as clients restore theirs."""
+        """Stops the broker; subscriptions are kept, as clients restore theirs."""
         self.up.clear()
 
     def start(self) -> None:
-        """The broker is back."""
+        """Starts the broker again."""
         self.restored_at = asyncio.get_running_loop().time()
         self.up.set()
 
     def new_inbox(self) -> str:
-        """A prefix that no other bus of this broker has."""
+        """Returns a prefix that no other bus of this broker has."""
         return f"_INBOX.m{next(self._inboxes)}"
 
     def add(self, subscription: "MemorySubscription") -> None:
@@ -49,12 +49,12 @@ class MemoryBroker:
         self._subscriptions.append(subscription)
 
     def remove(self, subscription: "MemorySubscription") -> None:
-        """Forgets a subscription; twice is fine."""
+        """Forgets a subscription. May be called twice."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
 
-    def of(self, deliveries: set[Delivery]) -> list["MemorySubscription"]:
-        """The subscriptions that feed these deliveries."""
+    def subscriptions_of(self, deliveries: set[Delivery]) -> list["MemorySubscription"]:
+        """Returns the subscriptions that feed these deliveries."""
         return [s for s in self._subscriptions if s.delivery in deliveries]
 
     def route(self, message: Message) -> None:
@@ -164,9 +164,7 @@ class MemoryBus:
             check_subject(reply)
         check_size(subject, len(data), self.max_payload)
         if not self.connected:
-            raise Unavailable(
-                f"no connection to the broker, {subject} was not sent", reason="broker_unavailable"
-            )
+            raise not_sent(subject)
         self.stats.published += 1
         self.broker.route(Message(subject, bytes(data), reply, dict(headers or {})))
 
@@ -206,7 +204,7 @@ class MemoryBus:
         """See `Bus.close`."""
         if self._closed:
             return
-        for subscription in self.broker.of(self._deliveries - {self._answers.delivery}):
+        for subscription in self.broker.subscriptions_of(self._deliveries - {self._answers.delivery}):
             await subscription.unsubscribe()
         for delivery in tuple(self._deliveries):
             await delivery.wait_idle(5.0)

@@ -1,7 +1,7 @@
 """The bus over a NATS server, on top of nats-py.
 
-nats-py does the protocol and the reconnecting; handing messages out is ours (`delivery.py`), because its
-queue and task per subscription cost more and cancel running handlers when one unsubscribes.
+nats-py does the protocol and the reconnecting. `delivery.py` hands out the messages, since nats-py's queue
+and task for each subscription cost more and cancel running handlers at the end of a subscription.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from shared.bus.connection import NatsConnection
 from shared.bus.delivery import BusStats, Delivery
 from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
-from shared.bus.subject import check_pattern, check_size, check_subject
+from shared.bus.subject import check_pattern, check_size, check_subject, not_sent
 from shared.errors import InvalidRequest, Unavailable
 from shared.redact import redact
 from shared.settings import BusSettings
@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 class NatsBus:
     """Implements `Bus`. Make one with `NatsBus.connect`.
 
-    A lost connection is restored for ever, with back-off, subscriptions included. Meanwhile `publish` raises
-    instead of filling a buffer: whoever waits for an answer is to know at once.
+    A lost connection is restored with its subscriptions, however long that takes, with back-off. Meanwhile
+    `publish` raises instead of filling a buffer, so that its caller knows at once.
     """
 
     def __init__(self, address: BrokerAddress, *, name: str, connect_wait_s: float) -> None:
@@ -63,11 +63,19 @@ class NatsBus:
         tls: ssl.SSLContext | None = None,
         local: bool = False,
     ) -> "NatsBus":
-        """Connects, trying for `connect_wait_s` seconds; the others are those of `BrokerAddress`.
+        """Connects.
+
+        Args:
+            url: See `BrokerAddress`, also for `inbox`, `tls` and `local`.
+            name: Names the connection in the broker.
+            connect_wait_s: How long it tries.
+            inbox: See `url`.
+            tls: See `url`.
+            local: See `url`.
 
         Raises:
-            InvalidRequest: the broker refuses the user or the password in the URL, or wants one.
-            Unavailable: no server answered in that time.
+            InvalidRequest: The broker refuses the user or the password in the URL, or asks for one.
+            Unavailable: No server answered in that time.
         """
         bus = cls(BrokerAddress(url, inbox, tls, local), name=name, connect_wait_s=connect_wait_s)
         opening = asyncio.create_task(bus._open())
@@ -98,7 +106,7 @@ class NatsBus:
     async def of(
         cls, settings: BusSettings, *, name: str, url: str = "", connect_wait_s: float = 0.0
     ) -> "NatsBus":
-        """Connects as the settings say; what is given takes the place of theirs. Raises like `connect`."""
+        """Connects as the settings say; other arguments override them. Raises like `connect`."""
         where = url or settings.nats_url
         tls = None
         if settings.nats_ca or settings.nats_cert or settings.nats_key:
@@ -136,7 +144,7 @@ class NatsBus:
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """See `Bus.publish`. Waits only while more than 2 MiB are on their way to a slow broker."""
+        """See `Bus.publish`. It waits only while more than 2 MiB are on their way to a slow broker."""
         check_subject(subject)
         if reply:
             check_subject(reply)
@@ -146,9 +154,7 @@ class NatsBus:
         connection = self._connection
         check_size(subject, size, connection.max_payload)
         if not self.connected:
-            raise Unavailable(
-                f"no connection to the broker, {subject} was not sent", reason="broker_unavailable"
-            )
+            raise not_sent(subject)
         self.stats.published += 1
         try:
             await connection.publish(subject, data, reply, dict(headers) if headers else None)
@@ -191,8 +197,8 @@ class NatsBus:
         """See `Bus.flush`."""
         await self._wait_connected(self._connect_wait_s)
         try:
-            # nats-py writes its PING past what waits to be written: the first answer only says that this has
-            # been written by now, the second one that the broker has read it
+            # nats-py writes its PING ahead of data that waits to be written: the first answer shows that the
+            # data is written by now, the second one that the broker has read it
             await self._connection.flush(FLUSH_TIMEOUT_S)
             await self._connection.flush(FLUSH_TIMEOUT_S)
         except nats.errors.Error as error:
@@ -222,7 +228,7 @@ class NatsBus:
         )
 
     async def _open(self) -> None:
-        """Connects and restores what was subscribed."""
+        """Connects and restores the subscriptions."""
         await self._connection.start(self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
         await self._subscriptions.restore()
@@ -236,7 +242,7 @@ class NatsBus:
         self._up.set()
 
     def _went_down(self, *, final: bool) -> None:
-        """The connection broke. `final`: nats-py gave it up (the broker sent an error), so make a new one."""
+        """Handles a broken connection; `final`: nats-py gave it up after an error of the broker."""
         self._up.clear()
         if self._closing:
             return

@@ -1,7 +1,7 @@
-"""Writes the broker's configuration from the table of accounts: `deploy/nats.conf`, and that of `ryz up`.
+"""Writes the configuration of the broker, `deploy/nats.conf` or that of `ryz up`, from the accounts.
 
-Run as `python -m shared.bus.nats_conf`, which also writes the table in `docs/security.md`; `--check` fails
-when one of them is out of date. No secret is in it: nats-server takes the passwords from its environment.
+`python -m shared.bus.nats_conf` also writes the table in `docs/security.md`; `--check` fails when one of them
+is out of date. The configuration contains no secret: nats-server takes the passwords from its environment.
 """
 
 import sys
@@ -38,7 +38,11 @@ ping_max: 3 # so many pings without an answer
 
 
 def render(callers: Mapping[Caller, str] | None = None) -> str:
-    """The whole file. callers: services outside besides `outside`, with the bcrypt hash of their password."""
+    """Returns the whole file.
+
+    Args:
+        callers: Services outside besides `outside`, with the bcrypt hashes of their passwords.
+    """
     users = "\n".join(
         [
             *(_user(account, f"${account.password_variable}") for account in ACCOUNTS.values()),
@@ -71,13 +75,13 @@ accounts {{
 
 
 def page(text: str) -> str:
-    """`docs/security.md` with the table of accounts as it is now."""
+    """Returns `docs/security.md` with the current table of accounts."""
     head, _, rest = text.partition(BEGIN)
     return f"{head}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
 def table() -> str:
-    """Who may do what, for people."""
+    """Returns the table of accounts in Markdown."""
     rows = ["| user | who | publishes | reads |", "|---|---|---|---|"]
     for account in ACCOUNTS.values():
         publishes = [f"`{_short(subject)}`" for subject in account.publish]
@@ -115,7 +119,7 @@ def _listed(subjects_: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Writes both files, or with `--check` compares them."""
+    """Writes both files, or compares them with `--check`."""
     wanted = {CONFIG: render(), PAGE: page(PAGE.read_text())}
     if sys.argv[1:] == ["--check"]:
         stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]

@@ -1,9 +1,9 @@
-"""Reads what the broker sends: control lines, and messages with their payload.
+"""Parses the protocol of the broker: control lines, messages with their payload, headers.
 
-In place of nats-py's own parser, which divides a line at any white space that Python knows. The broker
-divides at spaces and tabs, and lets clients put a vertical tab or a form feed into a subject: such a subject
-would be read as two words, and its message handed to a subscription of the sender's choice. A line that
-cannot be read, or never ends, breaks the connection, which is then made again.
+It replaces nats-py's parser, which splits a line at any white space that Python knows. The broker splits at
+spaces and tabs, and lets clients put a vertical tab or a form feed into a subject. nats-py would read such a
+subject as two words, and hand its message to a subscription of the sender's choice. A line that cannot be
+read, or that never ends, breaks the connection, which is then made again.
 """
 
 import json
@@ -18,10 +18,10 @@ _UNREADABLE = "nats: a line that cannot be read"
 
 
 class ParserListener(Protocol):
-    """What is told of each thing that was read; nats-py's client has these, but for `deliver`."""
+    """Receives what was parsed; nats-py's client has these methods, apart from `deliver`."""
 
     def deliver(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """A message for a subscription; `reply` and `headers` are empty where it has none."""
+        """Takes a message for a subscription; `reply` and `headers` are empty if it has none."""
 
     async def _process_err(self, message: str) -> None: ...
 
@@ -40,13 +40,13 @@ class BrokerParser:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what came in part."""
+        """Forgets incomplete input."""
         self._rest = bytearray()
-        self._needed = 0  # bytes of `_rest` without which nothing can be told
+        self._needed = 0  # so many bytes of `_rest` are needed for the next step
         self._message: tuple[bytes, int, bytes, int, int] | None = None  # subject, sid, reply, headers, size
 
     async def parse(self, data: bytes = b"") -> None:
-        """Takes what came, and tells of what is complete. Raises `ProtocolError`."""
+        """Takes input, and tells the listener of all that is complete. Raises `ProtocolError`."""
         while True:
             if self._rest:
                 self._rest += data
@@ -57,15 +57,14 @@ class BrokerParser:
             control = self._read_messages(data)
             if control is None:
                 return
-            data = (
-                b""  # what follows the line is in `_rest`, where a reader that ends the connection finds it
-            )
+            data = b""  # the input after the line is in `_rest`, which `reset` empties if the connection ends
             await self._read_control(control)
 
     def _read_messages(self, data: bytes) -> bytes | None:
-        """Tells of messages up to the first line that is none, which it returns; None: there is no such line.
+        """Tells the listener of messages, up to the first control line; the input after it is in `_rest`.
 
-        What has not been read yet is in `_rest` then.
+        Returns:
+            The control line, or None if there is none yet.
         """
         at, end = 0, len(data)
         while True:
@@ -112,7 +111,7 @@ class BrokerParser:
 
 
 def _message_of(line: bytes) -> tuple[bytes, int, bytes, int, int]:
-    """Of a line that announces a message: subject, subscription, reply, sizes of headers and of all."""
+    """Returns subject, subscription, reply, size of headers and whole size from the line before a message."""
     words = line.split(b" ")
     header = words.pop(-2) if words[0] == b"HMSG" else b"0"
     if len(words) == 4:

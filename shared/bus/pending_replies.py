@@ -1,4 +1,4 @@
-"""The requests of one connection that wait for their answers, all on one inbox."""
+"""The requests of one connection that wait for their replies, all on one inbox."""
 
 import asyncio
 from itertools import count
@@ -8,7 +8,7 @@ from shared.errors import Unavailable
 
 
 class PendingReplies:
-    """Gives each request a reply subject below `inbox`; wakes it with the first message that comes there."""
+    """Gives each request a reply subject below `inbox`, and wakes it with the first message there."""
 
     def __init__(self, inbox: str) -> None:
         self.pattern = f"{inbox}.*"
@@ -17,14 +17,14 @@ class PendingReplies:
         self._waiting: dict[str, asyncio.Future[Message]] = {}
 
     def expect(self) -> tuple[str, "asyncio.Future[Message]"]:
-        """A new reply subject, and the future of what arrives on it."""
+        """Returns a new reply subject, and the future of the message that arrives there."""
         reply = f"{self._prefix}{next(self._numbers)}"
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = future
         return reply, future
 
     def arrived(self, message: Message) -> None:
-        """Wakes the request that the message answers; an answer that nobody waits for is ignored."""
+        """Wakes the request that the message answers; a reply that no request waits for is ignored."""
         future = self._waiting.pop(message.subject, None)
         if future is not None and not future.done():
             future.set_result(message)
@@ -32,7 +32,7 @@ class PendingReplies:
     async def wait(
         self, reply: str, future: "asyncio.Future[Message]", subject: str, timeout_s: float
     ) -> Message:
-        """The answer; raises `NoResponders` or `RequestTimedOut`."""
+        """Returns the reply; raises `NoResponders` or `RequestTimedOut`."""
         expiry = asyncio.get_running_loop().call_later(timeout_s, self._expire, future)
         try:
             message = await future
@@ -46,11 +46,11 @@ class PendingReplies:
         return message
 
     def forget(self, reply: str) -> None:
-        """No longer waits there."""
+        """Forgets a reply subject."""
         self._waiting.pop(reply, None)
 
     def fail_all(self, error: Unavailable) -> None:
-        """Ends every waiting request, at close."""
+        """Ends every waiting request with this error."""
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

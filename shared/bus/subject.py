@@ -1,4 +1,4 @@
-"""What can be published where: well-formed subjects, the broker's size limit, which pattern matches what."""
+"""Checks subjects, patterns and sizes of messages, and matches subjects with patterns."""
 
 import re
 
@@ -6,7 +6,7 @@ from shared.bus.accounts import in_inbox
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 from shared.subjects import PREFIX, Caller
 
-MAX_SUBJECT_BYTES = 1900  # two of them and numbers fit into a line of the broker's protocol, 4 KiB
+MAX_SUBJECT_BYTES = 1900  # two subjects and numbers fit into a line of the broker's protocol, 4 KiB
 _PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
 _PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
@@ -14,16 +14,16 @@ _PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 def check_subject(subject: str) -> None:
     """Raises `InvalidRequest` unless one can publish there: tokens and dots, no wildcard, no space.
 
-    One that is too long would have the broker close the connection of who publishes.
+    The broker would close the connection of a client that publishes to a subject that is too long.
     """
     if not (_PLAIN.fullmatch(subject) and _is_short(subject)):
         raise InvalidRequest(f"{subject[:100]!r} is no subject that one can publish to", param="subject")
 
 
 def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
-    """Whether answers to that caller may go there.
+    """Returns whether answers to that caller may go there.
 
-    It is a subject, none that services listen on, and of a caller outside in its own inbox.
+    The subject must be valid and none that services listen on. For a caller outside it must be in its inbox.
     """
     if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
         return False
@@ -36,7 +36,7 @@ def _is_short(subject: str) -> bool:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises `InvalidRequest` unless one can subscribe to it: `*` and `>` stand as whole tokens, `>` last."""
+    """Raises `InvalidRequest` unless one can subscribe to it; `*` and `>` are whole tokens, `>` is last."""
     if not _PATTERN.fullmatch(pattern):
         raise InvalidRequest(f"{pattern!r} is no subject that one can subscribe to", param="subject")
 
@@ -52,12 +52,12 @@ def check_size(subject: str, size: int, limit: int) -> None:
 
 
 def not_sent(subject: str) -> Unavailable:
-    """What `publish` raises while there is no connection."""
+    """Returns the error of `publish` without a connection."""
     return Unavailable(f"no connection to the broker, {subject} was not sent", reason="broker_unavailable")
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subscription to `pattern` gets what is published on `subject`."""
+    """Returns whether a subscription to `pattern` gets messages on `subject`."""
     wanted, given = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted.pop()

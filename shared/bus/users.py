@@ -1,6 +1,7 @@
-"""The users of services outside: what is kept of them in one file, which `ryz bus-users` writes.
+"""The file of the users for services outside, which `ryz bus-users` writes.
 
-The broker's configuration is made of it, and a router reads each user's own limits. It holds no password.
+The configuration of the broker is made from it, and routers read the limits of each user. It contains hashes
+of passwords only.
 """
 
 from pathlib import Path
@@ -18,10 +19,14 @@ Name = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
 
 
 class BusUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One of them.
+    """One user.
 
-    password_hash: bcrypt. max_rps: requests a second, 0 for no limit. max_priority: of its requests. None:
-    what the router's settings say.
+    Attributes:
+        name: The user of the broker.
+        tenant: Its tenant.
+        password_hash: Of bcrypt.
+        max_rps: Requests a second; 0 for no limit, None for the router's setting.
+        max_priority: Highest priority of its requests; None for the router's setting.
     """
 
     name: Name
@@ -32,29 +37,29 @@ class BusUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def caller(self) -> Caller:
-        """Whom its subjects name."""
+        """The caller that its subjects name."""
         return Caller(self.tenant, self.name)
 
 
 class BusUsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them, by name."""
+    """All users."""
 
     users: list[BusUser] = []
 
     def find(self, name: str) -> BusUser | None:
-        """The user of that name."""
+        """Returns the user of that name, or None."""
         return next((user for user in self.users if user.name == name), None)
 
     def hashes(self) -> dict[Caller, str]:
-        """What the broker's configuration needs."""
+        """Returns the hashes of passwords by caller, for the configuration of the broker."""
         return {user.caller: user.password_hash for user in self.users}
 
 
 def read_users(path: Path) -> BusUsers:
-    """What the file holds; no users if there is none.
+    """Returns the users in the file; none if there is no file.
 
     Raises:
-        InvalidRequest: it cannot be read, or its content is no list of users.
+        InvalidRequest: It cannot be read, or is not a file of users.
     """
     try:
         with path.open("rb") as file:
@@ -76,5 +81,5 @@ def read_users(path: Path) -> BusUsers:
 
 
 def as_text(users: BusUsers) -> str:
-    """What the file is to hold."""
+    """Returns the text of the file."""
     return msgspec.json.format(msgspec.json.encode(users), indent=1).decode() + "\n"

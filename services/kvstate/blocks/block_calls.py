@@ -1,4 +1,4 @@
-"""What the KV state service answers to calls about KV blocks."""
+"""The calls of leaders about KV blocks."""
 
 from services.kvstate.blocks.block_metrics import BlockMetrics
 from services.kvstate.blocks.block_tier import BlockTier
@@ -10,7 +10,7 @@ from shared.messages import BlocksCommit, BlocksCommitted, BlocksFind, BlocksFou
 
 
 class BlockCalls:
-    """The calls of leaders. Blocks are found by name alone, whose root says who may know it."""
+    """Answers the calls. Names of blocks depend on the tenant that may share them."""
 
     def __init__(self, tier: BlockTier, metrics: BlockMetrics) -> None:
         self._tier = tier

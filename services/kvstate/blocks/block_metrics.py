@@ -1,4 +1,4 @@
-"""What the KV tier counts, and how it stands: counters of this replica, gauges of the store they share."""
+"""Metrics of KV blocks: counters of this replica, and gauges of the store that all replicas share."""
 
 from collections.abc import Callable, Iterable
 
@@ -39,36 +39,36 @@ class BlockMetrics:
         )
 
     def evicted(self, reason: str, blocks: int) -> None:
-        """Blocks went."""
+        """Counts blocks that this replica deleted."""
         self._evicted.labels(reason).inc(blocks)
 
     def found(self, blocks: int, asked: int) -> None:
-        """A find for `asked` blocks found these."""
+        """Counts the blocks that a find asked for and found."""
         self._found.labels("hit").inc(blocks * BLOCK_TOKENS)
         self._found.labels("miss").inc((asked - blocks) * BLOCK_TOKENS)
 
     def committed(self, stored: int, asked: int) -> None:
-        """A commit of `asked` blocks left these in the store."""
+        """Counts the blocks of a commit, and those of them that are in the store now."""
         self._committed.labels("stored").inc(stored)
         self._committed.labels("passed_over").inc(max(0, asked - stored))
 
 
 class TenantLabels:
-    """Gives the first `limit` tenants a label of their own, and all others one together, for ever."""
+    """Gives the first `limit` tenants a label each, and all later tenants one common label."""
 
     def __init__(self, limit: int = MAX_TENANT_LABELS) -> None:
         self._limit = limit
         self._known: set[str] = set()
 
     def label(self, tenant: str) -> str:
-        """The tenant's label."""
+        """Returns the label of a tenant."""
         if len(self._known) < self._limit:
             self._known.add(tenant)
         return tenant if tenant in self._known else OTHER_TENANTS
 
 
 class TierCollector(Collector):
-    """Gauges from the totals that the sweep read last. All replicas show the same: take their maximum."""
+    """Gauges from the totals that the sweep read last. Replicas show the same values: take the maximum."""
 
     def __init__(self, tier: BlockTier, is_away: Callable[[], bool]) -> None:
         self._tier = tier

@@ -1,4 +1,6 @@
-"""The contract of a store of KV blocks' facts: `redis_blocks.py` is the real one, `memory_blocks.py` a twin.
+"""The contract of a store of facts about KV blocks.
+
+`redis_blocks.py` is the one that serves, `memory_blocks.py` the one for tests.
 
 The store knows names, sizes and holders; the bytes themselves are written and read by ranks. A block is
 registered when all its parts are there; only registered blocks are found, counted and evicted.
@@ -11,7 +13,7 @@ from services.kvstate.sessions.session_store import SessionFate
 
 
 class WrittenBlocks(NamedTuple):
-    """Blocks of one sequence, from its first on, each of `parts` parts. An empty session: nobody's."""
+    """Leading blocks of a sequence, each of `parts` parts. An empty `session_id`: no session holds them."""
 
     tenant: str
     session_id: str
@@ -21,10 +23,13 @@ class WrittenBlocks(NamedTuple):
 
 
 class RegisteredBlocks(NamedTuple):
-    """What became of `WrittenBlocks`.
+    """The outcome of registering `WrittenBlocks`.
 
-    sizes: bytes of each block; -1: it is not in the store. fresh: whether this call registered it.
-    tenant_bytes, total_bytes: of all blocks of the tenant, and of all, after it.
+    Attributes:
+        sizes: Bytes of each block; -1 for one that is not in the store.
+        fresh: Whether this call registered it, for each block.
+        tenant_bytes: Bytes of all blocks of the tenant afterwards.
+        total_bytes: Bytes of the blocks of all tenants afterwards.
     """
 
     sizes: list[int]
@@ -34,23 +39,27 @@ class RegisteredBlocks(NamedTuple):
 
 
 class FoundBlocks(NamedTuple):
-    """Leading blocks that are there, and their bytes."""
+    """How many leading blocks are stored, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
 class FreedBlocks(NamedTuple):
-    """Blocks that went, and their bytes."""
+    """How many blocks were deleted, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
 class BlockUsage(NamedTuple):
-    """What a tenant, or all, have stored now; and bytes times the seconds they were kept so far.
+    """What one tenant, one session or all tenants have stored.
 
-    The account of a tenant that has had no blocks for a day begins anew.
+    Attributes:
+        num_bytes: Bytes stored now.
+        blocks: Blocks stored now.
+        byte_seconds: Bytes times the seconds they were kept so far. It begins at 0 again for a tenant
+            without blocks for a day.
     """
 
     num_bytes: int = 0
@@ -59,10 +68,18 @@ class BlockUsage(NamedTuple):
 
 
 class BlockTotals(NamedTuple):
-    """The store as a whole.
+    """The store as a whole. Memory is in bytes; 0 means no limit, or unknown.
 
-    accounts: by tenant. Memory in bytes; 0: no limit, or not known. policy: what Redis itself deletes when it
-    is full. session_bytes: of the sessions in the same Redis.
+    Attributes:
+        total: Of all tenants.
+        accounts: By tenant.
+        holders: Sessions that hold blocks.
+        leases: Blocks that are leased.
+        used_memory: Memory that Redis uses.
+        maxmemory: Memory that Redis may use.
+        machine_memory: Memory of the machine of Redis.
+        policy: Redis's `maxmemory-policy`: what it deletes by itself when it is full.
+        session_bytes: Bytes of the sessions in the same Redis.
     """
 
     total: BlockUsage
@@ -77,7 +94,12 @@ class BlockTotals(NamedTuple):
 
 
 class ReconcileStep(NamedTuple):
-    """A step through all blocks. lost: registered blocks whose bytes were gone. cursor: for the next step."""
+    """One step of a reconciliation.
+
+    Attributes:
+        lost: Registered blocks whose bytes were gone.
+        cursor: Where the next step goes on.
+    """
 
     lost: int
     cursor: tuple[int, int]
@@ -91,11 +113,15 @@ class BlockStore(Protocol):
     """
 
     async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
-        """How many leading blocks are there. With a lease they stay that long at least.
+        """Counts the leading blocks that are stored, and leases them.
 
-        Blocks that are not registered count if they have so many parts: the group that wrote them may have
-        died before it told. Their bytes are not in the sum.
-        That does not count as use: whoever uses blocks commits them again after the turn.
+        A find does not count as use of the blocks: a leader that uses them commits them again after the turn.
+
+        Args:
+            names: The blocks of a sequence, from its first one on.
+            lease_ms: How long the blocks found must not be evicted; 0: no lease.
+            parts: With a number, unregistered blocks of that many parts count as well, since the group that
+                wrote them may have died before its commit. Their bytes are not in the sum.
         """
         ...
 
@@ -104,59 +130,68 @@ class BlockStore(Protocol):
         ...
 
     async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
-        """Makes a session hold exactly these. The sweep looks after it soon: it may be deleted by now.
+        """Makes a session hold exactly these blocks. The sweep checks soon whether the session still exists.
 
-        What it held before and nobody else holds stays by age alone, but goes at the latest with the session.
+        Blocks that it held before and that no other session holds are kept by age alone from then on, and are
+        deleted with the session at the latest.
         """
         ...
 
     async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
-        """A step that deletes blocks by score, of a tenant or of all, until `num_bytes` are free.
+        """Deletes blocks by score, of one tenant or of all, until `num_bytes` are free.
 
-        It frees less when it has done its share, and nothing when all that is left is leased or in `keep`.
+        One call has a bound and may free less. It frees nothing when all blocks left are leased or in `keep`.
         """
         ...
 
     async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
-        """Deletes these blocks, whoever holds them."""
+        """Deletes these blocks, also those that sessions hold."""
         ...
 
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
-        """The session holds nothing any more, and what no other one holds or held is deleted: these names."""
+        """Ends the holding of a session, and deletes the blocks that no other session holds or held.
+
+        Returns:
+            The names of the deleted blocks.
+        """
         ...
 
     async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
-        """What each of these sessions has stored, with what it shares."""
+        """Returns what each of these sessions has stored, shared blocks included."""
         ...
 
     async def totals(self) -> BlockTotals:
-        """Counts and accounts of all."""
+        """Returns counts, and the accounts of all tenants."""
         ...
 
     async def become_sweeper(self, owner: str, for_ms: int) -> bool:
-        """Whether nobody else sweeps; nobody else will for so long."""
+        """Reserves the sweep for `for_ms`; returns False if another replica has it."""
         ...
 
     async def due_holders(self, limit: int) -> list[tuple[str, str]]:
-        """Up to `limit` sessions that hold blocks and are due to be looked after, as tenant and id."""
+        """Returns up to `limit` sessions that hold blocks and are due to be checked, as tenant and id."""
         ...
 
     async def check_holders(
         self, fates: Mapping[tuple[str, str], SessionFate], *, recheck_ms: int, grace_ms: int
     ) -> int:
-        """Releases those that are over by `block_eviction.holding_over`; returns how many blocks went.
+        """Releases sessions that are over by `block_eviction.holding_over`.
 
-        The others are counted anew, and due again after `recheck_ms`.
+        The other sessions are counted anew, and are due again after `recheck_ms`.
+
+        Returns:
+            How many blocks were deleted.
         """
         ...
 
     async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
-        """A step through facts and bytes: facts without bytes go; bytes without facts expire in `orphan_ms`.
+        """Compares some facts with bytes.
 
-        Begins at (0, 0), and comes back to zeros when it was through either.
+        Facts without bytes are removed, bytes without facts expire in `orphan_ms`. The cursor begins at (0,
+        0). Each of its two numbers returns to 0 when all keys of its kind were seen.
         """
         ...
 
     async def close(self) -> None:
-        """Lets go of all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         ...

@@ -1,6 +1,6 @@
-"""The sweep: keeps the tier below its marks, ends what sessions held, and mends facts and bytes.
+"""The sweep of KV blocks: evicts above the marks, releases holdings of sessions that are over, reconciles.
 
-Every replica looks at the totals; one at a time does the rest. All of it bears being done twice.
+Every replica reads the totals; one replica at a time does the rest. Doing it twice does no harm.
 """
 
 import asyncio
@@ -22,8 +22,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweepRules:
-    """owner: this process. Times in seconds: between sweeps, between sweeps while the store is away, between
-    looks at a holder, that a session may hold blocks before its first record, that unknown bytes live.
+    """Times of the sweep, in seconds.
+
+    Attributes:
+        owner: This process.
+        every_s: Between sweeps.
+        away_every_s: Between sweeps while the store is away.
+        recheck_s: Between checks of one holder.
+        grace_s: How long a session may hold blocks before its first record.
+        orphan_s: How long bytes without facts live.
     """
 
     owner: str
@@ -35,9 +42,14 @@ class SweepRules:
 
 
 class BlockSweeper:
-    """Run `run` as a task; cancel it to end it. `on_evicted` is told why blocks went, and how many.
+    """Sweeps the tier. Start `run` as a task, and cancel it to end it.
 
-    fates: asks the session store, which may be away while the store of blocks is not.
+    Args:
+        tier: The tier.
+        store: Its store.
+        rules: Times.
+        on_evicted: Called with the reason and the number of blocks deleted.
+        fates: Asks the session store, which may be away while the block store is not.
     """
 
     def __init__(
@@ -57,14 +69,14 @@ class BlockSweeper:
         self._policy = _SAFE_POLICY
 
     async def run(self) -> None:
-        """Sweeps until it is cancelled, also when the cancellation gets lost in a call that just ended."""
+        """Sweeps until it is cancelled, also if the cancellation gets lost in a call that just ended."""
         task = asyncio.current_task()
         while not (task and task.cancelling()):
             there = await self.tick()
             await asyncio.sleep(self._rules.every_s if there else self._rules.away_every_s)
 
     async def tick(self) -> bool:
-        """Sweeps once, unless another replica did lately; False: the store is away."""
+        """Sweeps once, unless another replica did lately; returns False if the store is away."""
         try:
             self._check_policy((await self._tier.refresh()).policy)
             if await self._store.become_sweeper(self._rules.owner, int(self._rules.every_s * 900)):
@@ -92,7 +104,7 @@ class BlockSweeper:
             if due:
                 try:
                     fates = dict(zip(due, await self._fates(due), strict=True))
-                except Unavailable as error:  # without its word no session is over
+                except Unavailable as error:  # no session counts as over then
                     log.debug("session store away", error=error.message)
                     return
                 blocks = await self._store.check_holders(fates, recheck_ms=recheck_ms, grace_ms=grace_ms)

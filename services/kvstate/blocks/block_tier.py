@@ -1,4 +1,7 @@
-"""The KV tier: finds and commits blocks within quotas and limits. It joins the rules with a block store."""
+"""The KV tier: finds and commits KV blocks within quotas and limits.
+
+It applies the rules of `block_eviction.py` to a block store.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +33,8 @@ from shared.messages import BlocksCommitted, HeldBlocks
 
 log = structlog.get_logger(__name__)
 AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[SessionFate]]]  # as `SessionStore.fates`
-_STEPS = 64  # of eviction in one call; the sweep goes on
-_ROOM_SHARE = 0.1  # of what is stored goes when Redis has no memory left
+_STEPS = 64  # evictions in one call; the sweep does the rest
+_ROOM_SHARE = 0.1  # of the stored bytes is evicted when Redis has no memory left
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +58,36 @@ class TierLimits:
 
 @dataclass(slots=True)
 class _Commit:
-    """A call on its way: for each entry the names that stay, their sizes, and which are new."""
+    """A commit under way: for each entry the names that stay, their sizes, and which are new."""
 
     entries: list[WrittenBlocks]
     names: list[list[bytes]] = field(default_factory=list)
     sizes: list[list[int]] = field(default_factory=list)
     fresh: list[list[bool]] = field(default_factory=list)
-    gone: set[bytes] = field(default_factory=set)  # deleted again
+    gone: set[bytes] = field(default_factory=set)  # registered and deleted again
     over_quota: set[int] = field(default_factory=set)
     evicted: int = 0
     pause_ms: int = 0
 
     @property
     def all_names(self) -> list[bytes]:
-        """Every name of the call, which must not be evicted to make room for another one of it."""
+        """All names of the commit: none is evicted to make room for another one."""
         return list({name for names in self.names for name in names})
 
 
 class BlockTier:
-    """Decides what stays. `on_evicted` is told why blocks went; `fates` asks the session store."""
+    """Decides which blocks stay.
+
+    Args:
+        store: The store.
+        limits: Limits and quotas.
+        on_evicted: Called with the reason and the number of blocks deleted.
+        fates: Asks the session store about sessions.
+
+    Attributes:
+        totals: The totals that were read last.
+        full: Whether nothing could be freed for new blocks.
+    """
 
     def __init__(
         self,
@@ -91,13 +105,13 @@ class BlockTier:
 
     @property
     def marks(self) -> WaterMarks:
-        """Of the bytes of all blocks, by what Redis last said of its memory."""
+        """The marks for the bytes of all blocks, from the memory that Redis last reported."""
         seen = self.totals
         limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
         return WaterMarks(limit)
 
     async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
-        """See `BlockStore.find`; a full store finds as well, but has no memory for leases."""
+        """See `BlockStore.find`. A full store has no memory for leases, and finds blocks without them."""
         try:
             return await self._store.find(names, lease_ms, parts)
         except StoreFull:
@@ -106,8 +120,9 @@ class BlockTier:
     async def commit(self, held: Sequence[HeldBlocks]) -> BlocksCommitted:
         """Registers blocks and lets sessions hold them, each entry for itself.
 
-        Over a quota the tenant's own oldest blocks go first, then the new ones; a session's own blocks are
-        those of its sequence, so its tail goes. When Redis is full, older blocks go, and it tries once more.
+        Over the quota of a tenant its oldest blocks are evicted first, then the new ones. Over the quota of a
+        session the tail of its sequence is deleted. When Redis is full, older blocks are evicted, and the
+        commit is tried once more.
         """
         try:
             done = await self._commit(held)
@@ -125,9 +140,10 @@ class BlockTier:
         )
 
     async def make_room(self) -> int:
-        """Redis has no memory left: frees a tenth of what is stored, or what it is above its low mark.
+        """Makes room when Redis has no memory left: down to the low mark, or a tenth of the stored bytes.
 
-        Returns blocks that went; none as well while the store is away.
+        Returns:
+            How many blocks were evicted; 0 also while the store is away.
         """
         try:
             totals = await self.refresh()
@@ -138,10 +154,13 @@ class BlockTier:
             return 0
 
     async def make_room_for(self, tenants: Iterable[str]) -> int:
-        """Redis has no memory left for sessions of these tenants. Returns blocks that went.
+        """Makes room when Redis has no memory left for sessions of these tenants.
 
-        What all blocks take beyond their part of Redis goes, the oldest first; if they keep to it, blocks of
-        these tenants go, and no others: a tenant's sessions do not cost another one its blocks.
+        If blocks take more than their share of Redis, the oldest ones are evicted. If not, only blocks of
+        these tenants are, so that the sessions of a tenant never cost another tenant its blocks.
+
+        Returns:
+            How many blocks were evicted.
         """
         if not self._limits.with_sessions:
             return 0
@@ -160,7 +179,7 @@ class BlockTier:
         return evicted
 
     async def release(self, tenant: str, session_id: str) -> list[bytes]:
-        """A session was deleted; see `BlockStore.release`."""
+        """Releases the blocks of a deleted session; see `BlockStore.release`."""
         names = await self._store.release(tenant, session_id)
         self._on_evicted("session_deleted", len(names))
         return names
@@ -170,12 +189,12 @@ class BlockTier:
         return await self._store.usage(tenant, session_ids)
 
     async def refresh(self) -> BlockTotals:
-        """Asks the store how it stands; limits that hang on Redis follow."""
+        """Reads the totals; limits that depend on the memory of Redis follow them."""
         self.totals = await self._store.totals()
         return self.totals
 
     async def keep_below(self) -> None:
-        """Evicts when blocks have passed the high mark, by their bytes or by what they take of Redis."""
+        """Evicts blocks above the high mark, of their own bytes or of the memory they take in Redis."""
         seen = self.totals
         used = kv_memory(seen.used_memory, seen.session_bytes)
         marks = kv_marks(seen.maxmemory, with_sessions=self._limits.with_sessions)
@@ -208,9 +227,9 @@ class BlockTier:
         return commit
 
     async def _without_deleted(self, entries: list[WrittenBlocks]) -> list[WrittenBlocks]:
-        """Takes the blocks out of entries whose session was deleted.
+        """Empties the entries whose session was deleted.
 
-        One that is deleted after this, or while the session store is away, loses them by the sweep.
+        The sweep releases the blocks of sessions that are deleted later, or while the session store is away.
         """
         places = list({(one.tenant, one.session_id): None for one in entries if one.session_id})
         try:
@@ -265,7 +284,7 @@ class BlockTier:
                 await self._drop(commit, place, places, reason)
 
     async def _drop(self, commit: _Commit, place: int, places: Iterable[int], reason: str) -> None:
-        """Takes blocks out of an entry; those that came with this call are deleted."""
+        """Takes blocks out of an entry, and deletes those that this commit registered."""
         gone = set(places)
         names, fresh = commit.names[place], commit.fresh[place]
         new = [names[at] for at in sorted(gone) if fresh[at]]

@@ -1,4 +1,4 @@
-"""Facts about KV blocks in this process's memory: for tests, and the plain reading of what the scripts do."""
+"""Facts about KV blocks in memory: for tests, and as the plain form of what the Lua scripts do."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,9 +40,13 @@ class _Held:
 
 
 class MemoryBlockStore:
-    """Implements `BlockStore`. `clock` gives seconds.
+    """Implements `BlockStore`.
 
-    data: the bytes, by name and part, which ranks would write.
+    Args:
+        clock: Returns seconds.
+
+    Attributes:
+        data: The bytes that ranks would write, by name and part.
     """
 
     def __init__(self, *, clock: Callable[[], float]) -> None:

@@ -1,6 +1,6 @@
-"""Removes KV blocks from the store of sessions, where they were kept before blocks had a store of their own.
+"""Removes KV blocks from the session store, where they were kept before blocks had a store of their own.
 
-They take the sessions' memory, and nothing else would ever remove what was known of them.
+They take memory of the sessions, and nothing else removes their facts.
 """
 
 import asyncio
@@ -19,9 +19,12 @@ log = structlog.get_logger(__name__)
 
 
 async def remove_leftovers(sessions: RedisLink, blocks: RedisLink) -> int:
-    """Deletes the keys of blocks in `sessions` unless `blocks` is the same server. Returns how many.
+    """Deletes the keys of blocks in `sessions`, unless `blocks` is the same server.
 
-    Waits for both as long as it takes: which server is which decides what may be deleted.
+    It waits for both servers without a limit: nothing may be deleted before it is known that they differ.
+
+    Returns:
+        How many keys were deleted.
     """
     while True:
         try:
@@ -34,7 +37,7 @@ async def remove_leftovers(sessions: RedisLink, blocks: RedisLink) -> int:
 
 
 async def _server(link: RedisLink) -> str:
-    """What tells one process of Redis from all others."""
+    """Returns the id of the Redis process at the other end."""
     (told,) = await link.pipeline([("INFO", "server")])
     return str(told["run_id"])
 

@@ -1,4 +1,4 @@
-"""The store of KV blocks' facts on Redis: turns calls into scripts and their answers into facts."""
+"""The store of facts about KV blocks on Redis: each call runs a script."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,15 +27,20 @@ _KEYS = (
     keys.ACCOUNTS,
 )
 _VALUES = (data_key(b""), keys.TENANT_ORDER_PREFIX)
-ACCOUNT_KEEP_MS = 86_400_000  # of a tenant that has no blocks any more
-NAMES_PER_SCRIPT = 1024  # Redis answers nobody else while a script runs
+ACCOUNT_KEEP_MS = 86_400_000  # how long the account of a tenant without blocks is kept
+NAMES_PER_SCRIPT = 1024  # Redis answers no other client while a script runs
 EVICTED_PER_SCRIPT = 128
-LOOKS_PER_SCRIPT = 4096  # at blocks that are leased
+LOOKS_PER_SCRIPT = 4096  # blocks that an eviction looks at, leased ones included
 SCANNED_PER_STEP = 256
 
 
 class RedisBlockStore:
-    """Implements `BlockStore`; bytes of registered blocks live for `data_ttl_s` after their last commit."""
+    """Implements `BlockStore`.
+
+    Args:
+        link: The connections.
+        data_ttl_s: How long the bytes of registered blocks live after their last commit.
+    """
 
     def __init__(self, link: RedisLink, *, data_ttl_s: float) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""Every Redis key of this service, spelled once. Blocks' bytes lie under the keys of `shared/kv_store.py`."""
+"""The Redis keys of this service. `shared/kv_store.py` has the keys for the bytes of KV blocks."""
 
 from hashlib import sha1
 from urllib.parse import quote
@@ -27,7 +27,7 @@ REFS = f"{PREFIX}:kv:refs"  # hash, name -> sessions that hold it or held it bef
 HELD_PREFIX = f"{PREFIX}:kv:held:"  # hash of each session that holds blocks, see `block_scripts.py`
 HOLDERS = f"{PREFIX}:kv:holders"  # sorted set of `member`s that hold blocks, by when the sweep looks next
 ACCOUNTS = f"{PREFIX}:kv:accounts"  # hash, tenant -> bytes:blocks:byte_seconds:at_ms; empty name: all
-SWEEPER = f"{PREFIX}:kv:sweeper"  # who sweeps; expires
+SWEEPER = f"{PREFIX}:kv:sweeper"  # the replica that sweeps; expires
 
 
 def session(tenant: str, session_id: str) -> str:
@@ -44,31 +44,31 @@ def session_index(tenant: str) -> str:
 
 
 def gone(tenant: str, session_id: str) -> str:
-    """When the session was deleted, in milliseconds; expires."""
+    """The key with the time of a session's deletion in milliseconds; it expires."""
     return f"{GONE_PREFIX}{tenant}:{short(session_id)}"
 
 
 def short(session_id: str) -> str:
-    """What tombstones call a session, so that long ids make them no larger; no two meet by chance."""
+    """Returns the name of a session in tombstones: a hash, so that long ids do not make tombstones larger."""
     return sha1(session_id.encode(), usedforsecurity=False).hexdigest()[:SHORT_CHARS]
 
 
 def held(tenant: str, session_id: str) -> str:
-    """What a session holds."""
+    """The hash with the holding of a session."""
     return f"{HELD_PREFIX}{tenant}:{session_id}"
 
 
 def member(tenant: str, session_id: str) -> str:
-    """A session as a member of sets; tenants have no spaces."""
+    """Returns a session as a member of sets; names of tenants contain no space."""
     return f"{tenant} {session_id}"
 
 
 def split_member(text: str) -> tuple[str, str]:
-    """The tenant and the session id of a `member`."""
+    """Returns the tenant and the session id of a `member`."""
     tenant, _, session_id = text.partition(" ")
     return tenant, session_id
 
 
 def cursor(score_ms: int, session_id: str) -> str:
-    """Where a page ended: the last entry that was on it."""
+    """Returns the text of a cursor: the last entry of a page."""
     return f"{score_ms}:{quote(session_id, safe='')}"

@@ -1,7 +1,7 @@
-"""What is stored of a session, when a commit replaces it, and where it stands in the list. Pure.
+"""Decides whether a commit replaces the stored session, and where a session stands in the list. Pure.
 
-The record itself stays as the leader sent it; beside it are its version and a summary, so that lists do
-not read texts and the merge rule does not read records.
+A store keeps the record as the leader sent it, and beside it the version and a summary, so that lists and the
+merge rule need not read records.
 """
 
 from enum import Enum
@@ -19,26 +19,35 @@ _TOKEN_BYTES = 4
 
 
 class Verdict(Enum):
-    """What to do with a commit."""
+    """The outcome of a commit."""
 
     STORE = "store"
-    KEEP = "keep"  # the very same commit again: nothing to do, and no error
+    KEEP = "keep"  # the same commit again: nothing to do, and no error
     STALE = "stale"
     DELETED = "deleted"  # the session was deleted after this record's was begun
     OVER_QUOTA = "over_quota"  # the tenant has no room for it, see `session_quota.py`
 
     @property
     def stored(self) -> bool:
-        """Whether the store has the record now."""
+        """Returns whether the store has the record now."""
         return self in {Verdict.STORE, Verdict.KEEP}
 
 
 class SessionEntry(msgspec.Struct, frozen=True, gc=False):
     """A record on its way into a store.
 
-    score_ms: orders the tenant's list. created_ms, updated_ms: the record's. spare: see `session_quota.py`.
-    last_request, lineage: the ids of its last turn's request, and of those of all the turns that it lists and
-    of turns that these have replaced.
+    Attributes:
+        tenant: Of the record, like the next ones.
+        session_id: See `tenant`.
+        version: See `tenant`.
+        record: The encoded record.
+        summary: The encoded summary.
+        score_ms: Orders the list of the tenant.
+        created_ms: Of the record.
+        last_request: The request id of its last turn.
+        lineage: The request ids of the turns that it lists, and of turns that these have replaced.
+        updated_ms: Of the record.
+        spare: See `session_quota.py`.
     """
 
     tenant: str
@@ -55,21 +64,25 @@ class SessionEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageCursor(msgspec.Struct, frozen=True, gc=False):
-    """The last entry of the page before."""
+    """The last entry of a page."""
 
     score_ms: int
     session_id: str
 
     def passed(self, score_ms: int, session_id: str) -> bool:
-        """Whether an entry was on that page or on an earlier one; the order is newest first, then by id."""
+        """Returns whether an entry was on that page or before; the order is by time, then id, descending."""
         return (score_ms, session_id) >= (self.score_ms, self.session_id)
 
 
 class StoredSession(msgspec.Struct, frozen=True, gc=False):
-    """What a store has of a session: its record, and when the id was deleted last.
+    """What a store has of a session.
 
-    version: 0: there is no record. deleted_ms: also the time up to which the tenant's deletions are no longer
-    remembered one by one; -1: none is known.
+    Attributes:
+        version: Of the record; 0 if there is none.
+        record: The encoded record.
+        last_request: The request id of its last turn.
+        deleted_ms: When a session of this id was deleted last, or the time up to which the tenant's deletions
+            are no longer remembered one by one; -1 if neither is known.
     """
 
     version: int = 0
@@ -79,13 +92,23 @@ class StoredSession(msgspec.Struct, frozen=True, gc=False):
 
 
 def judge(stored: StoredSession, entry: SessionEntry, late_ms: int = 0) -> Verdict:
-    """The merge rule: a higher version wins if it was made from the stored one; of two equal ones, the first.
+    """Applies the merge rule: a higher version wins if it continues the stored one; of equal ones, the first.
 
-    Two groups that served a turn each from the same history both commit version n+1. The second is stale, and
-    its leader learns so. A commit that was sent twice is not. A record that lists its turns (`lineage`), and
-    not the stored one's last, was made without it and is stale, however high its version.
-    A session that was begun before a deletion stays deleted, also if another one has its id since. A later
-    turn of one that is not stored, and that ended up to `late_ms`, counts as deleted: it may have been.
+    Two groups that each served a turn from the same history both commit version n+1. The second commit is
+    stale, and its leader is told so. A commit that was sent twice is not stale. A record whose `lineage`
+    lacks the last request of the stored record was made without it and is stale, however high its version.
+
+    A session that began before a deletion stays deleted, also if another session has its id now. If no
+    session is stored, a turn after the first one counts as deleted when it ended by `late_ms`: the session
+    may have been deleted.
+
+    Args:
+        stored: What the store has.
+        entry: The new record.
+        late_ms: See above.
+
+    Returns:
+        The verdict, which is never `OVER_QUOTA`.
     """
     if entry.created_ms <= stored.deleted_ms:
         return Verdict.DELETED
@@ -102,8 +125,8 @@ def judge(stored: StoredSession, entry: SessionEntry, late_ms: int = 0) -> Verdi
 def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> SessionEntry:
     """Prepares a record for a store.
 
-    A leader whose clock is wrong by more than the time records live must not make its sessions vanish from
-    lists or head them for ever: such a time is replaced by `now_ms` for the order.
+    A leader with a wrong clock must not hide its sessions from lists, or keep them on top: a time that lies
+    in the future, or further back than records live, is replaced by `now_ms` for the order.
     """
     score_ms = record.updated_ms if now_ms - ttl_ms < record.updated_ms <= now_ms else now_ms
     summary = SessionSummary(
@@ -134,15 +157,15 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> SessionEntry:
 
 
 def make_cursor(score_ms: int, session_id: str) -> str:
-    """The text that `read_cursor` understands."""
+    """Returns the text that `read_cursor` reads."""
     return keys.cursor(score_ms, session_id)
 
 
 def read_cursor(text: str) -> PageCursor | None:
-    """Where to go on; None for an empty text.
+    """Returns the cursor in a text, or None for an empty text.
 
     Raises:
-        InvalidRequest: it is none of ours.
+        InvalidRequest: The text is not a cursor.
     """
     if not text:
         return None

@@ -1,1 +1,1 @@
-"""The connection to Redis and its circuit breaker."""
+"""Connections to Redis: pool, time limit, circuit breaker, errors, scripts."""

@@ -1,21 +1,21 @@
-"""A limit on the time that a server may take to answer; time in which this process was busy hardly counts.
+"""A limit on the time that a server takes to answer, not on the time for which this process is busy.
 
-A timer alone measures both: while other calls compute, answers lie unread in their sockets, and the server
-would be taken for away because this process is slow.
+A plain timer measures both: while other calls compute, answers lie unread in their sockets, and a fast server
+would seem to be away.
 """
 
 import asyncio
 from types import TracebackType
 from typing import Self
 
-_SLICES = 4  # of the limit; however long the loop stands still, one of them passes
+_SLICES = 4  # of the limit; however long the loop is blocked, at most one of them passes meanwhile
 
 
 class AnswerTime:
-    """`async with AnswerTime(limit_s): ...` raises `TimeoutError` when the server took all of its time.
+    """Raises `TimeoutError` in `async with AnswerTime(limit_s)` when the server takes longer; for one use.
 
-    The limit passes in slices, each begun when the loop has come to the end of the one before. So before the
-    last one ends, the loop has read what the server sent in the time of the others. One call uses it once.
+    The limit is made of slices. Each begins when the loop handles the end of the one before, so before the
+    last one ends, the loop has read what the server sent during the others.
     """
 
     __slots__ = ("_left", "_limit", "_loop", "_slice_s", "_timer")
@@ -42,4 +42,4 @@ class AnswerTime:
         if self._left:
             self._timer = self._loop.call_later(self._slice_s, self._slice_passed)
         else:
-            self._limit.reschedule(self._loop.time())  # behind those who got their answer in this round
+            self._limit.reschedule(self._loop.time())  # after the handling of answers that came in this round

@@ -28,13 +28,13 @@ from shared.errors import Unavailable
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)
-_CLOSE_S = 5.0  # for the end of a connection; all else is held to the link's limit
+_CLOSE_S = 5.0  # for closing a connection; all else has the limit of the link
 log = structlog.get_logger(__name__)
 _NO_MEMORY = "command not allowed when used memory"  # Redis 6 wraps the error of a script into another one
 
 
 class _Packing:
-    """Makes commands bytes in C, which redis-py does in its connections without asyncio only."""
+    """Packs commands in C, as redis-py does only in connections without asyncio."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
         name = args[0]
@@ -85,7 +85,7 @@ class RedisLink:
             socket_timeout=None,  # it would count time in which this process was busy: see `AnswerTime`
             socket_connect_timeout=max(_CLOSE_S, timeout_s),
             max_connections=max_connections,
-            retry=Retry(NoBackoff(), 0),  # whoever asked decides whether to ask again
+            retry=Retry(NoBackoff(), 0),  # the caller decides whether to try again
         )
         pool = self._redis.connection_pool
         pool.connection_class = _packing(pool.connection_class)
@@ -108,7 +108,7 @@ class RedisLink:
         commands = [("EVALSHA", digest, len(names), *names, *values) for names, values in calls]
         try:
             return await self.pipeline(commands, probe=probe)
-        except exceptions.NoScriptError:  # Redis started anew since
+        except exceptions.NoScriptError:  # Redis was restarted
             await self.pipeline([("SCRIPT LOAD", script)], probe=probe)
             return await self.pipeline(commands, probe=probe)
 
@@ -154,7 +154,7 @@ class RedisLink:
                 try:
                     return await self._send(commands)
                 except exceptions.ConnectionError:
-                    # the pool does not see that a server restarted: without this each of its connections
+                    # the pool does not notice a restart of the server: without this each of its connections
                     # would fail a call, and open the circuit again
                     await self._redis.connection_pool.disconnect(inuse_connections=False)
                     return await self._send(commands)

@@ -1,4 +1,4 @@
-"""A session store in this process's memory: for tests, and the plain reading of what the Redis scripts do."""
+"""A session store in memory: for tests, and as the plain form of what the Lua scripts do."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +40,14 @@ class _Kept:
 
 
 class MemorySessionStore:
-    """Implements `SessionStore`. `clock` gives seconds; records live for `ttl_s` of them."""
+    """Implements `SessionStore`.
+
+    Args:
+        ttl_s: How long records live.
+        clock: Returns seconds.
+        tombstone_s: How long deletions are remembered.
+        quotas: Limits of tenants.
+    """
 
     def __init__(
         self,
@@ -54,7 +61,7 @@ class MemorySessionStore:
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
         self._clock = clock
-        self._kept: dict[tuple[str, str], _Kept] = {}  # the one put last is the last
+        self._kept: dict[tuple[str, str], _Kept] = {}  # in the order of puts
         self._deleted_ms: dict[tuple[str, str], int] = {}
         self._floor_ms: dict[str, int] = {}
 
@@ -179,7 +186,7 @@ class MemorySessionStore:
         return TenantUsage(len(sizes), sum(sizes))
 
     def _in_the_way(self, entry: SessionEntry) -> list[str] | None:
-        """The spare sessions that have to go for the entry; None: that does not help."""
+        """Returns the spare sessions to drop for the entry, or None if dropping all of them is not enough."""
         kept = self._kept.get((entry.tenant, entry.session_id))
         before, size = kept.size if kept else 0, size_of(entry)
         max_bytes = self._quotas.bytes_for(0)

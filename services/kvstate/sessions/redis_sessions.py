@@ -1,4 +1,4 @@
-"""The session store on Redis: a hash per session, a sorted set per tenant, writes by script in one pipeline.
+"""The session store on Redis: a hash for each session, a sorted set for each tenant, writes by script.
 
 The merge rule and the names are the domain's; `redis_link.py` has connections, time limits and the circuit.
 """
@@ -103,7 +103,7 @@ class RedisSessionStore:
             ]
             alive = await self._read(tenant, rest)
             found += alive
-            offset += step - (len(rest) - len(alive))  # what expired left the index, and the rest moved up
+            offset += step - (len(rest) - len(alive))  # expired ones have left the index
             if len(places) < step:
                 break
         last = found[limit - 1][0] if len(found) > limit else None
@@ -192,7 +192,7 @@ class RedisSessionStore:
             raise
 
     async def _read(self, tenant: str, places: list[PageCursor]) -> list[tuple[PageCursor, SessionSummary]]:
-        """The summaries at these places, without those that expired."""
+        """Returns the summaries at these places, without expired ones."""
         index, calls = keys.session_index(tenant), list[ScriptCall]()
         for first in range(0, len(places), scripts.MAX_ITEMS):
             ids = [place.session_id for place in places[first : first + scripts.MAX_ITEMS]]
@@ -207,7 +207,7 @@ class RedisSessionStore:
 
 
 def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Redis's flat lists of twos; RESP3 gives scores as pairs already."""
+    """Turns a flat list of Redis into pairs; RESP3 returns scores as pairs already."""
     if flat and isinstance(flat[0], list | tuple):
         return [(first, second) for first, second in flat]
     return list(zip(flat[::2], flat[1::2], strict=True))

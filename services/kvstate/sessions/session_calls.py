@@ -1,7 +1,7 @@
-"""What the KV state service answers to calls about sessions.
+"""The calls of leaders, routers and gateways about sessions.
 
-The rules are the domain's; what the store holds of a session's KV comes from the tier, and nothing is said of
-it while the KV store is away: sessions matter more.
+Summaries contain the KV that the tier holds of a session. While the KV store is away they say 0, since calls
+about sessions must not depend on it.
 """
 
 import time
@@ -43,14 +43,19 @@ from shared.messages import (
 from shared.messages.blocks import MAX_NAMES
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 
-_NAMED, _QUIET_S = 8, 10.0  # tenants in a line of the log about quotas, and time between two such lines
+_NAMED, _QUIET_S = 8, 10.0  # tenants in a log line about quotas, and seconds between two such lines
 _QUOTA_REMEDY = "delete sessions, or raise RYZ_SESSION_MAX_PER_TENANT and RYZ_SESSION_BYTES_PER_TENANT"
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """The largest record in bytes, and how long records live."""
+    """Limits of records.
+
+    Attributes:
+        max_record_bytes: Size of the largest record.
+        ttl_s: How long records live.
+    """
 
     max_record_bytes: int = 512 * 1024
     ttl_s: float = 604_800.0
@@ -63,7 +68,7 @@ class FoundRecord(Wire, frozen=True, kw_only=True):
 
 
 class SessionCalls:
-    """The calls of leaders, routers and gateways. Changes that others must hear of are published."""
+    """Answers the calls, and publishes pins and deletions to routers and leaders."""
 
     def __init__(
         self, bus: Bus, store: SessionStore, tier: BlockTier, metrics: KVStateMetrics, limits: RecordLimits
@@ -126,7 +131,7 @@ class SessionCalls:
         return answer
 
     async def _put(self, entries: list[SessionEntry]) -> PutOutcome:
-        """Stores records; when Redis has no memory for them, KV blocks go, but not those of other tenants."""
+        """Stores records; for a full Redis KV blocks are evicted first (`BlockTier.make_room_for`)."""
         try:
             return await self._store.put(entries)
         except StoreFull:
@@ -163,7 +168,7 @@ class SessionCalls:
             raise _not_found(query.session_id)
         try:
             names = await self._tier.release(*place)
-        except Unavailable as error:  # the sweep lets go of what a deleted session holds
+        except Unavailable as error:  # the sweep releases the blocks of deleted sessions
             log.warning("KV of a deleted session goes later", error=error.message)
             names = []
         for first in range(0, max(1, len(names)), MAX_NAMES):
@@ -193,7 +198,7 @@ class SessionCalls:
         ]
 
     async def _tell(self, subject: str, message: Wire) -> None:
-        """Publishes what has happened already; a broker that is away does not undo it."""
+        """Publishes a change that is done; if the broker is away, the change stands."""
         try:
             await self._bus.publish(subject, encode(message))
         except RyzError as error:
@@ -201,7 +206,7 @@ class SessionCalls:
 
 
 def _too_many_pins(outcome: PinOutcome) -> RyzError:
-    """The session stays as it is."""
+    """The error for a pin that was refused by a quota."""
     if outcome is PinOutcome.TENANT_FULL:
         return RateLimited(
             "the tenant has as many pinned sessions as it may have: free one, delete one, or have "
@@ -216,7 +221,12 @@ def _too_many_pins(outcome: PinOutcome) -> RyzError:
 
 
 def _not_found(session_id: str, deleted_ms: int | None = None) -> SessionNotFound:
-    """deleted_ms: when it was deleted; without it the store may have lost what others still know."""
+    """The error for a missing session.
+
+    Args:
+        session_id: The session.
+        deleted_ms: When it was deleted. None: it expired, or the store lost it and leaders may still have it.
+    """
     if deleted_ms is None:
         return SessionNotFound(f"no session {session_id!r}; it may have expired", session_id=session_id)
     return SessionNotFound(

@@ -10,18 +10,18 @@ from typing import NamedTuple, Protocol
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
 from shared.messages import Pinned, SessionSummary
 
-MAX_TENANTS = 1000  # that one `tally` looks at
+MAX_TENANTS = 1000  # of one `tally`
 
 
 class PutOutcome(NamedTuple):
-    """What became of each entry, and how many spare sessions went to make room for them."""
+    """The outcome of each entry, and how many spare sessions were dropped to make room."""
 
     verdicts: list[Verdict]
     dropped: int = 0
 
 
 class PinOutcome(Enum):
-    """What became of a pin. TENANT_FULL, ALL_FULL: as many as the tenant, or all tenants, may have."""
+    """The outcome of a pin. TENANT_FULL, ALL_FULL: the tenant, or all tenants, have as many as they may."""
 
     DONE = "done"
     NO_SESSION = "no_session"
@@ -30,7 +30,14 @@ class PinOutcome(Enum):
 
 
 class SessionTally(NamedTuple):
-    """What is stored, of `tenants` tenants. nearly_full: those that are close to a quota of theirs."""
+    """What is stored of some tenants.
+
+    Attributes:
+        sessions: Their sessions.
+        num_bytes: Bytes of those.
+        tenants: How many tenants were counted.
+        nearly_full: How many of them are close to a quota.
+    """
 
     sessions: int = 0
     num_bytes: int = 0
@@ -39,21 +46,21 @@ class SessionTally(NamedTuple):
 
 
 class SummaryPage(NamedTuple):
-    """Summaries, newest first; `last` is None when nothing follows."""
+    """Summaries, newest first; `last` is None on the last page."""
 
     sessions: list[SessionSummary]
     last: PageCursor | None
 
 
 class SessionFate(NamedTuple):
-    """What became of a session: whether it has a record, and whether it was deleted and not begun anew."""
+    """Whether a session has a record, and whether it was deleted and not begun anew."""
 
     has_record: bool
     deleted: bool
 
 
 class StoredPins(NamedTuple):
-    """Pins in the order of the store; `last` is empty when nothing follows, else where to go on."""
+    """A page of pins in the order of the store; `last` is where to go on, empty on the last page."""
 
     pins: list[Pinned]
     last: str
@@ -63,12 +70,12 @@ class SessionStore(Protocol):
     """Records by tenant and session id, each for a limited time since its last commit.
 
     All methods may be called at the same time. Every one raises `Unavailable` (reason `session_store`) when
-    the store cannot be reached, does not answer or refuses; a `put` that raised may have stored some of its
+    the store cannot be reached, does not answer or refuses. A `put` that raised may have stored some of its
     entries, and may be repeated as it is.
     """
 
     async def get(self, tenant: str, session_id: str) -> bytes | None:
-        """The record as it was put; None: there is none, or its time is over."""
+        """Returns the record as it was put, or None if there is none or it has expired."""
         ...
 
     async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
@@ -84,51 +91,55 @@ class SessionStore(Protocol):
         ...
 
     async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
-        """Up to `limit` summaries, by time of the last commit and then by id, both descending.
+        """Returns up to `limit` summaries by time of the last commit and then by id, both descending.
 
         A session that is committed while a caller turns pages may be seen twice or not at all.
         """
         ...
 
     async def delete(self, tenant: str, session_id: str) -> bool:
-        """Removes a record, its pin and its place in the list; False: there was none.
+        """Removes a record, its pin and its place in the list; returns False if there was none.
 
-        Only an entry of a session begun later than now brings it back. As many deletions of a tenant are
-        remembered one by one as it may have sessions; before those, all that is not stored counts as deleted.
+        Only an entry whose session began later brings it back. As many deletions of a tenant are remembered
+        one by one as it may have sessions; up to the time of the oldest of them every session that is not
+        stored counts as deleted.
         """
         ...
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
-        """When it was deleted, in milliseconds of Unix time, for as long as the store remembers.
+        """Returns when a session was deleted, in Unix milliseconds.
 
-        None: it was not, or has begun anew since; then a record that is missing has expired or was lost.
+        None means that it was not deleted, that it has begun anew since, or that the store no longer knows.
         """
         ...
 
     async def fates(self, places: Sequence[tuple[str, str]]) -> list[SessionFate]:
-        """Of each of these tenants and session ids; what is neither has expired, or has no turn yet."""
+        """Returns the fate of each of these tenants and session ids.
+
+        A session without a record that was not deleted has expired, or has no turn yet.
+        """
         ...
 
     async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
-        """The summary with its pin, as in `page`; None: there is no such session."""
+        """Returns the summary with its pin, as in `page`, or None if there is no such session."""
         ...
 
     async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
-        """Keeps a group beside the record while there is one, within the quotas of pins; empty: none."""
+        """Pins a session to a group within the quotas of pins; an empty group frees it."""
         ...
 
     async def pins(self, limit: int, after: str) -> StoredPins:
-        """Up to about `limit` pins of all tenants, behind `after`, which is empty or an earlier `last`."""
+        """Returns about `limit` pins of all tenants that follow `after`, an earlier `last` or empty."""
         ...
 
     async def can_write(self) -> bool:
-        """Whether it takes writes; not while its disk is full or fails."""
+        """Returns whether the store takes writes, which it does not while its disk is full or fails."""
         ...
 
     async def tally(self) -> SessionTally:
-        """What is stored, of up to `MAX_TENANTS` tenants; what expired leaves the accounts by it."""
+        """Counts sessions of up to `MAX_TENANTS` tenants, and takes expired ones off their accounts."""
         ...
 
     async def close(self) -> None:
-        """Lets go of all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         ...
