@@ -13,8 +13,17 @@ from services.kvstate.domain.session_merge import SessionEntry, Verdict
 from services.kvstate.domain.session_quota import ID_COPIES, OVERHEAD, SessionQuotas, size_of
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.session_store import PinOutcome, SessionStore
+from tests.kits.kvstate.session_store import (
+    MakeStore,
+    entry,
+    made_id,
+    make_store,
+    now_ms,
+    open_store,
+    put,
+    tenant,
+)
 from tests.kits.servers import GuardedRedis
-from tests.kits.session_store import MakeStore, entry, made_id, make_store, now_ms, open_store, put, tenant
 
 __all__ = ["make_store", "tenant"]
 OVER, STORE = Verdict.OVER_QUOTA, Verdict.STORE

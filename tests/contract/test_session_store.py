@@ -11,8 +11,7 @@ from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.session_store import PinOutcome, SessionFate, SessionStore
 from shared.codec import decode
 from shared.messages import SessionRecord, TurnMark
-from tests.kits.servers import GuardedRedis
-from tests.kits.session_store import (
+from tests.kits.kvstate.session_store import (
     TTL_MS,
     MakeStore,
     entry,
@@ -23,6 +22,7 @@ from tests.kits.session_store import (
     store,
     tenant,
 )
+from tests.kits.servers import GuardedRedis
 
 __all__ = ["make_store", "store", "tenant"]
 

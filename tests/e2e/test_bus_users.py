@@ -17,7 +17,7 @@ from shared.messages import SessionRef
 from shared.subjects import Caller
 from tests.kits.e2e.stack import ROOT, Stack, ryz
 from tests.kits.waiting import until
-from tests.kits.worker import chat
+from tests.kits.worker.leader import chat
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.kits.e2e.belongings import Belongings, belongings
-from tests.kits.e2e.stack import Stack
+from tests.kits.e2e.stack import ROOT, Stack
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 STRANGER = 48_213  # a number that has no processes and no groups
 KEY, SESSION, WORDS = "key-of-ada-5817", "walk-session-7731", "the heron stands in cold water"
-WALK = Path(__file__).with_name("local_user_walk.py")
+WALK = ROOT / "tests" / "kits" / "e2e" / "local_user_walk.py"
 
 
 @dataclass(slots=True)

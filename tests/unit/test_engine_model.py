@@ -14,7 +14,7 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.plain import batch
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.plan import StepPlan
-from tests.kits.engine import (
+from tests.kits.engine.rank_threads import (
     COMPUTES,
     Blocks,
     make_llama,

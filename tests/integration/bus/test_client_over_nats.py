@@ -8,9 +8,9 @@ from shared.bus.nats import NatsBus
 from shared.client import ClientSettings, InferenceClient
 from shared.identity import new_request_id
 from shared.messages import GenerateRequest
-from tests.kits.scripted_leader import ScriptedLeader, answer
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
+from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 SETTINGS = ClientSettings(probe_interval_s=0.2, resend_timeout_s=0.3)
 

@@ -37,7 +37,7 @@ from tests.integration.cli.test_examples import run as run_example
 from tests.integration.router.test_router_service import router
 from tests.kits.servers import GuardedNats
 from tests.kits.waiting import until
-from tests.kits.worker import Kit, chat, null_engine, text_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 A, B = Caller("tenant-a", "service-a"), Caller("tenant-b", "service-b")
 COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant

@@ -19,7 +19,7 @@ from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
 from tests.integration.router.test_router_leaving import start_router
 from tests.integration.worker.test_worker_process import worker
-from tests.kits.worker import chat
+from tests.kits.worker.leader import chat
 
 Ryz = Callable[..., Awaitable[Result]]
 SLOW = {"NULL_STEP_DELAY_MS": "10"}

@@ -10,7 +10,7 @@ import pytest
 
 from shared.bus.nats import NatsBus
 from shared.messages import AnyFrame, Failed, GenerateRequest
-from tests.kits.scripted_leader import ScriptedLeader, answer
+from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 both = pytest.mark.parametrize("name", ["publish_with_client.py", "plain_nats.py"])

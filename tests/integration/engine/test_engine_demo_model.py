@@ -10,8 +10,15 @@ from tokenizers import Tokenizer
 
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import StepPlan
-from tests.kits.engine import GREEDY, Blocks, generate, new_sequence, plan_logits, transformers_logits
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import (
+    GREEDY,
+    Blocks,
+    generate,
+    new_sequence,
+    plan_logits,
+    transformers_logits,
+)
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 PROMPT = "My name is Ada and I like to write programs. A class in Python is"

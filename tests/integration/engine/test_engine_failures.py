@@ -19,8 +19,8 @@ from services.worker.orchestrator import process_group_manager
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
-from tests.kits.engine import GREEDY, generate, make_llama
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
@@ -213,9 +213,9 @@ async def test_what_an_earlier_start_left_over_does_not_fail_the_next_one(model:
 LEADER = """
 import asyncio, sys
 from pathlib import Path
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
-from tests.kits.engine import GREEDY, generate
+from tests.kits.engine.rank_threads import GREEDY, generate
 
 async def main():
     engine = RankEngine(rank_options(

@@ -27,7 +27,7 @@ from services.worker.engine.native.native_weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
-from tests.kits.engine import Blocks, ComputeFactory, new_sequence, plain_compute
+from tests.kits.engine.rank_threads import Blocks, ComputeFactory, new_sequence, plain_compute
 from training import bpe, evaluate, prose
 from training.batches import Sample, SampleSource
 from training.dialogues import draw_conversation

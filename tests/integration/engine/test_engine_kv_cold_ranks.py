@@ -9,8 +9,8 @@ from services.worker.engine.native.build import targets
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineRefused
 from shared.messages import Sampling
-from tests.kits.engine import GREEDY, generate, make_llama
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
 pytestmark = pytest.mark.skipif(not targets(), reason="the kernels are for x86-64 with AVX2")
 PROMPTS = [[(11 * i + 5 * j) % 200 for i in range(size)] for j, size in enumerate((120, 9, 64, 33))]

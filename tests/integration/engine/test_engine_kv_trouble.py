@@ -14,7 +14,17 @@ from services.worker.engine.kv_transfer.kv_link import ConnectionLost, Link, Sto
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from shared.kv_store import data_key
-from tests.kits.kv import HEAD_BYTES, FakeBlocks, Rank, client, eventually, names, rank, said, server
+from tests.kits.engine.kv_moves import (
+    HEAD_BYTES,
+    FakeBlocks,
+    Rank,
+    client,
+    eventually,
+    names,
+    rank,
+    said,
+    server,
+)
 from tests.kits.servers import RedisServer
 
 TIMEOUT_S = 0.3

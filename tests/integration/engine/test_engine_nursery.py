@@ -14,8 +14,8 @@ import pytest
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan
-from tests.kits.engine import GREEDY, generate, make_llama
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.waiting import until
 
 PROMPT = [5, 9, 2, 77, 140]

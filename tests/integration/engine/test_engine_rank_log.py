@@ -12,7 +12,7 @@ import pytest
 
 from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
-from tests.kits.rank_options import rank_config
+from tests.kits.engine.rank_options import rank_config
 
 ROOT = Path(__file__).resolve().parents[3]
 # a rank whose collectives do not come up for a reason that nobody thought of

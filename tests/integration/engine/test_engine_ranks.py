@@ -21,8 +21,8 @@ from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from shared.messages import Sampling
-from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_llama, new_sequence
 
 PROMPT = [5, 9, 2, 77, 140]
 
@@ -203,7 +203,7 @@ async def test_the_cache_may_be_a_share_of_memory(model: Path) -> None:
 LEADER = """
 import asyncio, sys
 from pathlib import Path
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
 
 async def main():

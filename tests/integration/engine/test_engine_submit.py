@@ -10,8 +10,8 @@ import pytest
 
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, ScheduledChunk, StepPlan
-from tests.kits.engine import GREEDY, Blocks, generate, make_llama, new_sequence
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_llama, new_sequence
 
 PROMPT = [*range(3, 33)]
 

@@ -17,9 +17,9 @@ import pytest
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.rank_protocol.plan import EngineFailed
-from tests.kits.engine import GREEDY, generate, make_llama
-from tests.kits.rank_options import rank_options
-from tests.kits.two_hosts import ADDRESSES, two_hosts, why_not
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.two_hosts import ADDRESSES, two_hosts, why_not
 
 Process = subprocess.Popen[str]
 ROOT = Path(__file__).parents[3]
@@ -29,10 +29,10 @@ PROMPT = [5, 9, 2, 77, 140] * 9
 LEADER = """
 import asyncio, json, sys
 from pathlib import Path
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed
-from tests.kits.engine import GREEDY, generate
+from tests.kits.engine.rank_threads import GREEDY, generate
 
 async def main(model, listen, token, timeout_s, prompt):
     engine = RankEngine(rank_options(

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kits.gateway import Gateway, running_gateway
-from tests.kits.raw_http import RawAnswer, ask
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.gateway.raw_http import RawAnswer, ask
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 BODY = json.dumps(CHAT).encode()

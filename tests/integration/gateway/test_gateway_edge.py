@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.kits.gateway import Gateway, eventually, running_gateway
-from tests.kits.raw_http import RawConnection, ask, raw_connection
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
 from tests.kits.tls import Authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

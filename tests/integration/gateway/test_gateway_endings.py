@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kits.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
 

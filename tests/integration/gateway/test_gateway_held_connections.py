@@ -17,8 +17,8 @@ import pytest
 from cli.stack.probes import Probes
 from shared.lifecycle import Service
 from shared.settings import CommonSettings
-from tests.kits.gateway import Gateway, eventually, running_gateway
-from tests.kits.raw_http import RawConnection, ask, raw_connection
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
 from tests.kits.tls import Authority
 
 HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"

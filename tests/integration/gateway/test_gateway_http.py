@@ -11,7 +11,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from shared.messages import ChatMessage, SessionRef
-from tests.kits.gateway import GROUP, WORDS, Gateway, running_gateway
+from tests.kits.gateway.gateway import GROUP, WORDS, Gateway, running_gateway
 
 TEXT = "".join(WORDS)
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from shared.web.metrics_page import FRESH_PER_S
-from tests.kits.gateway import running_gateway
-from tests.kits.raw_http import ask, raw_connection
+from tests.kits.gateway.gateway import running_gateway
+from tests.kits.gateway.raw_http import ask, raw_connection
 
 _GET = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _CALLS = 200

@@ -10,7 +10,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode
 from shared.messages import Attach, Attached, Cancel, GenerateRequest
-from tests.kits.gateway import GROUP, Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import GROUP, Gateway, eventually, running_gateway
 
 BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}]}'
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from openai import APIError, AsyncOpenAI
 
-from tests.kits.gateway import WORDS, Gateway, running_gateway
+from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 
 TEXT = "".join(WORDS)
 USAGE = {"include_usage": True}

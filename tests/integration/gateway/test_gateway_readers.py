@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from shared.messages import ChatMessage, SessionRecord
-from tests.kits.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.kits.gateway import Gateway, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

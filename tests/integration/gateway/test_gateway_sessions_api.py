@@ -18,9 +18,9 @@ from shared.codec import pack_tokens
 from shared.errors import RateLimited, Unavailable
 from shared.identity import root_hash, session_key
 from shared.messages import ChatMessage, ModelCard, SessionCommitted, SessionDeleted, SessionRecord
-from tests.kits.gateway import Gateway, eventually, running_gateway
-from tests.kits.raw_http import raw_connection
-from tests.kits.session_services import SessionServices, with_turn
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.raw_http import raw_connection
+from tests.kits.gateway.session_services import SessionServices, with_turn
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TENANT = "default"

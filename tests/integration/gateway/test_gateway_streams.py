@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kits.streams import KEYS, ROOT, Client, Fleet
+from tests.kits.stacks.stream_stack import KEYS, ROOT, Client, Fleet
 
 pytestmark = pytest.mark.timeout(180)
 

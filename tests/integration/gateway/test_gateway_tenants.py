@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.gateway.bodies import large_bodies
-from tests.kits.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]

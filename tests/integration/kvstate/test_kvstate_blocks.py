@@ -28,7 +28,7 @@ from shared.messages import (
     StatusQuery,
     Wire,
 )
-from tests.kits.kvstate import PARTS, chain, held, new_tenant, record, running, write
+from tests.kits.kvstate.service import PARTS, chain, held, new_tenant, record, running, write
 from tests.kits.waiting import until
 
 M = TypeVar("M", bound=Wire)

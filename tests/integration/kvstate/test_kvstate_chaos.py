@@ -22,7 +22,7 @@ from shared.codec import decode_reply, encode
 from shared.errors import Unavailable
 from shared.lifecycle import Service
 from shared.messages import BlocksFound, ServiceStatus, StatusQuery
-from tests.kits.kvstate import chain, held, new_tenant, record, running, write
+from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
 from tests.kits.servers import RedisServer
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until

@@ -14,7 +14,7 @@ from services.kvstate.redis.store_errors import StoreUnwritable
 from shared.bus.nats import NatsBus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError, Unavailable
-from tests.kits.kvstate import new_tenant, record, running
+from tests.kits.kvstate.service import new_tenant, record, running
 from tests.kits.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a tiny file system")

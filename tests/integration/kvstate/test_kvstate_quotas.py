@@ -12,7 +12,7 @@ from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Overloaded, RateLimited, SessionNotFound, Unavailable
 from tests.integration.kvstate.test_kvstate_chaos import MIB, own_redis, value
-from tests.kits.kvstate import chain, held, new_tenant, record, running, write
+from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
 from tests.kits.waiting import until
 
 

@@ -35,7 +35,7 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.sessions import MAX_SESSION_MESSAGES
-from tests.kits.kvstate import new_tenant, record, running
+from tests.kits.kvstate.service import new_tenant, record, running
 from tests.kits.servers import RedisServer
 from tests.kits.waiting import until
 

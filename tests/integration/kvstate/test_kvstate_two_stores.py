@@ -16,7 +16,7 @@ from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import Unavailable
 from shared.kv_store import data_key
 from shared.messages import BlocksFound
-from tests.kits.kvstate import chain, held, new_tenant, record, running, write
+from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
 from tests.kits.servers import RedisServer
 from tests.kits.waiting import until
 

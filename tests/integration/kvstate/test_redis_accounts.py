@@ -16,7 +16,7 @@ from services.kvstate.domain import keys
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.kv_store import data_key
 from shared.redis_accounts import ACCOUNTS, acl_file
-from tests.kits.kv import FakeBlocks, names, rank
+from tests.kits.engine.kv_moves import FakeBlocks, names, rank
 from tests.kits.servers import ROOT, GuardedRedis
 
 BLOCK = data_key(bytes(16))

@@ -96,7 +96,14 @@ class World:
         instance_id = f"{group}-{uuid4().hex[:6]}"
         main, beats = urls or (self.server.url(), self.server.url())
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.kits.beating_leader", main, group, instance_id, self.model, beats
+            sys.executable,
+            "-m",
+            "tests.kits.worker.beating_leader",
+            main,
+            group,
+            instance_id,
+            self.model,
+            beats,
         )
         self.processes.append(process)
         await until(lambda: instance_id in self.beats, timeout_s=20)

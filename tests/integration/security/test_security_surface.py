@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.kits.gateway import Gateway, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 
 OPEN = {"/", "/live", "/ready", "/metrics", "/openapi.json"}
 BODY = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}).encode()

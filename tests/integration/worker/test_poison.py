@@ -25,10 +25,10 @@ from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens
 from shared.errors import Poison
 from shared.messages import GenerateRequest, Route, Work
-from tests.kits.engine import make_llama
-from tests.kits.poison_rank import POISON
-from tests.kits.rank_options import rank_options
-from tests.kits.worker import Kit, chat
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import make_llama
+from tests.kits.worker.leader import Kit, chat
+from tests.kits.worker.poison_rank import POISON
 
 TOKENS = 40
 
@@ -182,7 +182,7 @@ async def test_ranks_that_really_crash(memory_bus: MemoryBus, tmp_path: Path) ->
         made = RankEngine(
             rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain")
         )
-        command = [sys.executable, "-m", "tests.kits.poison_rank"]
+        command = [sys.executable, "-m", "tests.kits.worker.poison_rank"]
         made._processes = ProcessGroupManager(command, start="spawn")
         return made
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kits.turns import TurnsFleet, both
+from tests.kits.stacks.turn_stack import TurnsFleet, both
 
 
 @pytest.fixture(scope="module")

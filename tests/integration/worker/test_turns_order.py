@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kits.turns import TurnsFleet, body, both
+from tests.kits.stacks.turn_stack import TurnsFleet, body, both
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.kits.turns import TurnsFleet, body
+from tests.kits.stacks.turn_stack import TurnsFleet, body
 
 LONG = 60  # tokens of 2 ms each
 

@@ -17,9 +17,9 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.bus.memory import MemoryBus
 from shared.kv_store import PREFIX_PATTERN
 from shared.messages import Accepted, Done, GenerateRequest, Usage
-from tests.kits.engine import make_llama
-from tests.kits.rank_options import rank_options
-from tests.kits.worker import Kit, RedisIndex, chat, tokens_of
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import make_llama
+from tests.kits.worker.leader import Kit, RedisIndex, chat, tokens_of
 
 ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
 

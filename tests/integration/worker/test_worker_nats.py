@@ -9,7 +9,7 @@ from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Accepted, Cancel, Done, Resend, ResendReply
-from tests.kits.worker import Kit, chat, null_engine, text_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 
 async def test_a_chat_over_a_real_broker(nats_bus: NatsBus) -> None:

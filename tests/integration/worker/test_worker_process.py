@@ -26,7 +26,7 @@ from shared.messages import (
     StatusQuery,
     Work,
 )
-from tests.kits.worker import chat, text_of
+from tests.kits.worker.leader import chat, text_of
 
 
 @contextlib.asynccontextmanager

@@ -15,9 +15,9 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, GenerateRequest
-from tests.kits.engine import make_llama
-from tests.kits.rank_options import rank_options
-from tests.kits.worker import Kit, chat, tokens_of
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import make_llama
+from tests.kits.worker.leader import Kit, chat, tokens_of
 
 
 @pytest.fixture(scope="module")

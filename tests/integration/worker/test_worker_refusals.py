@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from tests.kits.engine import make_llama
+from tests.kits.engine.rank_threads import make_llama
 
 ROOT = Path(__file__).parents[3]
 

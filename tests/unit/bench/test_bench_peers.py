@@ -16,8 +16,8 @@ from benchmarks.peers import missing_packages, start_peer
 from benchmarks.peers.base import Timing
 from benchmarks.peers.gguf_file import interleave_rotary, write_gguf
 from services.worker.orchestrator.rank_engine import RankEngine
-from tests.kits.engine import make_model as make_other
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.rank_threads import make_model as make_other
 
 BATCH, PROMPT, TOKENS = 3, 20, 12
 needs_llama = pytest.mark.skipif(

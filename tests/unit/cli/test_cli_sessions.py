@@ -19,8 +19,8 @@ from cli.sessions.sessions_view import detail, listing, size
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.messages import ChatMessage, ModelCard, SessionRecord
-from tests.kits.gateway import Gateway, running_gateway
-from tests.kits.session_services import SessionServices
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.gateway.session_services import SessionServices
 
 TENANT = "default"
 Ryz = Callable[..., Awaitable[Result]]

@@ -24,7 +24,7 @@ from shared.messages import (
     ResendReply,
     ResumePoint,
 )
-from tests.kits.scripted_leader import answer
+from tests.kits.worker.scripted_leader import answer
 
 REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
 

@@ -38,8 +38,8 @@ from shared.messages import (
     SessionRef,
     Tokens,
 )
-from tests.kits.scripted_leader import ScriptedLeader, answer
 from tests.kits.waiting import until
+from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 FAST = ClientSettings(
     accept_timeout_s=0.03, max_publishes=3, probe_interval_s=0.06, resend_timeout_s=0.04, tick_s=0.005

@@ -27,7 +27,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.client import client_context
-from tests.kits.worker import Kit, chat, null_engine
+from tests.kits.worker.leader import Kit, chat, null_engine
 
 
 def make() -> GenerationState:

@@ -14,7 +14,7 @@ from shared.client.calls.session_admin import SessionAdmin
 from shared.codec import decode, pack_tokens
 from shared.errors import Conflict, InvalidRequest, RateLimited, SessionNotFound, Unavailable
 from shared.messages import HoldersQuery, SessionRecord, WarmSession
-from tests.kits.session_services import SessionServices
+from tests.kits.gateway.session_services import SessionServices
 
 RECORD = SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=1, token_ids=pack_tokens(range(32))

@@ -12,7 +12,7 @@ from shared.client.generation import unwanted_frames
 from shared.client.generation.unwanted_frames import MAX_KNOWN, PATIENCE_S, UnwantedFrames
 from shared.codec import decode, encode
 from shared.messages import Accepted, AnyFrame, Cancel, Delta, FrameBatch, GenerateRequest, Tokens
-from tests.kits.gateway import eventually
+from tests.kits.gateway.gateway import eventually
 
 
 def test_only_what_goes_on_is_cancelled_and_not_too_often() -> None:

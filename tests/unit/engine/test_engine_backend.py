@@ -19,8 +19,8 @@ from services.worker.engine.rank.backend import Backend, load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
-from tests.kits.engine import Blocks, make_llama, new_sequence, plan_logits, run_threads
-from tests.kits.rank_options import rank_config
+from tests.kits.engine.rank_options import rank_config
+from tests.kits.engine.rank_threads import Blocks, make_llama, new_sequence, plan_logits, run_threads
 
 TEXT = list(range(40, 90))
 WHY = "no C++ compiler was found; install g++"

@@ -25,7 +25,13 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
-from tests.kits.engine import ComputeFactory, make_model, new_sequence, plain_compute, run_threads
+from tests.kits.engine.rank_threads import (
+    ComputeFactory,
+    make_model,
+    new_sequence,
+    plain_compute,
+    run_threads,
+)
 
 NUM_BLOCKS = 16
 FULL = 3  # blocks of the text that are full

@@ -18,7 +18,7 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
-from tests.kits.engine import Blocks, make_model, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import Blocks, make_model, new_sequence, plan_logits
 
 PROMPTS = (5, 40, 17, 70, 33)  # tokens
 STEPS = 24  # decodes; across a block boundary for each prompt, and beyond the window

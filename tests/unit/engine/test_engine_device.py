@@ -39,7 +39,8 @@ from services.worker.rank_protocol.rank_messages import (
     pack_frame,
 )
 from services.worker.settings import WorkerSettings
-from tests.kits.engine import (
+from tests.kits.engine.rank_options import rank_config, rank_options
+from tests.kits.engine.rank_threads import (
     Blocks,
     make_llama,
     make_model,
@@ -48,7 +49,6 @@ from tests.kits.engine import (
     run_threads,
     transformers_logits,
 )
-from tests.kits.rank_options import rank_config, rank_options
 from tests.unit.engine.test_engine_cuda_graphs import EagerCapture, decode_plans
 
 BF16 = Placement(dtype=torch.bfloat16)

@@ -36,7 +36,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk, StepPlan
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from tests.kits.engine import (
+from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
     make_model,

@@ -28,7 +28,14 @@ from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import shared_bytes
-from tests.kits.engine import Blocks, ComputeFactory, make_llama, make_model, new_sequence, plan_logits
+from tests.kits.engine.rank_threads import (
+    Blocks,
+    ComputeFactory,
+    make_llama,
+    make_model,
+    new_sequence,
+    plan_logits,
+)
 
 TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -23,8 +23,8 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import NewSequence, Sampled, StepPlan, StepResult
 from shared.messages import Sampling
-from tests.kits.engine import GREEDY, ThreadCollectives, make_llama
-from tests.kits.scheduler import Output, Run
+from tests.kits.engine.rank_threads import GREEDY, ThreadCollectives, make_llama
+from tests.kits.worker.scheduler import Output, Run
 
 T = TypeVar("T")
 NUM_BLOCKS = 12

@@ -15,7 +15,7 @@ from services.worker.model_dir import load_model_dir
 from services.worker.text.chat_template import ChatTemplate
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
-from tests.kits.engine import make_llama
+from tests.kits.engine.rank_threads import make_llama
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 

@@ -20,7 +20,7 @@ from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.engine.checkpoint.weight_files import stored_tensors
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from tests.kits.engine import make_llama
+from tests.kits.engine.rank_threads import make_llama
 
 
 @pytest.fixture(scope="module")

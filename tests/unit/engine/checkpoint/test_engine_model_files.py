@@ -18,7 +18,7 @@ from services.worker.engine.checkpoint.model_config import ModelError, read_conf
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.plain.model import Decoder
-from tests.kits.engine import make_llama, run_threads
+from tests.kits.engine.rank_threads import make_llama, run_threads
 
 
 @pytest.fixture(scope="module")

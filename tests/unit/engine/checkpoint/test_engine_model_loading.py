@@ -20,7 +20,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from tests.kits.engine import make_model, run_threads
+from tests.kits.engine.rank_threads import make_model, run_threads
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "biased": ("llama", {"attention_bias": True, "mlp_bias": True}),

@@ -20,7 +20,7 @@ from shared.messages import (
     Failed,
     Heartbeat,
 )
-from tests.kits.worker import Kit, chat, null_engine
+from tests.kits.worker.leader import Kit, chat, null_engine
 
 
 async def test_deadlines_end_requests_that_wait_or_run(memory_bus: MemoryBus) -> None:

@@ -14,7 +14,7 @@ from services.worker.domain.scheduling.sequence import SequencePhase
 from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
-from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 
 TENANTS = st.sampled_from(["a", "b", "c", "d"])
 WAITERS = st.builds(

@@ -12,7 +12,7 @@ from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.leader.request_table import MAX_TOMBSTONES, RequestTable
 from services.worker.leader.sessions.delivery_tracker import MAX_SESSIONS, DeliveryTracker
 from services.worker.metrics import WorkerMetrics
-from tests.kits.worker import chat
+from tests.kits.worker.leader import chat
 
 
 def test_the_oldest_of_who_has_most_goes() -> None:

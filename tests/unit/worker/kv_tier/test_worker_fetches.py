@@ -13,8 +13,8 @@ from services.worker.domain.scheduling.transfer_costs import RETRY_S, TransferCo
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
-from tests.kits.hash_engine import EOS, VOCAB, HashEngine, alone
-from tests.kits.scheduler import Output, Run
+from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
+from tests.kits.worker.scheduler import Output, Run
 
 NAMES = BlockNames("f", "fp32")
 

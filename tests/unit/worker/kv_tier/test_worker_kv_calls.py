@@ -24,8 +24,8 @@ from shared.messages import (
     WarmSession,
 )
 from shared.messages.base import Wire
-from tests.kits.kv_tier import Index, Store, StoreEngine
-from tests.kits.worker import Kit, chat, null_engine
+from tests.kits.worker.kv_tier import Index, Store, StoreEngine
+from tests.kits.worker.leader import Kit, chat, null_engine
 
 TOKENS = [(3 * i) % 251 for i in range(100)]
 

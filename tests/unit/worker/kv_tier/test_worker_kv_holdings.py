@@ -17,8 +17,8 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, Sampling
-from tests.kits.kv_tier import Index
-from tests.kits.worker import chat
+from tests.kits.worker.kv_tier import Index
+from tests.kits.worker.leader import chat
 
 
 class Teller:

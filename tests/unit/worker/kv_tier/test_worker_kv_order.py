@@ -15,9 +15,9 @@ from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from services.worker.rank_protocol.plan import StepPlan
 from shared.messages import Sampling
-from tests.kits.hash_engine import EOS, VOCAB, HashEngine, alone
-from tests.kits.kv import FakeBlocks, names, rank
-from tests.kits.scheduler import Output
+from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
+from tests.kits.engine.kv_moves import FakeBlocks, names, rank
+from tests.kits.worker.scheduler import Output
 
 NAMES = BlockNames("f", "fp32")
 

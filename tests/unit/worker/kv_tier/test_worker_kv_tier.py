@@ -10,8 +10,8 @@ from services.worker.leader.kv_tier.kv_tier import KVOptions
 from shared import codec, kv_hash
 from shared.bus.memory import MemoryBus
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Usage
-from tests.kits.kv_tier import Index, Store, StoreEngine, store_state
-from tests.kits.worker import Kit, chat, tokens_of
+from tests.kits.worker.kv_tier import Index, Store, StoreEngine, store_state
+from tests.kits.worker.leader import Kit, chat, tokens_of
 
 QUICK = KVOptions(
     fetch="always", lookup_timeout_s=0.05, fetch_timeout_s=0.1, commit_interval_s=0.01, probe_s=0.02

@@ -27,7 +27,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.base import MAX_ATTEMPT
-from tests.kits.worker import Kit, chat, null_engine, text_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
 NOTE = b"what it looks like"
 

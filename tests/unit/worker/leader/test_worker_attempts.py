@@ -9,7 +9,7 @@ from shared import codec, subjects
 from shared.bus.memory import MemoryBus
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Cancel, Done, Failed, GroupDown
-from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 
 
 async def tell(kit: Kit, subject: str, message: Any) -> None:

@@ -26,7 +26,7 @@ from shared.messages import (
     Tokens,
     Work,
 )
-from tests.kits.worker import Kit, chat, finish_of, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 PROMPT = "user: hello\nassistant: "
 

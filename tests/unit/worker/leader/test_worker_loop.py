@@ -13,7 +13,7 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import EngineFailed, Sampled, StepPlan, StepResult
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, Tokens
-from tests.kits.worker import Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 
 LETTERS = [*range(97, 123)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.rank_protocol.plan import EngineFailed, NewSequence, ScheduledChunk, StepPlan
 from shared.messages import Sampling
-from tests.kits.worker import null_engine
+from tests.kits.worker.leader import null_engine
 
 
 def new(seq_id: int, length: int = 2) -> NewSequence:

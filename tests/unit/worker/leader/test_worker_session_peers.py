@@ -9,7 +9,7 @@ from services.worker.leader.sessions.session_records import SessionRecordLimits,
 from services.worker.metrics import WorkerMetrics
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
-from tests.kits.worker import DictStore
+from tests.kits.worker.leader import DictStore
 
 
 def record(version: int, group: str = "g0", created_ms: int = 100) -> SessionRecord:

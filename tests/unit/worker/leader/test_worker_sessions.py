@@ -29,7 +29,7 @@ from shared.messages import (
     SessionRecord,
 )
 from shared.messages.sessions import MAX_MARKS, TurnMark
-from tests.kits.worker import DictStore, Kit, chat, text_of, tokens_of
+from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 
 
 @pytest.fixture

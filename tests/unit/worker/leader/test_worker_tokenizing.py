@@ -29,7 +29,7 @@ from shared.errors import InvalidRequest
 from shared.messages import Cancel, ChatMessage, Done, GenerateRequest, ResumePoint
 from shared.messages.generate import MAX_CHOICES
 from tests.kits.waiting import until
-from tests.kits.worker import Kit, chat, null_engine, tokens_of
+from tests.kits.worker.leader import Kit, chat, null_engine, tokens_of
 
 SLOW = (
     "{% if messages[-1].content.startswith('slow') %}"

@@ -29,7 +29,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.sessions import MAX_SESSION_MESSAGES
-from tests.kits.worker import DictStore, Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import DictStore, Kit, chat, null_engine, text_of, tokens_of
 
 
 def given(**fields: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.rank_protocol.plan import EngineRefused, RankInfo
 from services.worker.rank_protocol.rank_messages import RankReady, shared_bytes
-from tests.kits.rank_options import rank_options
+from tests.kits.engine.rank_options import rank_options
 
 
 def allocator(**options: Any) -> ResourceAllocator:

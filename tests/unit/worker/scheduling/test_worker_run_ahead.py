@@ -16,9 +16,9 @@ from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.null_engine import TEXT
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.messages import Sampling
-from tests.kits.hash_engine import EOS, HashEngine, alone
-from tests.kits.scheduler import Output, Run
-from tests.kits.worker import null_engine
+from tests.kits.engine.hash_engine import EOS, HashEngine, alone
+from tests.kits.worker.leader import null_engine
+from tests.kits.worker.scheduler import Output, Run
 
 
 def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Sequence:

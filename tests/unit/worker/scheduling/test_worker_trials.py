@@ -9,8 +9,8 @@ from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from shared.messages import Sampling
-from tests.kits.hash_engine import EOS, HashEngine, alone
-from tests.kits.scheduler import Run
+from tests.kits.engine.hash_engine import EOS, HashEngine, alone
+from tests.kits.worker.scheduler import Run
 
 Made = tuple[int, bool, int]  # tokens of the prompt, whether it is on trial, choices
 

@@ -8,7 +8,7 @@ import pytest
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
 from shared.messages import Done, Failed, Route, Work
-from tests.kits.worker import Kit, chat
+from tests.kits.worker.leader import Kit, chat
 
 PLACES = [
     ("sampling", "top_k"),

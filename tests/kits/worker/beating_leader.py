@@ -1,7 +1,8 @@
 """A leader that only beats and accepts, as a process that tests can kill, freeze and cut off.
 
-`python -m tests.kits.beating_leader URL GROUP INSTANCE MODEL [HEARTBEATS-URL]`. Like a real one it has two
-connections under the names of `Service.connect_bus`. Each request that it takes is accepted and never ended.
+`python -m tests.kits.worker.beating_leader URL GROUP INSTANCE MODEL [HEARTBEATS-URL]`. Like a real one it has
+two connections under the names of `Service.connect_bus`. Each request that it takes is accepted and never
+ended.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ import httpx
 import redis
 
 from tests.kits.servers import RedisServer
-from tests.kits.streams import KEYS, START_S, Fleet
+from tests.kits.stacks.stream_stack import KEYS, START_S, Fleet
 
 JSON = dict[str, Any]
 # a machine with more to do than it has cores is slow to store, and its leaders are silent now and then

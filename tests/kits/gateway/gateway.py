@@ -34,7 +34,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.blocks import KVSource
-from tests.kits.session_services import SessionServices
+from tests.kits.gateway.session_services import SessionServices
 from tests.kits.waiting import PATIENCE_S
 
 GROUP = "g0"

@@ -19,7 +19,7 @@ import httpx
 
 from tests.kits.servers import NatsServer, free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 START_S = 60.0
 STEP_MS = 15
 KEYS = {"one": "key-of-one", "two": "key-of-two"}

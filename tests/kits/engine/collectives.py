@@ -1,4 +1,4 @@
-"""Runs the collectives' contract checks, `kits/collectives_rank.py`, in a process per rank."""
+"""Runs the collectives' contract checks, `collectives_rank.py`, in a process per rank."""
 
 import asyncio
 import os
@@ -13,9 +13,9 @@ import msgspec
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame, shared_bytes
-from tests.kits.rank_options import rank_config
+from tests.kits.engine.rank_options import rank_config
 
-COMMAND = (sys.executable, "-m", "tests.kits.collectives_rank")
+COMMAND = (sys.executable, "-m", "tests.kits.engine.collectives_rank")
 TIMEOUT_S = 3.0
 
 

@@ -1,4 +1,4 @@
-"""One rank of the collectives' contract tests: `python -m tests.kits.collectives_rank FD PID`.
+"""One rank of the collectives' contract tests: `python -m tests.kits.engine.collectives_rank FD PID`.
 
 Runs every check of the contract in the same order as its peers and sends the outcomes to the test, as pickle.
 """

@@ -1,0 +1,1 @@
+"""Ranks, KV moves and collectives for tests of the engine."""

@@ -1,0 +1,1 @@
+"""A gateway in this process for tests, and HTTP by hand."""

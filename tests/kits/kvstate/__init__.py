@@ -1,0 +1,1 @@
+"""The KV state service and its stores for tests."""

@@ -1,0 +1,1 @@
+"""Several services as processes, between a single service and `ryz up`."""

@@ -1,0 +1,1 @@
+"""Leaders, schedulers and ranks of one group for tests."""
