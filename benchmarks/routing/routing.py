@@ -15,12 +15,12 @@ from typing import Any
 
 from benchmarks.routing.routing_model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
 from benchmarks.routing.routing_plan import RoutingPlan
+from services.router.domain.balance import imbalance
 from services.router.domain.decision import Assignment, RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
-from services.router.domain.policies.balance import imbalance
 from services.router.domain.policies.costs import Costs
-from services.router.domain.session_memory import Asker, Session, Sessions
+from services.router.domain.session_memory import Asker, KnownSession, SessionMemory
 
 WARMUP_SHARE = 0.2  # of the time, before anything is counted
 PROMPT_TOKENS, ANSWER_TOKENS = 60, 40  # means
@@ -38,7 +38,7 @@ class World:
         self._groups = {f"g{index}": ModelledGroup(f"g{index}", rates) for index in range(plan.groups)}
         self._fleet = Fleet(FleetLimits())
         self._policy = make_policy(policy, costs=self._costs)
-        self._known = Sessions(ttl_s=3600.0, max_entries=65_536)
+        self._known = SessionMemory(ttl_s=3600.0, max_entries=65_536)
         self._order = count()
         self._conversations = [next(self._order) for _ in range(plan.sessions)]
         self._tokens = [self._random.randrange(MOST_TOKENS) for _ in range(plan.sessions)]
@@ -74,11 +74,11 @@ class World:
         if self._tokens[turn.session] >= MOST_TOKENS:
             self._tokens[turn.session] = 0
             self._conversations[turn.session] = next(self._order)
-            self._known.forget("t", session_id, session_id, now)
+            self._known.forget_session("t", session_id, session_id, now)
         turn.conversation, turn.history = self._conversations[turn.session], self._tokens[turn.session]
         asker = Asker("t", session_id, whole=False)
         facts = RequestFacts(MODEL, session_id, turn.prompt)
-        facts, turn_tokens = self._known.complete(facts, asker, now)
+        facts, turn_tokens = self._known.complete_facts(facts, asker, now)
         view = self._fleet.view(MODEL, now)
         decision = self._policy.choose(facts, view, now)
         if not isinstance(decision, Assignment):
@@ -88,8 +88,8 @@ class World:
         place, group = view.find(facts.last_group), view.find(decision.group)
         move = self._costs.move(facts, group, place) if group and place else None
         again = move.computed_tokens if move else 0
-        self._known.sent(facts, asker, decision.group, now)
-        self._fleet.sent(decision.group, turn.prompt + again, now, turn_tokens - turn.prompt)
+        self._known.note_sent(facts, asker, decision.group, now)
+        self._fleet.count_sent(decision.group, turn.prompt + again, now, turn_tokens - turn.prompt)
         taker = self._groups[decision.group]
         taker.take_turn(turn, now)
         if turn.ready_s > now:
@@ -111,8 +111,8 @@ class World:
             session_id = f"session-{turn.session}"
             if self._conversations[turn.session] == turn.conversation:
                 self._tokens[turn.session] = max(self._tokens[turn.session], turn.tokens)
-                told = Session(group.name, turn.tokens)
-                self._known.turned("t", session_id, session_id, told, now)
+                told = KnownSession(group.name, turn.tokens)
+                self._known.note_turn("t", session_id, session_id, told, now)
             self._done.append(turn)
         self._on_step(group, now)
 

@@ -9,7 +9,7 @@ from typing import Any
 from services.router.domain.decision import RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies import make_policy
-from services.router.domain.session_memory import Asker, Sessions
+from services.router.domain.session_memory import Asker, SessionMemory
 from shared.messages import Heartbeat, KVRates, Load, ModelCard
 
 _SESSIONS = 1000
@@ -28,7 +28,7 @@ def decision_times(sizes: Sequence[int], decisions: int = 2000) -> list[dict[str
 def _row(size: int, decisions: int) -> dict[str, Any]:
     random_ = random.Random(size)
     fleet = _fleet(size, random_)
-    sessions = Sessions(ttl_s=3600.0, max_entries=65_536)
+    sessions = SessionMemory(ttl_s=3600.0, max_entries=65_536)
     policy = make_policy("hybrid")
     choose_us, decide_us = [], []
     for number in range(decisions):
@@ -36,14 +36,14 @@ def _row(size: int, decisions: int) -> dict[str, Any]:
         asker, facts = Asker("t", session_id, whole=False), RequestFacts(_MODEL, session_id, 100)
         now = 0.02 + number * 1e-6
         began = time.perf_counter()
-        facts, _ = sessions.complete(facts, asker, now)
+        facts, _ = sessions.complete_facts(facts, asker, now)
         view = fleet.view(_MODEL, now)
         seen = time.perf_counter()
         policy.choose(facts, view, now)
         ended = time.perf_counter()
         choose_us.append((ended - seen) * 1e6)
         decide_us.append((ended - began) * 1e6)
-        sessions.sent(facts, asker, random_.choice(view.ready).name, now)
+        sessions.note_sent(facts, asker, random_.choice(view.ready).name, now)
     return {"groups": size, **_percentiles("choose", choose_us), **_percentiles("decide", decide_us)}
 
 

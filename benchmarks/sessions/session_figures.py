@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.lib.measuring import percentile
 from benchmarks.sessions.session_client import TurnAnswer
 from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile
-from services.router.domain.policies.balance import imbalance
+from services.router.domain.balance import imbalance
 
 
 @dataclass(slots=True)

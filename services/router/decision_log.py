@@ -8,21 +8,21 @@ from opentelemetry.trace import NoOpTracer, Tracer
 from services.router.domain.decision import Assignment, FleetView, RequestFacts
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import Incoming
-from services.router.metrics import Metrics
+from services.router.metrics import RouterMetrics
 from shared.telemetry.traces import extract
 
 log = structlog.get_logger(__name__)
 
 
-class Account:
+class DecisionLog:
     """Says of every request where it went and why; of one that left its place also what both would cost."""
 
-    def __init__(self, metrics: Metrics, costs: Costs, tracer: Tracer) -> None:
+    def __init__(self, metrics: RouterMetrics, costs: Costs, tracer: Tracer) -> None:
         self._metrics = metrics
         self._costs = costs
         self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
 
-    def assigned(
+    def record_assignment(
         self, incoming: Incoming, facts: RequestFacts, view: FleetView, chosen: Assignment, seconds: float
     ) -> Move:
         """Writes it down, and returns what the request makes its group do for the session's KV.

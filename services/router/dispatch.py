@@ -9,12 +9,12 @@ import time
 
 import structlog
 
-from services.router.decision_log import Account
+from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
 from services.router.domain.policies.base import RETRY_STARTING_S
 from services.router.domain.policies.choice import at_a_full_group, choose
 from services.router.incoming import Incoming, Sender
-from services.router.router_context import Parts
+from services.router.router_context import RouterContext
 from services.router.router_state import Forward
 from shared import subjects
 from shared.bus.accounts import INBOX
@@ -30,38 +30,38 @@ log = structlog.get_logger(__name__)
 class Dispatcher:
     """Chooses and sends. `inbox`: where the broker reports work that nobody took."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.inbox = parts.bus.new_inbox()
-        self._router_id = parts.settings.instance_id
-        self._max_forwards = parts.settings.router_max_forwards
-        self._bus = parts.bus
-        self._fleet = parts.fleet
-        self._policy = parts.policy
-        self._account = Account(parts.metrics, parts.costs, parts.tracer)
-        self._metrics = parts.metrics
-        self._memory = parts.memory
+    def __init__(self, context: RouterContext) -> None:
+        self.inbox = context.bus.new_inbox()
+        self._router_id = context.settings.instance_id
+        self._max_forwards = context.settings.router_max_forwards
+        self._bus = context.bus
+        self._fleet = context.fleet
+        self._policy = context.policy
+        self._decisions = DecisionLog(context.metrics, context.costs, context.tracer)
+        self._metrics = context.metrics
+        self._state = context.state
         self._repeated = RepeatedLog(log)
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Gives the request to a group, the `count`-th that it is offered to, or answers with an error."""
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
-            await self.fail(_sender(incoming), late, "late")
+            await self.fail_request(_sender(incoming), late, "late")
             return
         started = time.perf_counter()
-        facts, turn_tokens = self._memory.sessions.complete(incoming.facts, incoming.asker, now)
+        facts, turn_tokens = self._state.sessions.complete_facts(incoming.facts, incoming.asker, now)
         view, decision = self._decide(incoming, facts, now)
         if isinstance(decision, Assignment):
             seconds = time.perf_counter() - started
-            move = self._account.assigned(incoming, facts, view, decision, seconds)
+            move = self._decisions.record_assignment(incoming, facts, view, decision, seconds)
             if await self._send(incoming, facts, decision, now, count):
                 prompt_tokens = facts.prompt_tokens + move.computed_tokens
                 answer_tokens = turn_tokens - facts.prompt_tokens
-                self._fleet.sent(decision.group, prompt_tokens, now, answer_tokens)
+                self._fleet.count_sent(decision.group, prompt_tokens, now, answer_tokens)
         else:
             await self._refuse(incoming, decision)
 
-    async def undelivered(self, forward: Forward, now: float) -> None:
+    async def dispatch_again(self, forward: Forward, now: float) -> None:
         """Nobody took the request where it was sent: another group is tried."""
         if forward.count < self._max_forwards:
             await self.dispatch(forward.incoming, now, forward.count + 1)
@@ -69,7 +69,7 @@ class Dispatcher:
         message = f"{forward.count} groups were chosen and none took the request"
         await self._refuse(forward.incoming, Refusal("unavailable", "no_group", message, RETRY_STARTING_S))
 
-    async def fail(self, sender: Sender, error: RyzError, reason: str) -> None:
+    async def fail_request(self, sender: Sender, error: RyzError, reason: str) -> None:
         """Tells the caller that its request ended here."""
         self._metrics.refused(error.code, reason)
         if not sender.reply_to:
@@ -93,24 +93,24 @@ class Dispatcher:
 
     async def _refuse(self, incoming: Incoming, refusal: Refusal) -> None:
         error = refusal.error(random.uniform(1.0 - _JITTER, 1.0 + _JITTER))
-        await self.fail(_sender(incoming), error, refusal.reason)
+        await self.fail_request(_sender(incoming), error, refusal.reason)
 
     def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
         """The decision, and the view it was made on; a copy needs none."""
-        duplicates, request_id, attempt = self._memory.duplicates, incoming.request_id, incoming.attempt
+        duplicates, request_id, attempt = self._state.duplicates, incoming.request_id, incoming.attempt
         tenant = incoming.asker.tenant
-        earlier = duplicates.group_of(tenant, request_id, attempt, now)
+        earlier = duplicates.get((tenant, request_id, attempt), now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
         # a group that gave it back may not have told yet that it drains, or beat once more before it went
-        avoid = duplicates.group_of(tenant, request_id, attempt - 1, now) if attempt else None
+        avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         view = self._fleet.view(facts.model, now, avoid or "", facts.weights)
-        pinned = self._memory.pins.group_of(tenant, incoming.session_id)
+        pinned = self._state.pins.group_of(tenant, incoming.session_id)
         decision = choose(facts, view, now, policy=self._policy, pinned=pinned)
         if (
             isinstance(decision, Refusal)
             and decision.code == "overloaded"
-            and self._memory.contests.allows(tenant, facts.places, now)
+            and self._state.contests.allows(tenant, facts.places, now)
         ):
             decision = at_a_full_group(facts, view, "contested_full", pinned)
         return view, decision
@@ -119,7 +119,7 @@ class Dispatcher:
         self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
     ) -> bool:
         """Hands the request on and remembers it; False: it ended with an error instead."""
-        memory = self._memory
+        state = self._state
         route = Route(
             group=chosen.group,
             reason=chosen.reason,
@@ -140,7 +140,7 @@ class Dispatcher:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
         # remembered before it is sent: the broker's "nobody there" may be quick
         forward = Forward(incoming, chosen.group, count)
-        memory.forwards.put(incoming.key, forward, now, len(incoming.data))
+        state.forwards.put(incoming.key, forward, now, len(incoming.data))
         try:
             await self._bus.publish(
                 subjects.work(chosen.group),
@@ -149,19 +149,18 @@ class Dispatcher:
                 headers=headers or None,
             )
         except RequestTooLarge:
-            memory.forwards.pop(incoming.key, now)
-            await self.fail(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
+            state.forwards.pop(incoming.key, now)
+            await self.fail_request(_sender(incoming), self._too_large(incoming, len(data)), "too_large")
             return False
         except Unavailable as error:
-            memory.forwards.pop(incoming.key, now)
-            await self.fail(_sender(incoming), error, "broker")
+            state.forwards.pop(incoming.key, now)
+            await self.fail_request(_sender(incoming), error, "broker")
             return False
-        memory.duplicates.remember(
-            incoming.asker.tenant, incoming.request_id, incoming.attempt, chosen.group, now
-        )
-        memory.sessions.sent(facts, incoming.asker, chosen.group, now)
-        memory.balance.add(chosen.group, now)
-        memory.contests.served(incoming.asker.tenant)
+        attempt = (incoming.asker.tenant, incoming.request_id, incoming.attempt)
+        state.duplicates.put(attempt, chosen.group, now)
+        state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
+        state.balance.add(chosen.group, now)
+        state.contests.served(incoming.asker.tenant)
         return True
 
     def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:

@@ -7,7 +7,7 @@ of what it found out itself, once for each time that it gives a group up.
 import structlog
 
 from services.router.domain.loss import read_disconnect
-from services.router.router_context import Parts
+from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint
@@ -19,16 +19,16 @@ from shared.telemetry.repeated import RepeatedLog
 log = structlog.get_logger(__name__)
 
 
-class Losses:
+class LossReports:
     """Subscriptions and publications around the losses of a `Fleet`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._bus = parts.bus
-        self._fleet = parts.fleet
-        self._metrics = parts.metrics
-        self._clock = parts.clock
+    def __init__(self, context: RouterContext) -> None:
+        self._bus = context.bus
+        self._fleet = context.fleet
+        self._metrics = context.metrics
+        self._clock = context.clock
         self._repeated = RepeatedLog(log)
-        self._router_id = parts.settings.instance_id
+        self._router_id = context.settings.instance_id
 
     async def listen(self) -> None:
         """Every router hears all of it."""
@@ -36,7 +36,7 @@ class Losses:
         await self._bus.subscribe(subjects.GROUP_DOWN, news, max_pending=4096)
         await self._bus.subscribe(subjects.BROKER_DISCONNECT, self.on_disconnect)
 
-    async def tell(self) -> None:
+    async def publish_losses(self) -> None:
         """Writes down the losses that the fleet recorded, and tells of this router's own."""
         for loss in self._fleet.take_losses():
             if loss.leaving:
@@ -63,8 +63,8 @@ class Losses:
     async def on_news(self, news: GroupDown, _: Message) -> None:
         """Another router gave a group up, or this one did."""
         if news.router_id != self._router_id:
-            self._fleet.told(news, self._clock())
-            await self.tell()
+            self._fleet.on_group_down(news, self._clock())
+            await self.publish_losses()
 
     async def on_disconnect(self, message: Message) -> None:
         """The broker's word that a client is gone."""
@@ -76,8 +76,8 @@ class Losses:
             return
         if instance_id is not None:
             self._metrics.event("leader_disconnected")
-            self._fleet.disconnected(instance_id, self._clock())
-            await self.tell()
+            self._fleet.on_disconnect(instance_id, self._clock())
+            await self.publish_losses()
 
     def _report_bad(self, message: Message, error: InvalidRequest) -> None:
         self._repeated.warning("bad message", subject=message.subject, error=error.message)

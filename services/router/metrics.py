@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from services.router.domain.balance import imbalance
 from services.router.domain.fleet import Fleet
-from services.router.domain.policies.balance import imbalance
-from services.router.router_state import Memory
+from services.router.router_state import RouterState
 from shared.messages.fleet import DownReason
 
 _SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _MOVE_SECONDS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-class Metrics:
+class RouterMetrics:
     """All metrics of one router. Children are kept, because looking them up costs more than counting."""
 
     def __init__(self, registry: CollectorRegistry, policy: str) -> None:
@@ -101,9 +101,9 @@ class Metrics:
 class FleetCollector(Collector):
     """Groups by state, their estimated load, the imbalance over all of them, and what is remembered."""
 
-    def __init__(self, fleet: Fleet, memory: Memory) -> None:
+    def __init__(self, fleet: Fleet, memory: RouterState) -> None:
         self._fleet = fleet
-        self._memory = memory
+        self._state = memory
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called at each scrape."""
@@ -130,7 +130,7 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily(
             "ryz_router_imbalance",
             "How much more than its share of requests a ready group got at most lately; 0.05 is 5 %.",
-            value=imbalance(self._memory.balance.counts(now), weights),
+            value=imbalance(self._state.balance.counts(now), weights),
         )
         work = GaugeMetricFamily(
             "ryz_router_group_tokens",
@@ -144,9 +144,9 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily(
             "ryz_router_sessions",
             "Entries for sessions whose place is known.",
-            value=len(self._memory.sessions),
+            value=len(self._state.sessions),
         )
-        yield GaugeMetricFamily("ryz_router_pins", "Pinned sessions.", value=len(self._memory.pins))
+        yield GaugeMetricFamily("ryz_router_pins", "Pinned sessions.", value=len(self._state.pins))
 
     def _work_imbalance(self, now: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(

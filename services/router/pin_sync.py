@@ -4,8 +4,8 @@ import asyncio
 
 import structlog
 
-from services.router.domain.pins import Pin, Pins
-from services.router.metrics import Metrics
+from services.router.domain.pins import Pin, PinTable
+from services.router.metrics import RouterMetrics
 from shared.bus import Bus
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import RyzError
@@ -17,18 +17,18 @@ log = structlog.get_logger(__name__)
 
 
 class PinKeeper:
-    """Keeps `Pins` in step with the KV state service; while that is away, what is known stands."""
+    """Keeps `PinTable` in step with the KV state service; while that is away, what is known stands."""
 
-    def __init__(self, bus: Bus, pins: Pins, metrics: Metrics, refresh_s: float) -> None:
+    def __init__(self, bus: Bus, pins: PinTable, metrics: RouterMetrics, refresh_s: float) -> None:
         self._bus = bus
         self._pins = pins
         self._metrics = metrics
         self._refresh_s = refresh_s
         self._client = SessionsClient(bus)
 
-    async def load(self) -> bool:
+    async def load_pins(self) -> bool:
         """Asks for all pins; False when they could not be had."""
-        self._pins.begin_list()
+        self._pins.start_list()
         found: list[Pin] = []
         cursor = ""
         try:
@@ -42,14 +42,14 @@ class PinKeeper:
             log.debug("pins not loaded, the known ones stand", error=error.message, known=len(self._pins))
             self._metrics.event("pins_not_loaded")
             return False
-        if not self._pins.take_list(found):
+        if not self._pins.replace_list(found):
             log.warning(
                 "too many pins, some do not count", pins=len(found), remedy="raise RYZ_ROUTER_PINS_MAX"
             )
             self._metrics.event("pins_over_limit")
         return True
 
-    async def keep(self) -> None:
+    async def keep_pins(self) -> None:
         """Loads them for ever: every `refresh_s`, and when the broker is back, as changes may be missed."""
         loop = asyncio.get_running_loop()
         asked_at = due_at = float("-inf")
@@ -57,6 +57,6 @@ class PinKeeper:
             now = loop.time()
             if self._bus.connected and (now >= due_at or self._bus.restored_at > asked_at):
                 asked_at = now
-                wait_s = self._refresh_s if await self.load() else min(_RETRY_S, self._refresh_s)
+                wait_s = self._refresh_s if await self.load_pins() else min(_RETRY_S, self._refresh_s)
                 due_at = loop.time() + wait_s
             await asyncio.sleep(min(_LOOK_S, self._refresh_s))

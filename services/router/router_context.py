@@ -1,4 +1,4 @@
-"""What a router is made of, in one value that `__main__.py` fills and the handlers use."""
+"""The parts of a router that its handlers share, in one value that `__main__.py` fills."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,22 +8,34 @@ from opentelemetry.trace import NoOpTracer, Tracer
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
-from services.router.metrics import Metrics
-from services.router.router_state import Memory
+from services.router.metrics import RouterMetrics
+from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
 from shared.bus import Bus
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """`clock` gives monotonic seconds."""
+class RouterContext:
+    """The shared parts of one router.
+
+    Attributes:
+        bus: The connection of services; requests of outside callers come by another one.
+        fleet: The groups.
+        policy: Chooses a group.
+        costs: Rates the moving of sessions, as the policy does.
+        state: What is remembered of requests and sessions.
+        metrics: Counters and histograms.
+        settings: As read at the start.
+        clock: Returns monotonic seconds.
+        tracer: For spans of decisions.
+    """
 
     bus: Bus
     fleet: Fleet
     policy: Policy
     costs: Costs
-    memory: Memory
-    metrics: Metrics
+    state: RouterState
+    metrics: RouterMetrics
     settings: RouterSettings
     clock: Callable[[], float]
     tracer: Tracer = field(default_factory=NoOpTracer)

@@ -1,13 +1,12 @@
-"""What a router remembers of requests and sessions. To lose it costs a little work, no more."""
+"""Remembers requests and sessions for a router. Losing it costs a little work, no more."""
 
 from dataclasses import dataclass
 
+from services.router.domain.balance import DecayingCounts
 from services.router.domain.contests import Contests
-from services.router.domain.duplicates import Duplicates
 from services.router.domain.expiring import ExpiringMap
-from services.router.domain.pins import Pins
-from services.router.domain.policies.balance import DecayingCounts
-from services.router.domain.session_memory import Sessions
+from services.router.domain.pins import PinTable
+from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
 
@@ -21,19 +20,36 @@ class Forward:
     count: int  # groups that it was offered to, this one included
 
 
-class Memory:
-    """All is bounded: maps in entries, all but the pins in time, and the one with requests in bytes."""
+AttemptKey = tuple[str, str, int]  # tenant, request id, attempt
+
+
+class RouterState:
+    """All is bounded: maps in entries, all but the pins in time, and the one with requests in bytes.
+
+    Attributes:
+        duplicates: The group that an attempt was given to. A caller publishes a request again if no group
+            answers in time; the leader that has it answers the copy, another one would compute it again.
+        forwards: Requests on their way to a group, by `Incoming.key`.
+        sessions: Where the KV of sessions is.
+        pins: Sessions that are bound to a group.
+        balance: Requests by group, fading.
+        contests: Which requests go to a full group.
+    """
 
     def __init__(self, settings: RouterSettings) -> None:
         max_entries = settings.router_duplicates_max
-        self.duplicates = Duplicates(ttl_s=settings.router_duplicates_s, max_entries=max_entries)
+        self.duplicates: ExpiringMap[AttemptKey, str] = ExpiringMap(
+            ttl_s=settings.router_duplicates_s, max_entries=max_entries
+        )
         self.forwards: ExpiringMap[str, Forward] = ExpiringMap(
             ttl_s=settings.router_forward_s,
             max_entries=max_entries,
             max_cost=settings.router_forward_max_bytes,
         )
-        self.sessions = Sessions(ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max)
-        self.pins = Pins(settings.router_pins_max)
+        self.sessions = SessionMemory(
+            ttl_s=settings.router_sessions_s, max_entries=settings.router_sessions_max
+        )
+        self.pins = PinTable(settings.router_pins_max)
         self.balance = DecayingCounts(settings.router_balance_half_life_s)
         self.contests = Contests(settings.router_contested_places_s)
 

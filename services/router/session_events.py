@@ -2,8 +2,8 @@
 
 import structlog
 
-from services.router.domain.session_memory import Session
-from services.router.router_context import Parts
+from services.router.domain.session_memory import KnownSession
+from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Message, Subscription
 from shared.bus.endpoint import Endpoint
@@ -21,16 +21,16 @@ from shared.telemetry.repeated import RepeatedLog
 log = structlog.get_logger(__name__)
 
 
-class SessionNews:
+class SessionEvents:
     """Subscriptions around what is remembered of sessions."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._bus = parts.bus
-        self._endpoint = Endpoint(parts.bus, self._report_bad)
-        self._fleet = parts.fleet
-        self._memory = parts.memory
-        self._metrics = parts.metrics
-        self._clock = parts.clock
+    def __init__(self, context: RouterContext) -> None:
+        self._bus = context.bus
+        self._endpoint = Endpoint(context.bus, self._report_bad)
+        self._fleet = context.fleet
+        self._state = context.state
+        self._metrics = context.metrics
+        self._clock = context.clock
         self._repeated = RepeatedLog(log)
         self._taking: Subscription | None = None
 
@@ -41,12 +41,12 @@ class SessionNews:
         await self._bus.subscribe(subjects.SESSION_PINNED, handler(Pinned, self.on_pinned))
         await self._bus.subscribe(subjects.SESSION_GONE, handler(SessionGone, self.on_gone))
 
-    async def take(self) -> None:
+    async def answer_queries(self) -> None:
         """Answers queries from here on, as a member of the queue group."""
         handle = self._endpoint.handler(SessionRouteQuery, self.find_route)
         self._taking = await self._bus.subscribe(subjects.SESSION_ROUTE, handle, queue=subjects.ROUTER_QUEUE)
 
-    async def leave(self) -> None:
+    async def stop_answering(self) -> None:
         """Answers no more."""
         if self._taking is not None:
             await self._taking.drain()
@@ -55,14 +55,14 @@ class SessionNews:
         """Where sessions are now."""
         now = self._clock()
         for turn in news.turns:
-            found = Session(turn.group, turn.num_tokens)
-            self._memory.sessions.turned(
+            found = KnownSession(turn.group, turn.num_tokens)
+            self._state.sessions.note_turn(
                 turn.tenant, turn.session_id, session_key(turn.session_id), found, now
             )
 
     async def on_pinned(self, pin: Pinned, _: Message) -> None:
         """A session was bound to a group, or freed."""
-        if not self._memory.pins.tell(pin.tenant, pin.session_id, pin.group):
+        if not self._state.pins.set_pin(pin.tenant, pin.session_id, pin.group):
             log.warning("too many pins, one does not count", session_id=pin.session_id,
                         remedy="raise RYZ_ROUTER_PINS_MAX")  # fmt: skip
             self._metrics.event("pins_over_limit")
@@ -70,8 +70,8 @@ class SessionNews:
     async def on_gone(self, gone: SessionGone, _: Message) -> None:
         """A session was deleted."""
         key = session_key(gone.session_id)
-        self._memory.sessions.forget(gone.tenant, gone.session_id, key, self._clock())
-        self._memory.pins.tell(gone.tenant, gone.session_id, "")
+        self._state.sessions.forget_session(gone.tenant, gone.session_id, key, self._clock())
+        self._state.pins.set_pin(gone.tenant, gone.session_id, "")
 
     async def find_route(self, query: SessionRouteQuery, message: Message) -> SessionRoute | None:
         """Returns where a session would go."""
@@ -79,11 +79,11 @@ class SessionNews:
             return None
         now, key = self._clock(), session_key(query.session_id)
         view = self._fleet.view(query.model, now)
-        known = self._memory.sessions.find(query.tenant, query.session_id, key, now)
+        known = self._state.sessions.find(query.tenant, query.session_id, key, now)
         home = view.home(key)
         return SessionRoute(
             home=home.name if home else "",
-            pinned_group=self._memory.pins.group_of(query.tenant, query.session_id),
+            pinned_group=self._state.pins.group_of(query.tenant, query.session_id),
             last_group=known.group if known else "",
             groups={**view.away, **{group.name: "ready" for group in view.ready}},
         )

@@ -5,21 +5,21 @@ from typing import Any
 from msgspec import to_builtins
 
 from services.router.domain.group import Group
-from services.router.router_context import Parts
+from services.router.router_context import RouterContext
 
 
-def describe(parts: Parts) -> dict[str, Any]:
+def describe(context: RouterContext) -> dict[str, Any]:
     """Plain values only. Times are in seconds; `requests` is the estimate as of now."""
-    now = parts.clock()
+    now = context.clock()
     return {
-        "policy": parts.policy.name,
-        "pins": len(parts.memory.pins),
-        "sessions": len(parts.memory.sessions),
-        "groups": [_group(parts, group, now) for group in parts.fleet.groups()],
+        "policy": context.policy.name,
+        "pins": len(context.state.pins),
+        "sessions": len(context.state.sessions),
+        "groups": [_group(context, group, now) for group in context.fleet.groups()],
     }
 
 
-def _group(parts: Parts, group: Group, now: float) -> dict[str, Any]:
+def _group(context: RouterContext, group: Group, now: float) -> dict[str, Any]:
     view, heartbeat = group.view(now), group.heartbeat
     return {
         "group": group.name,
@@ -27,7 +27,7 @@ def _group(parts: Parts, group: Group, now: float) -> dict[str, Any]:
         "lost": group.lost,
         "breaker": str(group.breaker.state(now)),
         "instance_id": heartbeat.instance_id,
-        "rival": parts.fleet.rivals.of(group.name, now),
+        "rival": context.fleet.rivals.of(group.name, now),
         "model": heartbeat.model.name,
         "tensor_parallel": heartbeat.tensor_parallel,
         "weight": heartbeat.weight,

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from services.router.dispatch import Dispatcher
 from services.router.incoming import Incoming, read, sender
 from services.router.last_group import LastGroups
-from services.router.losses import Losses
+from services.router.losses import LossReports
 from services.router.outside.outside_gate import OutsideGate
-from services.router.router_context import Parts
+from services.router.router_context import RouterContext
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Endpoint
@@ -28,28 +28,30 @@ log = structlog.get_logger(__name__)
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
-class Handlers:
+class RouterSubscriptions:
     """Subscriptions around a `Dispatcher`.
 
     outside: where requests of users outside are read; all that is sent goes out on the bus of `parts`.
     """
 
-    def __init__(self, parts: Parts, dispatcher: Dispatcher, losses: Losses, outside: Bus) -> None:
-        self._bus = parts.bus
+    def __init__(
+        self, context: RouterContext, dispatcher: Dispatcher, losses: LossReports, outside: Bus
+    ) -> None:
+        self._bus = context.bus
         self._outside = outside
-        self._gate = OutsideGate(parts, dispatcher)
+        self._gate = OutsideGate(context, dispatcher)
         self._dispatcher = dispatcher
         self._losses = losses
-        self._fleet = parts.fleet
-        self._memory = parts.memory
-        self._metrics = parts.metrics
-        self._settings = parts.settings
-        self._clock = parts.clock
+        self._fleet = context.fleet
+        self._state = context.state
+        self._metrics = context.metrics
+        self._settings = context.settings
+        self._clock = context.clock
         self._repeated = RepeatedLog(log)
         self._taking: list[Subscription] = []
-        asks = parts.settings.router_policy == "state_server"
-        timeout_s = parts.settings.router_lookup_timeout_s
-        self._last_groups = LastGroups(parts.bus, timeout_s) if asks else None
+        asks = context.settings.router_policy == "state_server"
+        timeout_s = context.settings.router_lookup_timeout_s
+        self._last_groups = LastGroups(context.bus, timeout_s) if asks else None
 
     async def listen(self) -> None:
         """Learns the fleet from here on, and hears of work that nobody took."""
@@ -59,7 +61,7 @@ class Handlers:
         )
         await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
 
-    async def take(self) -> None:
+    async def take_requests(self) -> None:
         """Takes requests and queries from here on, as a member of the queue group."""
         queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
@@ -88,7 +90,7 @@ class Handlers:
             ),
         ]
 
-    async def leave(self) -> None:
+    async def stop_taking(self) -> None:
         """Takes no more requests; what the broker had handed to this process already is dispatched.
 
         Those that were forwarded are still tried elsewhere if nobody took them.
@@ -107,7 +109,7 @@ class Handlers:
         try:
             incoming = read(message, now)
         except RyzError as error:
-            await self._dispatcher.fail(sender(message), error, "invalid")
+            await self._dispatcher.fail_request(sender(message), error, "invalid")
             return
         await self._route(incoming, now)
 
@@ -127,14 +129,14 @@ class Handlers:
     async def on_undelivered(self, message: Message) -> None:
         """The broker's word that nobody listens where a request was sent; anything else here is a stray."""
         key, now = message.subject.rpartition(".")[2], self._clock()
-        forward = self._memory.forwards.pop(key, now) if message.no_responders else None
+        forward = self._state.forwards.pop(key, now) if message.no_responders else None
         if forward is None:
             self._metrics.event("stray_reply")
             return
         self._metrics.event("undelivered")
         if self._fleet.mark_lost(forward.group, "no_responders", now):
-            await self._losses.tell()
-        await self._dispatcher.undelivered(forward, now)
+            await self._losses.publish_losses()
+        await self._dispatcher.dispatch_again(forward, now)
 
     async def on_heartbeat(self, heartbeat: Heartbeat, _: Message) -> None:
         """A leader's heartbeat."""
@@ -143,7 +145,7 @@ class Handlers:
             return
         self._metrics.event(f"heartbeat_{change}")
         if change == "restarted":
-            await self._losses.tell()
+            await self._losses.publish_losses()
         if change == "tripped":
             log.warning("breaker tripped", group=heartbeat.group, reason="broken generations",
                         broken_total=heartbeat.broken_total, ended_total=heartbeat.ended_total)  # fmt: skip

@@ -64,18 +64,18 @@ class Breaker:
         """It is the group's own generations that tripped it, not that it could not be reached."""
         return self._opened_at is not None and self._breaks
 
-    def sent(self, now: float) -> None:
+    def count_sent(self, now: float) -> None:
         """A request went to the group."""
         if self._opened_at is not None and self.state(now) == "half_open":
             self._probe_at = now
 
-    def accepted(self) -> None:
+    def count_accepted(self) -> None:
         """The group took a request: it can be reached. Says nothing of how its generations end."""
         self._lost_at.clear()
         if self._opened_at is not None and not self._breaks:
             self._close()
 
-    def lost(self, now: float) -> bool:
+    def count_lost(self, now: float) -> bool:
         """The group was given up; True when this tripped the breaker."""
         if self._opened_at is not None:
             if self.state(now) == "open":
@@ -88,7 +88,7 @@ class Breaker:
         self._trip(now, breaks=False)
         return True
 
-    def ended(self, good: int, broken: int, now: float) -> bool:
+    def count_ended(self, good: int, broken: int, now: float) -> bool:
         """So many generations ended; True when this tripped the breaker."""
         if not good and not broken:
             return False

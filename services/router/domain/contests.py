@@ -5,7 +5,7 @@ who has less than a share of them. Its leader does, and lets the tenant that has
 it refuses costs it about as much as another one, so each tenant has some places a second to ask for.
 """
 
-from services.router.domain.token_buckets import UserRates
+from services.router.domain.token_buckets import TokenBuckets
 
 
 class Contests:
@@ -13,7 +13,7 @@ class Contests:
 
     def __init__(self, places_per_s: float) -> None:
         self._places_per_s = places_per_s
-        self._rates = UserRates()
+        self._buckets = TokenBuckets()
         self._tenants: set[str] = set()  # two at most: that there are others is all that matters
 
     def served(self, tenant: str) -> None:
@@ -25,4 +25,4 @@ class Contests:
         """Whether a request of so many places may be given to a full group; it is counted then."""
         if not self._places_per_s or self._tenants <= {tenant}:
             return False  # its own tenant would have to give way
-        return not self._rates.wait_s(tenant, self._places_per_s, now, places)
+        return not self._buckets.take_tokens(tenant, self._places_per_s, now, places)

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from services.router.domain.balance import DecayingCounts, fair_shares
 from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
-from services.router.domain.live_view import LiveView
+from services.router.domain.live_view import LiveView, split_by_standing
 from services.router.domain.loss import Loss
-from services.router.domain.policies.balance import DecayingCounts, fair_shares
 from services.router.domain.rivals import Rivals
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard
 
 Change = Literal["joined", "restarted", "returned", "tripped", "changed", "same", "ignored", "rival"]
 _LEAVING = ("draining", "stopped")
 _SILENCE = 3  # intervals
-# Groups share the broker, this router and often a machine. What holds up the heartbeats of all says nothing
-# of any: while nobody is heard for so many intervals, nobody's silence grows, up to that share of its limit.
-_HUSH, _MOST_HUSHED = 2.0, 1.0
+# Groups share the broker, this router and often a machine. If no group has been heard for so many intervals,
+# the fault lies there, and silence timers stop; for each group for that share of its limit at most.
+_COMMON_SILENCE_INTERVALS, _MOST_COMMON_SILENCE = 2.0, 1.0
 RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 
 
@@ -63,15 +63,15 @@ class Fleet:
         self._groups: dict[str, Group] = {}
         self.rivals = Rivals()
         self._unsettled_until = -inf
-        self._heard_at = -inf  # anybody
+        self._heard_at = -inf  # the last heartbeat of any group
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
         """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
-        hush_s = self._hush_s(now, heartbeat.interval_ms / 1000)
-        if hush_s:
+        silence_s = self._common_silence_s(now, heartbeat.interval_ms / 1000)
+        if silence_s:
             for group in self._groups.values():
-                group.hushed_s += hush_s
+                group.excuse_common_silence(silence_s)
         self._heard_at = now
         was_ready = self.is_ready(heartbeat.group, now)
         change = self._observe(heartbeat, now)
@@ -95,7 +95,7 @@ class Fleet:
     def _hear(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         """The next heartbeat of an instance that is known."""
         was_lost, state = group.lost, group.heartbeat.state
-        if was_lost and now < group.deaf_until:
+        if group.ignores_heartbeats(now):
             return "ignored"
         # after a silence the rate of today says nothing of the time in between
         elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
@@ -106,10 +106,10 @@ class Fleet:
             return "returned"
         return "changed" if heartbeat.state != state else "same"
 
-    def sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
+    def count_sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
         """This router gave the group a request of about so many tokens to compute, and so many to answer."""
         if group := self._groups.get(name):
-            group.sent(prompt_tokens, now)
+            group.count_sent(prompt_tokens, now)
             self._given.add(name, now, prompt_tokens + answer_tokens)
 
     def mark_lost(self, name: str, reason: DownReason, now: float) -> bool:
@@ -124,20 +124,20 @@ class Fleet:
         if reason == "no_responders" and group.heartbeat.state in _LEAVING:
             return False
         if reason == "no_responders" and now < self._unsettled_until:
-            group.lost = reason
+            group.mark_lost(reason)
         else:
             self._lose(group, reason, now)
         return True
 
-    def disconnected(self, instance_id: str, now: float) -> None:
+    def on_disconnect(self, instance_id: str, now: float) -> None:
         """The broker's word that a connection of this leader ended at the other side."""
         for group in self._groups.values():
             if group.heartbeat.instance_id == instance_id:
-                group.deaf_until = now + self._limits.hold_s
+                group.ignore_heartbeats_until(now + self._limits.hold_s)
                 if not group.lost:
                     self._lose(group, "disconnected", now)
 
-    def told(self, news: GroupDown, now: float) -> None:
+    def on_group_down(self, news: GroupDown, now: float) -> None:
         """Another router gave this instance up.
 
         Of silence this router judges for itself when it has heard the group since: the other one may be the
@@ -147,7 +147,7 @@ class Fleet:
         if group is None or group.heartbeat.instance_id != news.instance_id:
             return
         if news.reason == "disconnected":
-            group.deaf_until = now + self._limits.hold_s
+            group.ignore_heartbeats_until(now + self._limits.hold_s)
         if group.lost or (news.reason == "no_responders" and group.heartbeat.state in _LEAVING):
             return
         if news.reason == "silent" and now - group.heard_at < self._timeout_s(group) / 2:
@@ -157,20 +157,19 @@ class Fleet:
     def expire(self, now: float, proven_at: float | None = None) -> list[str]:
         """Marks silent groups as lost and forgets those silent for long; returns the ones lost just now.
 
-        proven_at: up to when silence counts, see `Listening`; without it up to now.
+        proven_at: up to when silence counts, see `SelfEchoMonitor`; without it up to now.
         """
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
-        hush_s = self._hush_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
+        common_s = self._common_silence_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
         for name, group in list(self._groups.items()):
-            silent_s = heard_up_to - group.heard_at
-            if silent_s > self._limits.forget_s:
+            if heard_up_to - group.heard_at > self._limits.forget_s:
                 del self._groups[name]
                 self.rivals.forget(name)
                 continue
             timeout_s = self._timeout_s(group)
-            hushed_s = min(group.hushed_s + hush_s, _MOST_HUSHED * timeout_s)
-            if not group.lost and silent_s - group.excused_s - hushed_s > timeout_s:
+            silent_s = group.own_silence_s(heard_up_to, common_s, _MOST_COMMON_SILENCE * timeout_s)
+            if not group.lost and silent_s > timeout_s:
                 self._lose(group, "silent", now)
                 lost.append(name)
         return lost
@@ -182,7 +181,7 @@ class Fleet:
     def excuse(self, seconds: float) -> None:
         """For so long this router could not listen: that is nobody's silence."""
         for group in self._groups.values():
-            group.excused_s += seconds
+            group.excuse_missed(seconds)
 
     def take_losses(self) -> list[Loss]:
         """The losses since the last call, in order."""
@@ -197,31 +196,7 @@ class Fleet:
         lately and can be now is better than none. weights: the fingerprint of those that an answer was begun
         with; groups with others are left out if one has them.
         """
-        ready: dict[str, Group] = {}
-        doubtful: dict[str, Group] = {}
-        away: dict[str, str] = {}
-        for name, group in self._groups.items():
-            if group.heartbeat.model.name != model:
-                continue
-            standing = group.standing(now)
-            if standing == "ready":
-                ready[name] = group
-                continue
-            away[name] = str(standing)
-            if standing == "tripped" and not group.breaker.breaks:
-                doubtful[name] = group
-        if doubtful and not ready:
-            ready = doubtful
-            for name in doubtful:
-                del away[name]
-        if weights and any(group.heartbeat.model.fingerprint == weights for group in ready.values()):
-            others = [name for name, one in ready.items() if one.heartbeat.model.fingerprint != weights]
-            for name in others:
-                del ready[name]
-                away[name] = "other_weights"
-        if len(ready) > 1 and avoid in ready:
-            del ready[avoid]
-            away[avoid] = "avoided"
+        ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
         models = () if ready or away else tuple(card.name for card in self.models(now))
         computed, given = self.computed.counts(now), self._given.counts(now)
         work = {name: computed.get(name, 0.0) + given.get(name, 0.0) for name in ready}
@@ -292,15 +267,17 @@ class Fleet:
 
     def _lose(self, group: Group, reason: DownReason, now: float, *, own: bool = True) -> None:
         leaving = group.heartbeat.state in _LEAVING
-        tripped = not leaving and group.breaker.lost(now)
-        group.lost = "left" if leaving else reason
+        tripped = not leaving and group.breaker.count_lost(now)
+        group.mark_lost("left" if leaving else reason)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
 
-    def _hush_s(self, now: float, usual_s: float) -> float:
-        """For so long nobody at all has been heard, beyond what is usual between two heartbeats."""
-        hush_s = now - self._heard_at
-        return hush_s - usual_s if self._groups and hush_s > _HUSH * usual_s else 0.0
+    def _common_silence_s(self, now: float, usual_s: float) -> float:
+        """How long no group at all has been heard, in seconds, beyond the usual time between heartbeats."""
+        silence_s = now - self._heard_at
+        if not self._groups or silence_s <= _COMMON_SILENCE_INTERVALS * usual_s:
+            return 0.0
+        return silence_s - usual_s
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits

@@ -46,9 +46,9 @@ class Group:
         self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
         self.lost = ""  # why it is given up, until its next heartbeat
-        self.deaf_until = now  # heartbeats before that were under way when it was lost
-        self.excused_s = 0.0  # of the silence since `heard_at`, what this router missed itself
-        self.hushed_s = 0.0  # and that in which nobody else was heard either
+        self._ignored_until = now  # heartbeats before that were under way when it was lost
+        self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
+        self._common_silence_s = 0.0  # and that in which no other group was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
         self.breaker = breaker
         self.sent_total = 0
@@ -80,26 +80,57 @@ class Group:
         self._pending_tokens = self._pending_tokens * pending // self._pending if self._pending else 0
         self._pending = pending
         if accepted:
-            self.breaker.accepted()
+            self.breaker.count_accepted()
         gap_s = now - self.heard_at
-        own_gap_s = gap_s - self.excused_s - self.hushed_s
+        own_gap_s = gap_s - self._missed_s - self._common_silence_s
         self.gap_s = max(own_gap_s, self.gap_s * (1.0 - min(1.0, gap_s / _GAP_TIME_S)))
         self.heartbeat, self.heard_at, self.lost = heartbeat, now, ""
-        self.excused_s = self.hushed_s = 0.0
+        self._missed_s = self._common_silence_s = 0.0
         self.weight = heartbeat.weight
-        return self.breaker.ended(
+        return self.breaker.count_ended(
             max(0, heartbeat.ended_total - before.ended_total),
             max(0, heartbeat.broken_total - before.broken_total),
             now,
         )
 
-    def sent(self, prompt_tokens: int, now: float) -> None:
+    def count_sent(self, prompt_tokens: int, now: float) -> None:
         """This router gave it a request."""
         self.sent_total += 1
         self._pending += 1
         self._pending_tokens += prompt_tokens
         self._sent_lately += 1
-        self.breaker.sent(now)
+        self.breaker.count_sent(now)
+
+    def mark_lost(self, reason: str) -> None:
+        """Give it up until its next heartbeat."""
+        self.lost = reason
+
+    def ignore_heartbeats_until(self, until: float) -> None:
+        """Its connection broke: heartbeats before `until` were under way then."""
+        self._ignored_until = until
+
+    def ignores_heartbeats(self, now: float) -> bool:
+        """Whether a heartbeat that comes now was under way when it was lost."""
+        return bool(self.lost) and now < self._ignored_until
+
+    def excuse_missed(self, seconds: float) -> None:
+        """For so long this router did not listen."""
+        self._missed_s += seconds
+
+    def excuse_common_silence(self, seconds: float) -> None:
+        """For so long no group at all was heard."""
+        self._common_silence_s += seconds
+
+    def own_silence_s(self, heard_up_to: float, common_silence_s: float, most_common_s: float) -> float:
+        """How long it has been silent by its own fault, in seconds.
+
+        Args:
+            heard_up_to: The time up to which this router has read everything.
+            common_silence_s: The silence of all groups that goes on now.
+            most_common_s: So much of all common silence is excused at most.
+        """
+        common_s = min(self._common_silence_s + common_silence_s, most_common_s)
+        return heard_up_to - self.heard_at - self._missed_s - common_s
 
     def standing(self, now: float) -> Standing:
         """Its state as routing sees it: what it says, unless it is lost or its breaker is open."""

@@ -1,9 +1,9 @@
-"""The view of a fleet that makes a group's view when somebody looks at it.
+"""A view of the fleet that makes each group's view when it is looked at.
 
-Most decisions look at one group or two; to view all of a thousand groups takes longer than to decide.
+Most decisions look at one group or two. Making the views of a thousand groups takes longer than to decide.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from services.router.domain.decision import FleetView, GroupView
@@ -50,3 +50,35 @@ class LiveView(FleetView):
         if view is None:
             view = self._seen[group.name] = self._see(group)
         return view
+
+
+def split_by_standing(
+    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str
+) -> tuple[dict[str, Group], dict[str, str]]:
+    """The groups of a model that may take requests, and the states of the others; see `Fleet.view`."""
+    ready: dict[str, Group] = {}
+    doubtful: dict[str, Group] = {}
+    away: dict[str, str] = {}
+    for group in groups:
+        if group.heartbeat.model.name != model:
+            continue
+        standing = group.standing(now)
+        if standing == "ready":
+            ready[group.name] = group
+            continue
+        away[group.name] = str(standing)
+        if standing == "tripped" and not group.breaker.breaks:
+            doubtful[group.name] = group
+    if doubtful and not ready:
+        ready = doubtful
+        for name in doubtful:
+            del away[name]
+    if weights and any(group.heartbeat.model.fingerprint == weights for group in ready.values()):
+        others = [name for name, one in ready.items() if one.heartbeat.model.fingerprint != weights]
+        for name in others:
+            del ready[name]
+            away[name] = "other_weights"
+    if len(ready) > 1 and avoid in ready:
+        del ready[avoid]
+        away[avoid] = "avoided"
+    return ready, away

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 _SCALE = 2.0**-53
 
 
-class Weighted(Protocol):
+class WeightedNode(Protocol):
     """A group by its name, with its share of the keys."""
 
     @property
@@ -26,7 +26,7 @@ class Weighted(Protocol):
         ...
 
 
-G = TypeVar("G", bound=Weighted)
+G = TypeVar("G", bound=WeightedNode)
 
 
 def score(key: str, group: str, weight: float) -> float:

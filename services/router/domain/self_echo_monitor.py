@@ -1,44 +1,56 @@
-"""When silence proves something: what a router that was held up, or cut off, may say of groups.
+"""Decides up to when the silence of groups counts, for a router that may itself have been held up. Pure.
 
 A router sends itself a message with each tick of its clock. The broker delivers in order, so when that echo
-is back, everything has been read that the broker had for this router when it was sent: who was not heard
-before had not spoken by then, however much waited in sockets and queues. Two things remain. Ticks that come
-late show that this process, and likely the machine, stood still: that time is nobody's silence. And after the
-broker was away groups may come back to it later than this router: nobody is silent before that.
+is back, the router has read everything that the broker had for it when the echo was sent: a group that was
+not heard before had not spoken by then. Two cases are left. Ticks that come late show that this process, and
+likely the machine, stood still; that time does not count as silence. After the broker was away groups may
+come back to it later than this router; until then no silence counts.
 """
 
 import math
 
-_LATE = 2.0  # ticks
+_LATE_TICKS = 2.0
 
 
-class Listening:
-    """Pure; `now` is monotonic seconds. settle_s: how long groups may take to come back to the broker."""
+class SelfEchoMonitor:
+    """Follows the ticks and echoes of one router. `now` is monotonic seconds everywhere.
+
+    Attributes:
+        silence_counts_from: Before that time groups may still be coming back to the broker.
+    """
 
     def __init__(self, tick_s: float, settle_s: float, now: float, restored_at: float = -math.inf) -> None:
+        """Starts to listen.
+
+        Args:
+            tick_s: The interval of `on_tick`.
+            settle_s: How long groups may take to come back to the broker.
+            now: The present time.
+            restored_at: When the connection was restored, on whatever clock: only its changes count.
+        """
+        self.silence_counts_from = now
         self._tick_s = tick_s
         self._settle_s = settle_s
         self._ticked_at = now
-        self.trusted_from = now
-        self._restored_at = restored_at  # by the bus, on whatever clock: only its changes count
-        self._heard_at = now
+        self._restored_at = restored_at
+        self._echo_at = now
 
-    def tick(self, now: float, connected: bool, restored_at: float) -> float:
-        """To be called every `tick_s`; the seconds by which this call is late, 0 when it is on time."""
-        gap, self._ticked_at = now - self._ticked_at, now
+    def on_tick(self, now: float, connected: bool, restored_at: float) -> float:
+        """A tick; returns the seconds by which it is late, 0 if it is on time."""
+        gap_s, self._ticked_at = now - self._ticked_at, now
         if not connected or restored_at != self._restored_at:
             self._restored_at = restored_at
-            self.trusted_from = now + self._settle_s
-            self._heard_at = now
-        late = gap - self._tick_s if gap > _LATE * self._tick_s else 0.0
-        self._heard_at += late  # the echo had no time to come, either
-        return late
+            self.silence_counts_from = now + self._settle_s
+            self._echo_at = now
+        late_s = gap_s - self._tick_s if gap_s > _LATE_TICKS * self._tick_s else 0.0
+        self._echo_at += late_s  # the echo had no time to come, either
+        return late_s
 
-    def proof(self, sent_at: float, now: float) -> float | None:
-        """The echo sent at `sent_at` is here: the moment up to which silence counts; None: none counts."""
-        self._heard_at = max(self._heard_at, now)
-        return sent_at if sent_at >= self.trusted_from else None
+    def on_echo(self, sent_at: float, now: float) -> float | None:
+        """The echo of `sent_at` is back; returns the time up to which silence counts; None: none counts."""
+        self._echo_at = max(self._echo_at, now)
+        return sent_at if sent_at >= self.silence_counts_from else None
 
-    def deaf_s(self, now: float) -> float:
-        """For so long no echo has come back, though the broker is connected."""
-        return now - self._heard_at
+    def echo_missing_s(self, now: float) -> float:
+        """How long no echo has come back though the broker is connected, in seconds."""
+        return now - self._echo_at

@@ -26,7 +26,7 @@ class Asker(NamedTuple):
     continues: bool = False
 
 
-class Session(NamedTuple):
+class KnownSession(NamedTuple):
     """group: of the last turn. tokens: with KV there. turn_tokens: that the last turn added; 0: unknown."""
 
     group: str
@@ -34,7 +34,7 @@ class Session(NamedTuple):
     turn_tokens: int = 0
 
 
-class Sessions:
+class SessionMemory:
     """Bounded in entries and in time. A session is kept under its id and under its routing key.
 
     The key finds it for a client that sends no id and the whole conversation with every turn. Conversations
@@ -42,18 +42,20 @@ class Sessions:
     """
 
     def __init__(self, *, ttl_s: float, max_entries: int) -> None:
-        self._known: ExpiringMap[tuple[str, str], Session] = ExpiringMap(ttl_s=ttl_s, max_entries=max_entries)
+        self._known: ExpiringMap[tuple[str, str], KnownSession] = ExpiringMap(
+            ttl_s=ttl_s, max_entries=max_entries
+        )
         self._mean_turn = 0.0
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, tenant: str, session_id: str, routing_key: str, now: float) -> Session | None:
+    def find(self, tenant: str, session_id: str, routing_key: str, now: float) -> KnownSession | None:
         """The session of that id, or else the newest with that key."""
         found = self._known.get((tenant, session_id), now) if session_id else None
         return found or self._known.get((tenant, routing_key), now)
 
-    def complete(self, facts: RequestFacts, asker: Asker, now: float) -> tuple[RequestFacts, int]:
+    def complete_facts(self, facts: RequestFacts, asker: Asker, now: float) -> tuple[RequestFacts, int]:
         """The facts with what is known of the session, and the tokens that the turn is likely to add to it.
 
         What a request repeats of its conversation is not new: it is the session's, as far as that is known. A
@@ -71,24 +73,26 @@ class Sessions:
         completed = replace(facts, last_group=last, session_tokens=tokens, prompt_tokens=new)
         return completed, max(turn, new)
 
-    def sent(self, facts: RequestFacts, asker: Asker, group: str, now: float) -> None:
+    def note_sent(self, facts: RequestFacts, asker: Asker, group: str, now: float) -> None:
         """A request of the session went to `group`."""
         for key in {asker.session_id or facts.routing_key, facts.routing_key}:
-            known = self._known.get((asker.tenant, key), now) or Session(group)
+            known = self._known.get((asker.tenant, key), now) or KnownSession(group)
             self._known.put((asker.tenant, key), known._replace(group=group), now)
 
-    def turned(self, tenant: str, session_id: str, routing_key: str, told: Session, now: float) -> None:
+    def note_turn(
+        self, tenant: str, session_id: str, routing_key: str, told: KnownSession, now: float
+    ) -> None:
         """A leader's word of where the session is; how much the turn added is found out here."""
-        before = self.find(tenant, session_id, routing_key, now) or Session(told.group)
+        before = self.find(tenant, session_id, routing_key, now) or KnownSession(told.group)
         added = told.tokens - before.tokens
         if added > 0:
             self._mean_turn += (_SMOOTHING if self._mean_turn else 1.0) * (added - self._mean_turn)
         turn_tokens = added if added > 0 else before.turn_tokens
-        found = Session(told.group, told.tokens or before.tokens, turn_tokens)
+        found = KnownSession(told.group, told.tokens or before.tokens, turn_tokens)
         for key in {session_id, routing_key}:
             self._known.put((tenant, key), found, now)
 
-    def forget(self, tenant: str, session_id: str, routing_key: str, now: float) -> None:
+    def forget_session(self, tenant: str, session_id: str, routing_key: str, now: float) -> None:
         """The session was deleted."""
         for key in {session_id, routing_key}:
             self._known.pop((tenant, key), now)

@@ -8,7 +8,7 @@ _FORGET_S = 60.0  # longer than a bucket takes to fill
 _MOST_DEBT_S = _FORGET_S - BURST_S  # what is owed longer would be forgotten
 
 
-class UserRates:
+class TokenBuckets:
     """Bounded in users."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class UserRates:
             ttl_s=_FORGET_S, max_entries=_MAX_USERS
         )
 
-    def wait_s(self, user: str, per_s: float, now: float, cost: float = 1.0) -> float:
+    def take_tokens(self, user: str, per_s: float, now: float, cost: float = 1.0) -> float:
         """0: the request may pass, and is counted. Else the seconds until it may.
 
         per_s: of that user; 0: no limit. cost: what it counts, if a burst is not less than that.

@@ -5,10 +5,10 @@ told of some a second, and of the others only metrics tell.
 """
 
 from services.router.dispatch import Dispatcher
-from services.router.domain.token_buckets import UserRates
+from services.router.domain.token_buckets import TokenBuckets
 from services.router.incoming import Incoming, read, sender
-from services.router.outside.user_limits import Limits, UserLimits
-from services.router.router_context import Parts
+from services.router.outside.user_limits import UserLimits, UserLimitsFile
+from services.router.router_context import RouterContext
 from shared.bus import Message
 from shared.errors import Overloaded, RyzError
 from shared.subjects import caller_of
@@ -21,21 +21,21 @@ ANSWERS_S = 100.0  # refusals of each user that are answered a second
 class OutsideGate:
     """Reads requests of users outside within their limits."""
 
-    def __init__(self, parts: Parts, dispatcher: Dispatcher) -> None:
-        settings = parts.settings
-        default = Limits(settings.router_outside_rps, settings.router_outside_max_priority)
-        self._limits = UserLimits(settings.router_bus_users, default)
-        self._rates = UserRates()
-        self._answers = UserRates()
+    def __init__(self, context: RouterContext, dispatcher: Dispatcher) -> None:
+        settings = context.settings
+        default = UserLimits(settings.router_outside_rps, settings.router_outside_max_priority)
+        self._limits = UserLimitsFile(settings.router_bus_users, default)
+        self._rates = TokenBuckets()
+        self._answers = TokenBuckets()
         self._dispatcher = dispatcher
-        self._metrics = parts.metrics
+        self._metrics = context.metrics
 
     async def admit(self, message: Message, now: float) -> Incoming | None:
         """The request in a message; None: it was refused."""
         caller = caller_of(message.subject)
         user = caller.user if caller is not None else ""
         limits = self._limits.of(user, now)
-        wait_s = self._rates.wait_s(user, limits.max_rps, now, 1 + len(message.data) // BYTES_OF_ONE)
+        wait_s = self._rates.take_tokens(user, limits.max_rps, now, 1 + len(message.data) // BYTES_OF_ONE)
         if wait_s:
             if self._may_answer(user, "user_rate", now):
                 error = Overloaded(
@@ -45,13 +45,13 @@ class OutsideGate:
                     reason="user_rate",
                     retry_after_s=wait_s,
                 )
-                await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "user_rate")
+                await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, "user_rate")
             return None
         try:
             incoming = read(message, now, limits.max_priority)
         except RyzError as error:
             if self._may_answer(user, "invalid", now):
-                await self._dispatcher.fail(sender(message, READ_OF_REFUSED), error, "invalid")
+                await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, "invalid")
             return None
         if incoming.facts.places > 1:
             self._rates.charge(user, limits.max_rps, now, incoming.facts.places - 1)
@@ -59,7 +59,7 @@ class OutsideGate:
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:
         """False: the user was told of enough refusals; this one is counted alone."""
-        if not self._answers.wait_s(user, ANSWERS_S, now):
+        if not self._answers.take_tokens(user, ANSWERS_S, now):
             return True
         self._metrics.unanswered(reason)
         return False

@@ -17,24 +17,24 @@ LOOK_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-class Limits(NamedTuple):
+class UserLimits(NamedTuple):
     """max_rps: requests a second; 0: no limit."""
 
     max_rps: float
     max_priority: int
 
 
-class UserLimits:
+class UserLimitsFile:
     """file: empty: the same for all."""
 
-    def __init__(self, file: str, default: Limits) -> None:
+    def __init__(self, file: str, default: UserLimits) -> None:
         self._path = Path(file) if file else None
         self._default = default
-        self._own: dict[str, Limits] = {}
+        self._own: dict[str, UserLimits] = {}
         self._looked_at = -math.inf
         self._stamp: tuple[int, int, int] | None = None
 
-    def of(self, user: str, now: float) -> Limits:
+    def of(self, user: str, now: float) -> UserLimits:
         """The limits of that user."""
         if self._path is not None and now - self._looked_at >= LOOK_S:
             self._looked_at = now
@@ -60,7 +60,7 @@ class UserLimits:
             return
         default = self._default
         self._own = {
-            user.name: Limits(
+            user.name: UserLimits(
                 default.max_rps if user.max_rps is None else user.max_rps,
                 default.max_priority if user.max_priority is None else user.max_priority,
             )

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from services.gateway.metrics import GatewayMetrics
-from services.router.metrics import Metrics as RouterMetrics
+from services.router.metrics import RouterMetrics
 from shared.bus.delivery import BusStats
 from shared.client.generation.commands import GenerationStats
 

@@ -59,7 +59,7 @@ def test_load_is_the_heartbeat_plus_what_was_sent_since() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1, running=8, accepted=8), 0.0)
     for _ in range(3):
-        fleet.sent("g0", 10, 0.01)
+        fleet.count_sent("g0", 10, 0.01)
     view = fleet.view("m", 0.02).ready[0]
     assert (view.running, view.waiting, view.capacity) == (8, 3, 16)
 
@@ -68,7 +68,7 @@ def test_a_heartbeat_that_counted_the_requests_does_not_count_them_twice() -> No
     fleet = new_fleet()
     fleet.observe(beat(1, accepted=5), 0.0)
     for _ in range(4):
-        fleet.sent("g0", 10, 0.05)
+        fleet.count_sent("g0", 10, 0.05)
     fleet.observe(beat(2, running=3, accepted=8), 0.1)  # one is still on its way
     assert held(fleet, 0.1) == 4
 
@@ -76,7 +76,7 @@ def test_a_heartbeat_that_counted_the_requests_does_not_count_them_twice() -> No
 def test_what_never_arrived_is_forgotten_after_two_heartbeats() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1, accepted=1), 0.0)
-    fleet.sent("g0", 10, 0.05)
+    fleet.count_sent("g0", 10, 0.05)
     fleet.observe(beat(2, accepted=1), 0.1)
     assert held(fleet, 0.1) == 1
     fleet.observe(beat(3, accepted=1), 0.2)
@@ -91,7 +91,7 @@ def test_a_fast_group_is_not_taken_for_full_between_heartbeats() -> None:
     for interval in range(1, 8):
         for step in range(100):
             now = (interval - 1) * 0.1 + step * 0.001
-            fleet.sent("g0", 1, now)
+            fleet.count_sent("g0", 1, now)
             sent += 1
             if interval > 3:
                 fullest = max(fullest, held(fleet, now))
@@ -103,9 +103,9 @@ def test_a_group_with_places_left_is_not_full_before_it_beats_again() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1), 0.0)
     for _ in range(63):
-        fleet.sent("g0", 1, 0.01)
+        fleet.count_sent("g0", 1, 0.01)
     assert not fleet.view("m", 0.02).ready[0].full
-    fleet.sent("g0", 1, 0.01)
+    fleet.count_sent("g0", 1, 0.01)
     assert fleet.view("m", 0.02).ready[0].full
     fleet.observe(beat(2, running=8, waiting=8, accepted=64), 0.1)  # it held 16 of them and refused the rest
     assert fleet.view("m", 0.1).ready[0].full
@@ -116,7 +116,7 @@ def test_a_group_that_finishes_nothing_fills_up() -> None:
     fleet.observe(beat(1, running=8, accepted=8), 0.0)
     fleet.observe(beat(2, running=8, accepted=8), 0.1)
     for _ in range(8):
-        fleet.sent("g0", 1, 0.1)
+        fleet.count_sent("g0", 1, 0.1)
     assert fleet.view("m", 0.19).ready[0].full
 
 
@@ -128,7 +128,7 @@ def test_the_estimate_never_falls_below_zero_nor_grows_without_bound(
     fleet.observe(beat(1), now)
     for seq, (sends, taken, foreign) in enumerate(steps, start=2):
         for _ in range(sends):
-            fleet.sent("g0", 7, now)
+            fleet.count_sent("g0", 7, now)
         accepted += taken + (100 if foreign else 0)  # other routers' requests are counted as well
         now += 0.1
         fleet.observe(beat(seq, running=taken, accepted=accepted), now)
@@ -158,7 +158,7 @@ def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
 def test_prompts_before_it_count_as_wait() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1, running=2, queued_tokens=500, tokens_per_s=1000.0), 0.0)
-    fleet.sent("g0", 250, 0.0)
+    fleet.count_sent("g0", 250, 0.0)
     assert abs(fleet.view("m", 0.0).ready[0].wait_s - 0.75) < 1e-6
 
 

@@ -34,8 +34,8 @@ def down(reason: DownReason, instance: str = "i1") -> GroupDown:
 
 def test_heartbeats_under_way_do_not_bring_a_dead_leader_back() -> None:
     fleet = new_fleet()
-    fleet.disconnected("i1", 0.010)
-    fleet.disconnected("i1", 0.011)  # its other connection
+    fleet.on_disconnect("i1", 0.010)
+    fleet.on_disconnect("i1", 0.011)  # its other connection
     assert fleet.take_losses() == [Loss("g0", "i1", "disconnected")]
     assert fleet.observe(beat(2), 0.012) == "ignored"
     assert fleet.observe(beat(3), 0.110) == "ignored"
@@ -46,30 +46,30 @@ def test_heartbeats_under_way_do_not_bring_a_dead_leader_back() -> None:
 
 def test_a_leader_that_only_lost_a_connection_is_back_after_the_hold() -> None:
     fleet = new_fleet()
-    fleet.disconnected("i1", 0.0)
+    fleet.on_disconnect("i1", 0.0)
     for seq in range(2, 6):
         assert fleet.observe(beat(seq), seq * 0.025 - 0.03) == "ignored"
     assert fleet.observe(beat(6), 0.115) == "returned"
     assert fleet.is_ready("g0", 0.115)
-    fleet.disconnected("i1", 0.2)
+    fleet.on_disconnect("i1", 0.2)
     assert [loss.reason for loss in fleet.take_losses()] == ["disconnected", "disconnected"]
 
 
 def test_a_second_connection_that_breaks_later_holds_again() -> None:
     fleet = new_fleet()
     fleet.mark_lost("g0", "no_responders", 0.0)
-    fleet.disconnected("i1", 0.01)
+    fleet.on_disconnect("i1", 0.01)
     assert fleet.observe(beat(2), 0.02) == "ignored"
     assert [loss.reason for loss in fleet.take_losses()] == ["no_responders"]
 
 
 def test_a_new_instance_is_welcome_at_once() -> None:
     fleet = new_fleet()
-    fleet.disconnected("i1", 0.0)
+    fleet.on_disconnect("i1", 0.0)
     assert fleet.observe(beat(0, instance="i2"), 0.05) == "restarted"
     assert fleet.is_ready("g0", 0.05)
     assert len(fleet.take_losses()) == 1
-    fleet.disconnected("i1", 0.06)  # the old one's connection, found out late
+    fleet.on_disconnect("i1", 0.06)  # the old one's connection, found out late
     assert fleet.is_ready("g0", 0.06)
     assert fleet.take_losses() == []
 
@@ -84,12 +84,12 @@ def test_an_instance_that_was_replaced_before_its_time_was_over_is_told_of() -> 
 def test_who_said_goodbye_leaves_without_a_failure(state: State) -> None:
     fleet = new_fleet(state)
     assert not fleet.mark_lost("g0", "no_responders", 0.0)
-    fleet.told(down("no_responders"), 0.0)
+    fleet.on_group_down(down("no_responders"), 0.0)
     assert fleet.take_losses() == []  # it takes no work, and may still end what it has
     for number in range(5):
         now = 0.2 * number
         fleet.observe(beat(2 + number, state=state), now)
-        fleet.disconnected("i1", now)
+        fleet.on_disconnect("i1", now)
     losses = fleet.take_losses()
     assert {(loss.leaving, loss.tripped, loss.own) for loss in losses} == {(True, False, True)}
     assert fleet.groups()[0].breaker.state(1.0) == "closed"
@@ -98,20 +98,20 @@ def test_who_said_goodbye_leaves_without_a_failure(state: State) -> None:
 def test_news_of_another_router_is_not_told_again() -> None:
     for reason in ("disconnected", "no_responders"):
         fleet = new_fleet()
-        fleet.told(down(reason), 0.01)
+        fleet.on_group_down(down(reason), 0.01)
         assert not fleet.is_ready("g0", 0.01)
         assert [loss.own for loss in fleet.take_losses()] == [False]
-        fleet.told(down(reason), 0.02)
-        fleet.told(down(reason, "i9"), 0.02)
-        fleet.told(GroupDown(group="g9", instance_id="i1", reason=reason), 0.02)
+        fleet.on_group_down(down(reason), 0.02)
+        fleet.on_group_down(down(reason, "i9"), 0.02)
+        fleet.on_group_down(GroupDown(group="g9", instance_id="i1", reason=reason), 0.02)
         assert fleet.take_losses() == []
 
 
 def test_of_silence_a_router_that_hears_the_group_judges_for_itself() -> None:
     fleet = new_fleet()
-    fleet.told(down("silent"), 0.08)
+    fleet.on_group_down(down("silent"), 0.08)
     assert fleet.is_ready("g0", 0.08)
-    fleet.told(down("silent"), 0.10)  # nothing for more than half the time here, either
+    fleet.on_group_down(down("silent"), 0.10)  # nothing for more than half the time here, either
     assert not fleet.is_ready("g0", 0.10)
     assert fleet.observe(beat(2), 0.11) == "returned"
 

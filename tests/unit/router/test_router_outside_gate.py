@@ -12,14 +12,14 @@ from services.router.dispatch import Dispatcher
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
-from services.router.domain.token_buckets import BURST_S, UserRates
-from services.router.losses import Losses
-from services.router.metrics import Metrics
+from services.router.domain.token_buckets import BURST_S, TokenBuckets
+from services.router.losses import LossReports
+from services.router.metrics import RouterMetrics
 from services.router.outside.outside_gate import ANSWERS_S
-from services.router.router_context import Parts
-from services.router.router_state import Memory
+from services.router.router_context import RouterContext
+from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
-from services.router.subscriptions import Handlers
+from services.router.subscriptions import RouterSubscriptions
 from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.codec import decode
@@ -35,19 +35,21 @@ class World:
         self.registry = CollectorRegistry()
         self.answers: list[Message] = []
         made = RouterSettings.model_validate(settings)
-        self.parts = Parts(
+        self.context = RouterContext(
             bus,
             Fleet(made.fleet_limits()),
             make_policy("least_loaded"),
             Costs(),
-            Memory(made),
-            Metrics(self.registry, "least_loaded"),
+            RouterState(made),
+            RouterMetrics(self.registry, "least_loaded"),
             made,
             lambda: 100.0,
         )
         self.bus = bus
         self.outside = MemoryBus(bus.broker)
-        self.handlers = Handlers(self.parts, Dispatcher(self.parts), Losses(self.parts), self.outside)
+        self.handlers = RouterSubscriptions(
+            self.context, Dispatcher(self.context), LossReports(self.context), self.outside
+        )
 
     async def start(self) -> "World":
         await self.bus.subscribe("_INBOX.u.>", self._hear)
@@ -129,20 +131,20 @@ async def test_answers_that_cannot_be_sent_are_one_line(memory_bus: MemoryBus) -
 
 
 def test_what_costs_more_than_a_burst_passes_and_is_owed() -> None:
-    rates = UserRates()
-    assert rates.wait_s("a", 1.0, 0.0, cost=64) == 0.0
-    assert rates.wait_s("a", 1.0, 0.0) == pytest.approx(1.0)
+    rates = TokenBuckets()
+    assert rates.take_tokens("a", 1.0, 0.0, cost=64) == 0.0
+    assert rates.take_tokens("a", 1.0, 0.0) == pytest.approx(1.0)
     rates.charge("b", 5.0, 0.0, 15)
-    assert rates.wait_s("b", 5.0, 0.0) == pytest.approx(6 / 5)
+    assert rates.take_tokens("b", 5.0, 0.0) == pytest.approx(6 / 5)
     rates.charge("c", 1.0, 0.0, 1e9)
-    assert 50 < rates.wait_s("c", 1.0, 0.0) < 60
+    assert 50 < rates.take_tokens("c", 1.0, 0.0) < 60
     rates.charge("free", 0.0, 0.0, 1e9)
-    assert rates.wait_s("free", 0.0, 0.0) == 0.0
+    assert rates.take_tokens("free", 0.0, 0.0) == 0.0
 
 
 async def test_outsiders_are_read_on_their_own_connection(memory_bus: MemoryBus) -> None:
     world = await World(memory_bus).start()
-    await world.handlers.take()
+    await world.handlers.take_requests()
     sender = MemoryBus(memory_bus.broker)
     await sender.publish(SUBJECT, b"\x80", reply="_INBOX.u.r")
     await sender.publish("ryz.v1.generate.demo", b"\x80", reply="_INBOX.g.r")

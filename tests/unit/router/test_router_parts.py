@@ -1,34 +1,33 @@
-"""The small parts: circuit breaker, the map that forgets, duplicates, balance."""
+"""The small parts: circuit breaker, the map that forgets, balance."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.router.domain.balance import DecayingCounts, imbalance
 from services.router.domain.breaker import Breaker, BreakerLimits
-from services.router.domain.duplicates import Duplicates
 from services.router.domain.expiring import ExpiringMap
-from services.router.domain.policies.balance import DecayingCounts, imbalance
 
 
 def tripped() -> Breaker:
     breaker = Breaker(BreakerLimits(failures=2, window_s=10.0, open_s=1.0, max_open_s=4.0))
-    breaker.lost(0.0)
-    assert breaker.lost(0.0)
+    breaker.count_lost(0.0)
+    assert breaker.count_lost(0.0)
     return breaker
 
 
 def test_failures_far_apart_do_not_trip() -> None:
     breaker = Breaker(BreakerLimits(failures=2, window_s=10.0))
-    assert not breaker.lost(0.0)
-    assert not breaker.lost(10.1)
-    assert breaker.lost(10.2)
+    assert not breaker.count_lost(0.0)
+    assert not breaker.count_lost(10.1)
+    assert breaker.count_lost(10.2)
 
 
 def test_a_success_forgets_failures() -> None:
     breaker = Breaker(BreakerLimits(failures=2))
-    breaker.lost(0.0)
-    breaker.accepted()
-    assert not breaker.lost(0.1)
+    breaker.count_lost(0.0)
+    breaker.count_accepted()
+    assert not breaker.count_lost(0.1)
     assert breaker.allows(0.1)
 
 
@@ -37,7 +36,7 @@ def test_open_lets_nothing_pass_and_half_open_one() -> None:
     assert not breaker.allows(0.99)
     assert breaker.state(1.0) == "half_open"
     assert breaker.allows(1.0)
-    breaker.sent(1.0)
+    breaker.count_sent(1.0)
     assert not breaker.allows(1.5)
     assert breaker.allows(2.0)  # nobody reported on the probe
 
@@ -49,21 +48,21 @@ def test_a_failed_probe_doubles_the_time_up_to_the_limit() -> None:
         assert not breaker.allows(now + open_s - 0.01)
         now += open_s
         assert breaker.allows(now)
-        breaker.sent(now)
-        assert breaker.lost(now)
+        breaker.count_sent(now)
+        assert breaker.count_lost(now)
 
 
 def test_a_probe_that_ends_well_closes_it() -> None:
     breaker = tripped()
-    breaker.sent(1.0)
-    breaker.accepted()
+    breaker.count_sent(1.0)
+    breaker.count_accepted()
     assert breaker.state(1.0) == "closed"
-    assert not breaker.lost(1.1)
+    assert not breaker.count_lost(1.1)
 
 
 def test_late_failures_of_an_open_breaker_change_nothing() -> None:
     breaker = tripped()
-    assert not breaker.lost(0.5)
+    assert not breaker.count_lost(0.5)
     assert breaker.allows(1.0)
 
 
@@ -94,19 +93,6 @@ def test_an_entry_over_the_whole_limit_is_not_kept() -> None:
     table: ExpiringMap[str, int] = ExpiringMap(ttl_s=1.0, max_entries=3, max_cost=10)
     table.put("big", 1, 0.0, cost=11)
     assert (len(table), table.cost) == (0, 0)
-
-
-def test_a_copy_goes_where_the_first_went_but_a_new_attempt_does_not() -> None:
-    duplicates = Duplicates(ttl_s=30.0, max_entries=2)
-    duplicates.remember("t", "r1", 0, "g0", 0.0)
-    assert duplicates.group_of("t", "r1", 0, 1.0) == "g0"
-    assert duplicates.group_of("t", "r1", 1, 1.0) is None
-    assert duplicates.group_of("other", "r1", 0, 1.0) is None, "ids are unique in a tenant only"
-    for i in range(2):
-        duplicates.remember("t", f"other-{i}", 0, "g1", 2.0)
-    assert duplicates.group_of("t", "r1", 0, 2.0) is None
-    duplicates.expire(40.0)
-    assert len(duplicates) == 0
 
 
 def test_imbalance_is_the_excess_of_the_busiest_over_its_share() -> None:

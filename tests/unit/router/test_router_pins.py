@@ -4,10 +4,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.router.domain.decision import Assignment, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.pins import Pins, choose_pinned
+from services.router.domain.pins import PinTable
 from services.router.domain.policies import PolicyName, make_policy
+from services.router.domain.policies.pinned import choose_pinned
 from services.router.domain.rendezvous import preferred
-from services.router.metrics import Metrics
+from services.router.metrics import RouterMetrics
 from services.router.pin_sync import PinKeeper
 from shared import subjects
 from shared.bus import Message
@@ -48,35 +49,35 @@ def test_a_pinned_group_that_is_away_leaves_the_choice_to_the_policy(pinned: str
 
 
 def test_pins_change_and_are_freed() -> None:
-    pins = Pins(10)
-    assert pins.tell("t", "s", "g0")
+    pins = PinTable(10)
+    assert pins.set_pin("t", "s", "g0")
     assert (pins.group_of("t", "s"), pins.group_of("other", "s"), pins.group_of("t", "")) == ("g0", "", "")
-    pins.tell("t", "s", "")
+    pins.set_pin("t", "s", "")
     assert pins.group_of("t", "s") == ""
     assert len(pins) == 0
 
 
 def test_what_was_told_while_the_list_came_is_newer() -> None:
-    pins = Pins(10)
-    pins.tell("t", "old", "g0")
-    pins.begin_list()
-    pins.tell("t", "freed", "")
-    pins.tell("t", "bound", "g2")
-    assert pins.take_list([("t", "freed", "g0"), ("t", "bound", "g1"), ("t", "listed", "g1")])
+    pins = PinTable(10)
+    pins.set_pin("t", "old", "g0")
+    pins.start_list()
+    pins.set_pin("t", "freed", "")
+    pins.set_pin("t", "bound", "g2")
+    assert pins.replace_list([("t", "freed", "g0"), ("t", "bound", "g1"), ("t", "listed", "g1")])
     groups = {name: pins.group_of("t", name) for name in ("old", "freed", "bound", "listed")}
     assert groups == {"old": "", "freed": "", "bound": "g2", "listed": "g1"}
 
 
 def test_pins_are_bounded() -> None:
-    pins = Pins(2)
-    assert [pins.tell("t", name, "g0") for name in "abc"] == [True, True, False]
-    assert pins.tell("t", "a", "g1")
-    assert not pins.take_list([("t", name, "g0") for name in "xyz"])
+    pins = PinTable(2)
+    assert [pins.set_pin("t", name, "g0") for name in "abc"] == [True, True, False]
+    assert pins.set_pin("t", "a", "g1")
+    assert not pins.replace_list([("t", name, "g0") for name in "xyz"])
     assert len(pins) == 2
 
 
 async def test_all_pages_are_asked_for_and_a_failure_keeps_what_is_known() -> None:
-    bus, pins = MemoryBus(), Pins(100)
+    bus, pins = MemoryBus(), PinTable(100)
     pages = {
         "": PinPage(pins=[Pinned(tenant="t", session_id="a", group="g0")], cursor="next"),
         "next": PinPage(pins=[Pinned(tenant="t", session_id="b", group="g1")]),
@@ -86,9 +87,9 @@ async def test_all_pages_are_asked_for_and_a_failure_keeps_what_is_known() -> No
         await bus.publish(message.reply, encode(pages[decode(message.data, PinList).cursor]))
 
     kvstate = await bus.subscribe(subjects.PINS, answer)
-    keeper = PinKeeper(bus, pins, Metrics(CollectorRegistry(), "hybrid"), refresh_s=30.0)
-    assert await keeper.load()
+    keeper = PinKeeper(bus, pins, RouterMetrics(CollectorRegistry(), "hybrid"), refresh_s=30.0)
+    assert await keeper.load_pins()
     assert (pins.group_of("t", "a"), pins.group_of("t", "b")) == ("g0", "g1")
     await kvstate.unsubscribe()
-    assert not await keeper.load()
+    assert not await keeper.load_pins()
     assert len(pins) == 2

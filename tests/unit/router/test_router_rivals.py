@@ -51,7 +51,7 @@ def test_when_the_instance_that_has_the_group_is_lost_the_other_one_gets_it() ->
     fleet = new_fleet()
     fleet.observe(beat(1, instance="first"), 0.0)
     alternate(fleet, 3.0)
-    fleet.told(GroupDown(group="g0", instance_id="second", reason="disconnected"), 3.0)
+    fleet.on_group_down(GroupDown(group="g0", instance_id="second", reason="disconnected"), 3.0)
     assert fleet.observe(beat(99, instance="first"), 3.2) == "restarted"
     assert fleet.is_ready("g0", 3.2)
     assert fleet.instance_of("g0") == "first"

@@ -28,45 +28,45 @@ def new_breaker() -> Breaker:
 
 def test_three_broken_ends_and_none_that_is_good_trip() -> None:
     breaker = new_breaker()
-    assert not breaker.ended(0, 2, 0.0)
-    assert breaker.ended(0, 1, 5.0)
+    assert not breaker.count_ended(0, 2, 0.0)
+    assert breaker.count_ended(0, 1, 5.0)
     assert not breaker.allows(5.5)
 
 
 def test_a_few_broken_ends_among_many_good_ones_are_no_reason() -> None:
     breaker = new_breaker()
     for step in range(1000):
-        assert not breaker.ended(1, 0, step / 100)
-    assert not breaker.ended(2, 5, 10.0)
+        assert not breaker.count_ended(1, 0, step / 100)
+    assert not breaker.count_ended(2, 5, 10.0)
     assert breaker.state(10.0) == "closed"
-    assert not breaker.ended(0, 2, 40.0)  # the good ones are long ago, and so are the broken ones
-    assert breaker.ended(0, 1, 41.0)
+    assert not breaker.count_ended(0, 2, 40.0)  # the good ones are long ago, and so are the broken ones
+    assert breaker.count_ended(0, 1, 41.0)
 
 
 def test_to_accept_requests_does_not_hide_that_they_break() -> None:
     breaker = new_breaker()
     for second in range(2):
-        breaker.accepted()
-        assert not breaker.ended(0, 1, second)
-    breaker.accepted()
-    assert breaker.ended(0, 1, 2.0)
-    breaker.accepted()
+        breaker.count_accepted()
+        assert not breaker.count_ended(0, 1, second)
+    breaker.count_accepted()
+    assert breaker.count_ended(0, 1, 2.0)
+    breaker.count_accepted()
     assert breaker.state(2.5) == "open"
-    breaker.sent(3.1)
-    breaker.accepted()
+    breaker.count_sent(3.1)
+    breaker.count_accepted()
     assert breaker.state(3.2) == "half_open"
-    assert not breaker.ended(1, 0, 3.3)
+    assert not breaker.count_ended(1, 0, 3.3)
     assert breaker.state(3.3) == "closed"
 
 
 def test_the_end_of_a_probe_decides_and_older_ends_do_not() -> None:
     breaker = new_breaker()
-    assert breaker.ended(0, 3, 0.0)
-    assert not breaker.ended(5, 0, 0.5)
-    assert not breaker.ended(5, 0, 1.5)  # nothing was sent since it tripped
+    assert breaker.count_ended(0, 3, 0.0)
+    assert not breaker.count_ended(5, 0, 0.5)
+    assert not breaker.count_ended(5, 0, 1.5)  # nothing was sent since it tripped
     assert breaker.state(1.5) == "half_open"
-    breaker.sent(1.6)
-    assert breaker.ended(0, 1, 1.7)
+    breaker.count_sent(1.6)
+    assert breaker.count_ended(0, 1, 1.7)
     assert not breaker.allows(3.6)  # two seconds, this time
     assert breaker.allows(3.8)
 
@@ -78,7 +78,7 @@ def test_ends_are_counted_in_bounded_memory_and_never_trip_while_most_are_good(
     breaker, now = new_breaker(), 0.0
     for good, broken, pause in ends:
         now += pause
-        assert not breaker.ended(good + broken, broken, now)
+        assert not breaker.count_ended(good + broken, broken, now)
         assert len(breaker._ends) <= 18
     assert breaker.state(now) == "closed"
 
@@ -105,7 +105,7 @@ def test_a_group_that_breaks_all_that_it_accepts_is_tripped_by_its_heartbeats() 
     assert changes == ["same", "same", "tripped", "same"]
     assert fleet.view("m", 0.4).away == {"g0": "tripped"}
     assert fleet.view("m", 0.9).ready  # half open: one may try
-    fleet.sent("g0", 1, 0.9)
+    fleet.count_sent("g0", 1, 0.9)
     assert not fleet.view("m", 0.9).ready
     fleet.observe(beat(6, 105, 91, 54), 1.0)
     assert fleet.groups()[0].breaker.state(1.0) == "closed"

@@ -4,32 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from services.router.domain.token_buckets import BURST_S, UserRates
-from services.router.outside.user_limits import Limits, UserLimits
+from services.router.domain.token_buckets import BURST_S, TokenBuckets
+from services.router.outside.user_limits import UserLimits, UserLimitsFile
 from shared.bus.users import BusUser, BusUsers, as_text, read_users
 from shared.errors import InvalidRequest
 
 HASH = "$2a$05$" + "a" * 53
-DEFAULT = Limits(100.0, 0)
+DEFAULT = UserLimits(100.0, 0)
 
 
 def test_a_burst_and_then_the_rate() -> None:
-    rates = UserRates()
-    passed = [rates.wait_s("a", 10.0, 0.0) == 0.0 for _ in range(100)]
+    rates = TokenBuckets()
+    passed = [rates.take_tokens("a", 10.0, 0.0) == 0.0 for _ in range(100)]
     assert sum(passed) == 10 * BURST_S
     assert passed == sorted(passed, reverse=True)
-    wait_s = rates.wait_s("a", 10.0, 0.0)
+    wait_s = rates.take_tokens("a", 10.0, 0.0)
     assert wait_s == pytest.approx(0.1)
-    assert rates.wait_s("a", 10.0, wait_s + 1e-9) == 0.0
-    assert sum(rates.wait_s("a", 10.0, 1.0 + wait_s) == 0.0 for _ in range(100)) == 10
+    assert rates.take_tokens("a", 10.0, wait_s + 1e-9) == 0.0
+    assert sum(rates.take_tokens("a", 10.0, 1.0 + wait_s) == 0.0 for _ in range(100)) == 10
 
 
 def test_users_are_counted_apart_and_forgotten() -> None:
-    rates = UserRates()
-    assert rates.wait_s("slow", 0.01, 0.0) == 0.0, "one may always come"
-    assert rates.wait_s("slow", 0.01, 0.0) > 0
-    assert rates.wait_s("other", 0.01, 0.0) == 0.0
-    assert all(rates.wait_s("free", 0.0, 0.0) == 0.0 for _ in range(10_000))
+    rates = TokenBuckets()
+    assert rates.take_tokens("slow", 0.01, 0.0) == 0.0, "one may always come"
+    assert rates.take_tokens("slow", 0.01, 0.0) > 0
+    assert rates.take_tokens("other", 0.01, 0.0) == 0.0
+    assert all(rates.take_tokens("free", 0.0, 0.0) == 0.0 for _ in range(10_000))
 
 
 def write(path: Path, *users: BusUser) -> None:
@@ -38,7 +38,7 @@ def write(path: Path, *users: BusUser) -> None:
 
 def test_own_limits_come_from_the_file_and_change_with_it(tmp_path: Path) -> None:
     file = tmp_path / "users.json"
-    limits = UserLimits(str(file), DEFAULT)
+    limits = UserLimitsFile(str(file), DEFAULT)
     assert limits.of("a", 0.0) == DEFAULT, "there is no file yet"
     write(file, BusUser("a", "t", HASH, 5.0, 3), BusUser("b", "t", HASH, max_priority=-1))
     assert limits.of("a", 0.5) == DEFAULT, "it is looked at once a second"
@@ -49,7 +49,7 @@ def test_own_limits_come_from_the_file_and_change_with_it(tmp_path: Path) -> Non
     assert limits.of("a", 2.0) == (5.0, 3), "a damaged file changes nothing"
     file.unlink()
     assert limits.of("a", 3.0) == DEFAULT
-    assert UserLimits("", DEFAULT).of("a", 0.0) == DEFAULT
+    assert UserLimitsFile("", DEFAULT).of("a", 0.0) == DEFAULT
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from services.router.domain.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
-from services.router.losses import Losses
-from services.router.metrics import FleetCollector, Metrics
-from services.router.router_context import Parts
-from services.router.router_state import Memory
+from services.router.losses import LossReports
+from services.router.metrics import FleetCollector, RouterMetrics
+from services.router.router_context import RouterContext
+from services.router.router_state import RouterState
 from services.router.settings import RouterSettings
-from services.router.watch import Watch
+from services.router.watch import FleetWatch
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.codec import decode
@@ -60,19 +60,19 @@ class World:
         self.broker = Broker()
         settings = RouterSettings(router_tick_s=TICK_S)
         self.fleet = Fleet(settings.fleet_limits())
-        self.memory = Memory(settings)
+        self.state = RouterState(settings)
         self.registry = CollectorRegistry()
-        self.parts = Parts(
+        self.context = RouterContext(
             bus=cast(Bus, self.broker),
             fleet=self.fleet,
             policy=make_policy("hybrid"),
             costs=Costs(),
-            memory=self.memory,
-            metrics=Metrics(self.registry, "hybrid"),
+            state=self.state,
+            metrics=RouterMetrics(self.registry, "hybrid"),
             settings=settings,
             clock=lambda: self.now,
         )
-        self.watch = Watch(self.parts, Losses(self.parts))
+        self.watch = FleetWatch(self.context, LossReports(self.context))
         self.beating = True
         self.seq = 0
 
@@ -138,7 +138,7 @@ async def test_silence_is_a_loss_and_everybody_hears_of_it_once() -> None:
     await world.go(1.0)
     (told,) = world.broker.told
     assert (told.group, told.instance_id, told.reason) == ("g0", "i", "silent")
-    assert told.router_id == world.parts.settings.instance_id
+    assert told.router_id == world.context.settings.instance_id
     assert world.registry.get_sample_value("ryz_router_groups_lost_total", {"reason": "silent"}) == 1
 
 
@@ -231,9 +231,9 @@ async def test_a_router_that_cannot_hear_itself_loses_nobody_and_says_so() -> No
 async def test_the_scrape_shows_groups_load_and_balance() -> None:
     world = await started()
     for _ in range(3):
-        world.fleet.sent("g0", 10, world.now)
-        world.memory.balance.add("g0", world.now)
-    world.registry.register(FleetCollector(world.fleet, world.memory))
+        world.fleet.count_sent("g0", 10, world.now)
+        world.state.balance.add("g0", world.now)
+    world.registry.register(FleetCollector(world.fleet, world.state))
     value = world.registry.get_sample_value
     assert value("ryz_router_groups", {"state": "ready"}) == 1
     assert value("ryz_router_imbalance") == 0

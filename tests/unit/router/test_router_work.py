@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from benchmarks.routing.routing import route
 from benchmarks.routing.routing_plan import RoutingPlan
 from benchmarks.routing.routing_time import decision_times
-from services.router.decision_log import Account
+from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import read
-from services.router.metrics import Metrics
+from services.router.metrics import RouterMetrics
 from services.worker.domain.scheduling.compute_rate import TokenRate
 from shared import subjects
 from shared.bus import Message
@@ -50,8 +50,8 @@ def leads(fleet: Fleet, now: float) -> list[float]:
 
 def test_a_group_is_ahead_by_what_it_was_given_beyond_its_share() -> None:
     fleet = two_groups()
-    fleet.sent("g0", 600, 0.0, 200)
-    fleet.sent("g1", 200, 0.0)
+    fleet.count_sent("g0", 600, 0.0, 200)
+    fleet.count_sent("g1", 200, 0.0)
     assert leads(fleet, 0.0) == [0.3, -0.3]
     assert leads(fleet, 2.0) == [0.15, -0.15]
 
@@ -59,7 +59,7 @@ def test_a_group_is_ahead_by_what_it_was_given_beyond_its_share() -> None:
 def test_what_a_group_computed_takes_the_place_of_what_was_guessed() -> None:
     """A request is taken for 1,000 tokens and turns out to be one of 600, in the first tenth of a second."""
     fleet, rates = two_groups(), TokenRate()
-    fleet.sent("g0", 1000, 0.0)
+    fleet.count_sent("g0", 1000, 0.0)
     assert leads(fleet, 0.0) == [0.5, -0.5]
     rates.update(0, 0.0)
     for number in range(1, 201):
@@ -74,7 +74,7 @@ def test_what_a_group_computed_takes_the_place_of_what_was_guessed() -> None:
 
 def test_a_group_that_measured_nothing_is_neither_ahead_nor_behind() -> None:
     fleet = two_groups(rate=0.0)
-    fleet.sent("g0", 600, 0.0)
+    fleet.count_sent("g0", 600, 0.0)
     assert leads(fleet, 0.0) == [0.0, 0.0]
 
 
@@ -85,7 +85,7 @@ def test_a_group_that_comes_back_need_not_catch_up(away: str) -> None:
         fleet.mark_lost("g1", "silent", 0.0)
     else:
         fleet.observe(beat("g1", 2, state="draining"), 0.0)
-    fleet.sent("g0", 5000, 0.0)
+    fleet.count_sent("g0", 5000, 0.0)
     assert leads(fleet, 0.0) == [0.0]
     fleet.observe(beat("g1", 3), 0.0)
     assert leads(fleet, 0.0) == [0.0, 0.0]
@@ -105,17 +105,17 @@ def test_prompts_wait_by_the_measured_rate_also_when_little_was_done_lately() ->
     assert fleet.view("m", 0.0).ready[0].wait_s == 0.5
 
 
-def account(tracer: Tracer) -> tuple[Account, CollectorRegistry]:
+def account(tracer: Tracer) -> tuple[DecisionLog, CollectorRegistry]:
     registry = CollectorRegistry()
-    return Account(Metrics(registry, "hybrid"), Costs(), tracer), registry
+    return DecisionLog(RouterMetrics(registry, "hybrid"), Costs(), tracer), registry
 
 
-def assigned(account: Account, chosen: Assignment, facts: RequestFacts) -> Move:
+def assigned(account: DecisionLog, chosen: Assignment, facts: RequestFacts) -> Move:
     view = FleetView("m", (GroupView("g0", wait_s=2.0), GroupView("g1", recompute_tokens_per_s=1000.0)))
     request = GenerateRequest(request_id="r-1", model="m", prompt="x")
     headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     incoming = read(Message(subjects.generate("m"), encode(request), "_INBOX.a", headers), 0.0)
-    return account.assigned(incoming, facts, view, chosen, 1e-5)
+    return account.record_assignment(incoming, facts, view, chosen, 1e-5)
 
 
 def test_a_session_that_moves_is_counted_and_says_what_its_group_computes_again(

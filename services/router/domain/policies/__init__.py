@@ -6,7 +6,7 @@ from services.router.domain.policies.base import Policy
 from services.router.domain.policies.costs import Costs
 from services.router.domain.policies.load import LeastLoaded
 from services.router.domain.policies.sessions import Hybrid, HybridLimits, StateServer, Sticky
-from services.router.domain.policies.turns import RoundRobin, Weighted
+from services.router.domain.policies.turns import RoundRobin, WeightedRoundRobin
 
 PolicyName = Literal["round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid"]
 
@@ -17,7 +17,7 @@ def make_policy(name: PolicyName, limits: HybridLimits | None = None, costs: Cos
         case "round_robin":
             return RoundRobin()
         case "weighted":
-            return Weighted()
+            return WeightedRoundRobin()
         case "least_loaded":
             return LeastLoaded()
         case "sticky":
@@ -36,6 +36,6 @@ __all__ = [
     "RoundRobin",
     "StateServer",
     "Sticky",
-    "Weighted",
+    "WeightedRoundRobin",
     "make_policy",
 ]

@@ -10,11 +10,11 @@ cannot tell which of them holds the places.
 from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.pins import choose_pinned
 from services.router.domain.policies.base import Policy, least_loaded, nobody
+from services.router.domain.policies.pinned import choose_pinned
 
 
-class Resumed:
+class ResumedPolicy:
     """The group that would start the request first, a full one if need be; where its session was is over."""
 
     name = "resumed"
@@ -26,7 +26,7 @@ class Resumed:
         return Assignment(_least(request.routing_key, fleet).name, "resumed")
 
 
-_RESUMED = Resumed()
+_RESUMED = ResumedPolicy()
 
 
 def choose(

@@ -23,7 +23,7 @@ class RoundRobin:
         return Assignment(name, "turn")
 
 
-class Weighted:
+class WeightedRoundRobin:
     """Turns in proportion to the groups' weights, evenly spread: the smooth weighted round-robin of nginx.
 
     Each turn every group gains its weight in credit; the one with most credit goes, and pays the sum of all
