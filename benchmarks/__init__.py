@@ -1,1 +1,1 @@
-"""What `ryz bench` measures with: load, machine facts, stacks. The services know nothing of it."""
+"""Measurements behind `ryz bench`. No service imports them."""

@@ -62,7 +62,7 @@ def _version() -> None:
 
 
 def main() -> None:
-    """Runs the command line; the entry point of `ryz`."""
+    """Run the command line; the entry point of `ryz`."""
     try:
         app()
     except CommandError as error:

@@ -1,7 +1,6 @@
-"""What the terminal shows: the two consoles, one way to fail, and the report of a starting stack.
+"""The two consoles, the error that ends a command, and the report of a starting stack.
 
-A terminal gets a live table, a pipe or a log gets one plain line per event. What happens, and when, is
-decided by the callers.
+A terminal gets a live table, a pipe or a log gets one plain line per event.
 """
 
 import os
@@ -22,13 +21,13 @@ from rich.text import Text
 
 from cli.visible import visible
 
-PIPE_WIDTH = 240  # of tables that nobody looks at: a program reads them, and their ids are to stay whole
+PIPE_WIDTH = 240  # of tables that a program reads, so that ids stay whole
 
 
 class PlainConsole(Console):
-    """Shows text as it is: what came from files, services and callers commands no terminal, and is no markup.
+    """Shows text as it is: control characters are spelled out, and nothing is markup.
 
-    This holds for all that is printed, so that no caller has to know which of its strings are foreign.
+    This holds for all that is printed, because any string may come from a file, a service or a caller.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -58,12 +57,12 @@ class CommandError(Exception):
 
 
 def fail(message: str, exit_code: int = 1) -> NoReturn:
-    """Raises `CommandError`; the text says what is wrong and what to do."""
+    """Raise `CommandError`; the text says what is wrong and what to do."""
     raise CommandError(message, exit_code)
 
 
 def called_as() -> str:
-    """How this command is called from here: as it was, or by its name where that finds the same file."""
+    """Return how to call this command: as it was called, or by its name where PATH finds the same file."""
     given = sys.argv[0]
     if Path(given).name != "ryz":  # `python -m cli`
         return "ryz"
@@ -72,7 +71,7 @@ def called_as() -> str:
 
 
 def make_writable(directory: Path, option: str) -> None:
-    """Makes the directory; fails, naming the option, when it cannot be made or written to."""
+    """Make the directory; fails, naming the option, when it cannot be made or written to."""
     problem = ""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -85,18 +84,18 @@ def make_writable(directory: Path, option: str) -> None:
 
 
 class StartReport(Protocol):
-    """Who is told how a start goes on."""
+    """Receives the events of a start."""
 
     def waiting(self, name: str) -> None:
-        """That service was started."""
+        """Called when that service was started."""
         ...
 
     def ready(self, name: str) -> None:
-        """That service is ready. Called once for each."""
+        """Called once when that service is ready."""
         ...
 
     def note(self, text: str) -> None:
-        """Something worth a line happened."""
+        """Called for any other event, with a line of text."""
         ...
 
 
@@ -108,16 +107,16 @@ class PlainReport:
         self._began = time.monotonic()
 
     def waiting(self, name: str) -> None:
-        """Says nothing: the line comes when the service is ready."""
+        """Print nothing: the line comes when the service is ready."""
 
     def ready(self, name: str) -> None:
-        """Prints the name and the seconds since the start."""
+        """Print the name and the seconds since the start."""
         self._console.print(
             f"{name} ready after {time.monotonic() - self._began:.1f} s", markup=False, soft_wrap=True
         )
 
     def note(self, text: str) -> None:
-        """Prints the text."""
+        """Print the text."""
         self._console.print(text, markup=False, soft_wrap=True)
 
 
@@ -130,17 +129,17 @@ class LiveReport:
         self._rows: dict[str, float | None] = {}
 
     def waiting(self, name: str) -> None:
-        """Shows the service with a spinner."""
+        """Show the service with a spinner."""
         self._rows[name] = None
         self._live.update(self._table())
 
     def ready(self, name: str) -> None:
-        """Shows the service with the seconds it took."""
+        """Show the service with the seconds it took."""
         self._rows[name] = time.monotonic() - self._began
         self._live.update(self._table())
 
     def note(self, text: str) -> None:
-        """Prints the text above the table."""
+        """Print the text above the table."""
         self._live.console.print(text, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
@@ -153,7 +152,7 @@ class LiveReport:
 
 @contextmanager
 def start_report() -> Iterator[StartReport]:
-    """The report that fits the terminal; the table disappears at the end."""
+    """Give the report that fits the terminal; the table disappears at the end, `note` works on."""
     if not out.is_terminal:
         yield PlainReport()
         return

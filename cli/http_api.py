@@ -1,7 +1,6 @@
-"""The HTTP API as commands use it.
+"""Client of the HTTP API for commands.
 
-Finds the stack, asks, and says in one sentence what went wrong. The conversation is kept elsewhere, and
-how a streamed answer is read stands in `answers.py`.
+It finds the stack, asks, and says in one sentence what went wrong. `chat/answers.py` reads streamed answers.
 """
 
 import os
@@ -24,10 +23,11 @@ CANCEL_S = 2.0
 
 
 def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
-    """The given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
+    """Return the given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
 
-    Fails when a state directory is given that has no stack: another stack is not what was asked for. The
-    default is not for a key: any user of this machine may listen there.
+    Raises:
+        CommandError: A state directory was given that has no stack, or a key would go to the default URL,
+            where any user of this machine may listen.
     """
     if given:
         return clean_url(given)
@@ -49,7 +49,7 @@ def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
 
 
 def clean_url(url: str) -> str:
-    """The gateway's address, however it was written: without a scheme, or with the `/v1` of a client."""
+    """Return the gateway's address with a scheme and without the `/v1` of a client."""
     whole = url if "://" in url else f"http://{url}"
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
@@ -57,7 +57,8 @@ def clean_url(url: str) -> str:
 class HttpApi:
     """One gateway. Methods raise `CommandError` with a sentence for a person.
 
-    exit_codes: HTTP statuses that end the command with another exit code than 1.
+    Attributes:
+        exit_codes: Exit codes by HTTP status, where they are not 1.
     """
 
     exit_codes: ClassVar[Mapping[int, int]] = {}
@@ -65,16 +66,16 @@ class HttpApi:
     def __init__(self, url: str, api_key: str, timeout_s: float = 300.0) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url
-        # a new connection for each request: one that waited for a person may be dead, which shows too late
+        # a new connection for each request: an idle one may have died, which shows only after a request
         limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, limits=limits)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._http.close()
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer to one request; `options` are those of httpx."""
+        """Return the answer to one request; `options` are those of httpx."""
         try:
             answer = self._http.request(method, path, **options)
         except httpx.TransportError as error:
@@ -85,7 +86,7 @@ class HttpApi:
         return answer
 
     def ask_for(self, shape: "type[BaseModel]", method: str, path: str, **options: Any) -> dict[str, Any]:
-        """The JSON object that answers one request; fails when it has not that shape."""
+        """Return the JSON object that answers one request; fail when it has not that shape."""
         answer = self.ask(method, path, **options)
         try:
             shape.model_validate_json(answer.content, strict=True)
@@ -94,7 +95,7 @@ class HttpApi:
             self.refuse_answer()
 
     def refuse_answer(self) -> NoReturn:
-        """Fails: what listens there is no gateway of ours."""
+        """Fail because the server is no gateway of ours."""
         fail(
             f"{self.url} does not answer as a gateway of this version does. Is it one? `--url` names another."
         )
@@ -118,10 +119,10 @@ class HttpApi:
 
 
 class ChatApi(HttpApi):
-    """What `ryz chat` asks of it."""
+    """The requests of `ryz chat`."""
 
     def first_model(self) -> str:
-        """The model to talk to when the person named none."""
+        """Return the first model that is served."""
         answer = self.ask("GET", "/v1/models")
         try:
             names = [str(model["id"]) for model in answer.json()["data"]]
@@ -132,7 +133,7 @@ class ChatApi(HttpApi):
         return names[0]
 
     def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
-        """The answer's text, piece by piece; a connection that breaks costs a pause.
+        """Yield the answer's text, piece by piece; a connection that breaks costs a pause.
 
         Closing the generator early cancels the generation.
         """

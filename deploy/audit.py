@@ -16,7 +16,7 @@ TIMEOUT_S = 900.0
 
 
 def report(text: str) -> tuple[int, list[str]]:
-    """How many packages pip-audit's JSON tells of, and a line for each known vulnerability."""
+    """Return the number of packages in pip-audit's JSON, and a line for each known vulnerability."""
     packages: list[dict[str, Any]] = json.loads(text)["dependencies"]
     lines = []
     for package in packages:

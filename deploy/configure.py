@@ -28,7 +28,7 @@ TIMEOUT_S = 120.0
 
 
 class ConfigureFailed(Exception):
-    """What could not be done, and what to do about it."""
+    """A step failed; the text says what to do about it."""
 
 
 def new_password() -> str:
@@ -53,7 +53,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replaces the file at once, so that no reader sees half of it; only its owner may read it (0600)."""
+    """Replace the file at once, so that no reader sees half of it; only its owner may read it (0600)."""
     path = path.resolve()  # a link stays a link
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # made with 0600
     try:

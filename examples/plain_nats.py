@@ -81,7 +81,7 @@ class PlainGeneration:
         self.ended = False
 
     async def run(self) -> None:
-        """Prints the answer as it comes."""
+        """Print the answer as it comes."""
         inbox = self.request["reply_to"]
         frames = await self.nc.subscribe(inbox, cb=self.messages.put)
         notices = await self.nc.subscribe(f"{inbox}.*", cb=self.messages.put)
@@ -97,7 +97,7 @@ class PlainGeneration:
             await notices.unsubscribe()
 
     async def follow(self) -> None:
-        """Publishes the request and takes what comes, until the last frame."""
+        """Publish the request and takes what comes, until the last frame."""
         await self.publish()
         silent = 0
         while not self.ended:
@@ -184,7 +184,7 @@ class PlainGeneration:
                 raise GenerationFailed(f"{frame['code']}: {frame['message']}")
 
     async def cancel(self) -> None:
-        """Tells the group, or every group, that the answer is no longer wanted."""
+        """Tell the group, or every group, that the answer is no longer wanted."""
         subject = f"{self.subjects}.cancel.{self.group}" if self.group else f"{self.subjects}.cancel"
         await self.nc.publish(subject, msgpack.packb({"request_id": self.request["request_id"]}))
 

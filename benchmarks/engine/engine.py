@@ -53,7 +53,7 @@ async def measure(plan: EnginePlan, start_stack: StackStarter, progress: Progres
 
 @dataclass(slots=True)
 class _Contenders:
-    """What takes turns in one start of the engine.
+    """The engine and its peers, which take turns.
 
     Attributes:
         own: Our engine.

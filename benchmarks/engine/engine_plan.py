@@ -1,4 +1,4 @@
-"""What `ryz bench engine` is to measure: every combination of precision, ranks and batch size is a row."""
+"""The plan of `ryz bench engine`: every combination of precision, ranks and batch size is a row."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Turns streams that ran side by side into the figures of a row: how fast the same is through HTTP.
+"""Turns streams that ran side by side into the HTTP figures of a row.
 
 Counted like the engine's own rows, while all streams decode; times are those of the client. CPU time is that
 of whole answers, their prompts included.
@@ -22,7 +22,11 @@ class StreamRun:
     cpu_s: Mapping[str, float]
 
     def window(self) -> tuple[float, float]:
-        """From the first text of the last stream to the end of the first one; raises `BenchError`."""
+        """Return the time from the first text of the last stream to the end of the first one.
+
+        Raises:
+            BenchError: The streams never decoded all together.
+        """
         began = max(stream.times[0] if stream.times else stream.ended for stream in self.streams)
         ended = min(stream.ended for stream in self.streams)
         if ended <= began:
@@ -33,7 +37,7 @@ class StreamRun:
         return began, ended
 
     def decode_rate(self) -> float:
-        """Tokens a second while all streams decode.
+        """Return tokens a second while all streams decode.
 
         Tokens that complete no character bring no text of their own: they are spread over those that do.
         """
@@ -45,7 +49,7 @@ class StreamRun:
         return tokens / (ended - began)
 
     def gaps(self) -> list[float]:
-        """Seconds between the pieces of text of each stream, while all of them decode."""
+        """Return the seconds between the pieces of text of each stream, while all of them decode."""
         began, ended = self.window()
         found = []
         for stream in self.streams:
@@ -55,10 +59,10 @@ class StreamRun:
 
 
 def http_figures(runs: Sequence[StreamRun], engine_rate: float) -> dict[str, Any]:
-    """The figures of all repeats; `engine_rate` is the engine's own, in tokens a second.
+    """Return the figures of all repeats; `engine_rate` is the engine's own, in tokens a second.
 
     Raises:
-        BenchError: see there.
+        BenchError: The streams of a repeat never decoded all together.
     """
     rate = median(run.decode_rate() for run in runs)
     waits = sorted(stream.times[0] - stream.sent for run in runs for stream in run.streams)

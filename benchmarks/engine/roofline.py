@@ -1,4 +1,4 @@
-"""How many bytes a decode step has to read at least: every weight once, and each sequence's keys and values.
+"""Counts the bytes that a decode step reads at least: every weight, and each sequence's keys and values.
 
 With the machine's read bandwidth it bounds the speed of decoding; activations are small and stay in caches.
 """
@@ -10,7 +10,7 @@ _SCALE_BYTES = 4  # int8: one per output channel
 
 
 def weight_bytes(config: ModelConfig, precision: str) -> int:
-    """Of all linear layers and the output layer; the embedding's rows are few, biases and norms are small."""
+    """Return the bytes of all linear layers and the output layer; other tensors are small."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     matrices = [  # (outputs, inputs) of a layer
@@ -24,11 +24,11 @@ def weight_bytes(config: ModelConfig, precision: str) -> int:
 
 
 def kv_bytes(config: ModelConfig, batch: int, context: float, kv_format: str) -> float:
-    """Of that many sequences whose contexts have that many tokens; `kv_format` as in `EngineInfo`."""
+    """Return the bytes of keys and values of `batch` contexts; `kv_format` is as in `EngineInfo`."""
     seen = sum(min(context, window) if window else context for window in config.windows)
     return batch * seen * 2 * config.num_kv_heads * config.head_dim * WEIGHT_BYTES[kv_format]
 
 
 def decode_bytes(config: ModelConfig, precision: str, batch: int, context: float, kv_format: str) -> float:
-    """Of one step in which each sequence gets one token; over all ranks together."""
+    """Return the bytes of one step, in which each sequence gets one token, over all ranks."""
     return weight_bytes(config, precision) + kv_bytes(config, batch, context, kv_format)

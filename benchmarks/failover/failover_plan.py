@@ -1,4 +1,4 @@
-"""What `ryz bench failover` does to a stack, and the streams that it reads meanwhile."""
+"""The plan of `ryz bench failover`: faults, and the streams that are read meanwhile."""
 
 from dataclasses import dataclass
 from pathlib import Path

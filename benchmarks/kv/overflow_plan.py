@@ -1,4 +1,4 @@
-"""What `ryz bench overflow` measures: turns of sessions on either of two groups, and writing behind."""
+"""The plan of `ryz bench overflow`: turns of sessions on either of two groups, and writing behind."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What the benchmarks share: child processes, CPU meters, facts about the machine, stacks, streams."""
+"""Parts that benchmarks share: child processes, CPU meters, facts about the machine, stacks, streams."""

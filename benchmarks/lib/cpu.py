@@ -1,4 +1,4 @@
-"""Adds up the CPU time of processes, by service: who spends how much on a request.
+"""Adds up the CPU time of processes, by service.
 
 A service's time is that of its process and of all that it started (ranks). The kernel counts in ticks of
 10 ms, which is fine over seconds.
@@ -14,7 +14,9 @@ from benchmarks.lib.measuring import BenchError
 class CpuMeter:
     """CPU seconds of a set of named processes since the last `start`.
 
-    alone: names of those whose children do not count.
+    Args:
+        pids: Process ids by name.
+        alone: Names of processes whose children do not count.
     """
 
     def __init__(self, pids: Mapping[str, int], alone: Collection[str] = ()) -> None:
@@ -23,14 +25,14 @@ class CpuMeter:
         self._began: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begins to count."""
+        """Begin to count."""
         self._began = self._times()
 
     def read(self) -> dict[str, float]:
-        """CPU seconds by name since `start`.
+        """Return CPU seconds by name since `start`.
 
         Raises:
-            BenchError: a process ended meanwhile; a measurement of what is left would be wrong.
+            BenchError: A process ended meanwhile, so its time is unknown.
         """
         now = self._times()
         return {name: now[name] - began for name, began in self._began.items()}

@@ -1,6 +1,6 @@
-"""Facts that a measurement must carry: the machine, the software, the commit.
+"""Collects the facts that a measurement carries: the machine, the software, the commit.
 
-Only reads; what cannot be found out on a system is "unknown", which a reader sees.
+A fact that a system does not tell is "unknown".
 """
 
 import os
@@ -18,7 +18,7 @@ ENGINE_PACKAGES = ("torch", "numpy", "transformers", "llama_cpp_python")
 
 
 def machine(packages: Sequence[str] = SERVING_PACKAGES) -> dict[str, object]:
-    """CPU, memory, kernel, Python, versions of packages; the load average tells of neighbours."""
+    """Return CPU, memory, kernel, Python, versions of packages; the load average shows other work."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count() or 0,
@@ -32,7 +32,7 @@ def machine(packages: Sequence[str] = SERVING_PACKAGES) -> dict[str, object]:
 
 
 def commit() -> str:
-    """The commit of this checkout, `-dirty` when tracked files were changed; `unknown` outside a checkout."""
+    """Return the commit of this checkout, `-dirty` with changed files; `unknown` outside a checkout."""
     revision = _git("rev-parse", "--short=12", "HEAD")
     if not revision:
         return "unknown"

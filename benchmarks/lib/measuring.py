@@ -1,4 +1,4 @@
-"""What every measurement has: its one error, the callback for progress, and percentiles."""
+"""The one error of all benchmarks, their callback for progress, and percentiles."""
 
 import math
 from collections.abc import Callable, Sequence

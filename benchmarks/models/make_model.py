@@ -1,7 +1,7 @@
 """Makes a model directory of a given shape: random weights, a tokenizer of that vocabulary, a chat template.
 
-What comes out is a Hugging Face Llama directory that the engine and its peers load like any other; it says
-nothing sensible, and is good for measuring only.
+The result is a Hugging Face Llama directory that the engine and its peers load like any other. Its text makes
+no sense; it is for measuring only.
 """
 
 import json
@@ -22,7 +22,7 @@ _WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was written."""
+    """Sizes of a model that was written."""
 
     parameters: int
     bytes: int
@@ -30,7 +30,7 @@ class Made:
 
 
 def parameters(shape: ModelShape) -> int:
-    """How many numbers the model holds."""
+    """Return how many numbers the model holds."""
     total = 0
     for _, size in shape.tensors():
         total += size[0] * (size[1] if len(size) > 1 else 1)
@@ -46,7 +46,7 @@ def make_model(
     max_file_bytes: int = MAX_FILE_BYTES,
     written: Callable[[int], None] = lambda _: None,
 ) -> Made:
-    """Writes the directory; weights of an earlier model in it are removed first.
+    """Write the directory; weights of an earlier model in it are removed first.
 
     Args:
         directory: Made if missing.
@@ -71,7 +71,7 @@ def make_model(
 
 
 def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
-    """A byte-level BPE with exactly that many tokens: trained as far as the corpus reaches, the rest made up.
+    """Return a byte-level BPE with exactly `vocab` tokens: as many as the corpus gives, the rest made up.
 
     Made-up merges stand last, so they leave ordinary text nearly alone.
     """

@@ -1,7 +1,7 @@
 """Writes random weights of a given shape as safetensors files, one tensor in memory at a time.
 
-The file format is spelled out here (a JSON header with offsets, then the bytes), because the library wants
-all tensors of a file at once. Which tensors there are is the shape's business.
+The file format is written here (a JSON header with offsets, then the bytes), because the library takes all
+tensors of a file at once. The shape lists the tensors.
 """
 
 import json
@@ -31,7 +31,7 @@ class WeightFile:
 
 
 def plan_files(specs: Sequence[Spec], dtype: str, max_bytes: int) -> list[WeightFile]:
-    """Cuts the tensors into files of at most `max_bytes` (a larger tensor gets a file of its own)."""
+    """Cut the tensors into files of at most `max_bytes` (a larger tensor gets a file of its own)."""
     groups: list[list[Spec]] = [[]]
     filled = 0
     for spec in specs:
@@ -51,7 +51,7 @@ def plan_files(specs: Sequence[Spec], dtype: str, max_bytes: int) -> list[Weight
 
 
 def write_index(directory: Path, files: Sequence[WeightFile], dtype: str) -> None:
-    """Writes which file holds which tensor; nothing when there is one file only."""
+    """Write which file holds which tensor; nothing when there is one file only."""
     if len(files) == 1:
         return
     total = sum(prod(shape) * BYTES[dtype] for file in files for _, shape in file.tensors)
@@ -61,7 +61,7 @@ def write_index(directory: Path, files: Sequence[WeightFile], dtype: str) -> Non
 
 
 def write_file(path: Path, file: WeightFile, dtype: str, seed: int, written: Callable[[int], None]) -> None:
-    """Writes one file under another name and moves it into place when it is whole.
+    """Write one file under another name and moves it into place when it is whole.
 
     Args:
         path: Where to.
@@ -92,7 +92,7 @@ def write_file(path: Path, file: WeightFile, dtype: str, seed: int, written: Cal
 
 
 def random_tensor(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> Iterator[NDArray[np.generic]]:
-    """The numbers of one tensor in pieces of whole rows, in the bytes of the file.
+    """Yield the numbers of one tensor in pieces of whole rows, in the bytes of the file.
 
     Norms are near 1; matrices are normal with the deviation 1 / sqrt(inputs), so that activations keep their
     size from layer to layer and the logits of the next token differ by a few units.

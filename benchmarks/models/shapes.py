@@ -1,7 +1,4 @@
-"""The shapes that `ryz bench make-model` can make, by name or number by number.
-
-Knows sizes only; what is written for a shape stands in `make_model.py`.
-"""
+"""The shapes of models that `ryz bench make-model` makes: sizes only, and the tensors that follow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +27,11 @@ class ModelShape:
         return self.dim // self.heads
 
     def check(self) -> None:
-        """Raises `BenchError` for sizes that contradict each other."""
+        """Check that the sizes fit each other.
+
+        Raises:
+            BenchError: They do not; the text names the option and what it may be.
+        """
         least = 256 + 5  # the bytes and the special tokens
         for name in ("dim", "layers", "heads", "kv_heads", "ffn", "context"):
             if getattr(self, name) < 1:
@@ -52,7 +53,7 @@ class ModelShape:
             )
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor, in the order in which they are written."""
+        """Yield name and shape of each tensor, in the order in which they are written."""
         kv = self.kv_heads * self.head_dim
         yield "model.embed_tokens.weight", (self.vocab, self.dim)
         for layer in range(self.layers):

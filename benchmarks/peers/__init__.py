@@ -13,7 +13,7 @@ def missing_packages(name: str) -> list[str]:
 
 
 def start_peer(name: str, model: Path, precision: str, max_sequences: int, max_length: int) -> ChildObject:
-    """Starts a peer's process; it has loaded the model when `receive` returns.
+    """Start a peer's process; it has loaded the model when `receive` returns.
 
     Args:
         name: One of `PEER_PACKAGES`.

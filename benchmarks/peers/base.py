@@ -25,5 +25,5 @@ class Peer(Protocol):
     """A loaded model. Greedy, no end-of-sequence token ends anything, nothing is kept between runs."""
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
-        """Generates `num_tokens` for each prompt, all in one batch; the prompts have one length."""
+        """Generate `num_tokens` for each prompt, all in one batch; the prompts have one length."""
         ...

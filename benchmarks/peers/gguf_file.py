@@ -1,7 +1,7 @@
 """Writes a Hugging Face Llama directory as a GGUF file, so that llama.cpp computes the very same weights.
 
 Only what the comparison needs: Llama without rope scaling or biases, and no tokenizer, because the peer is
-given token ids. The file format is the `gguf` package's business.
+given token ids. The `gguf` package writes the file format.
 """
 
 import json
@@ -33,7 +33,7 @@ _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_h
 
 
 def write_gguf(model: Path, target: Path, precision: str) -> None:
-    """Converts a model.
+    """Convert a model.
 
     Args:
         model: Directory in Hugging Face format.
@@ -70,9 +70,9 @@ def write_gguf(model: Path, target: Path, precision: str) -> None:
 
 
 def interleave_rotary(rows: Floats, num_heads: int) -> Floats:
-    """Reorders the rows of a query or key matrix [heads * head_dim, inputs] for llama.cpp.
+    """Reorder the rows of a query or key matrix [heads * head_dim, inputs] for llama.cpp.
 
-    Hugging Face rotates row i of a head with row i + head_dim / 2, llama.cpp's Llama rotates neighbours.
+    Hugging Face rotates row i of a head with row i + head_dim / 2, llama.cpp's Llama rotates adjacent rows.
     """
     outputs, inputs = rows.shape
     halves = rows.reshape(num_heads, 2, outputs // num_heads // 2, inputs)

@@ -98,7 +98,7 @@ class LlamaCpp:
         self._made_for = num_sequences
 
     def _decode(self, rows: Sequence[tuple[int, int, int, bool]]) -> list[int]:
-        """Computes (token, position, sequence, whether to sample) rows; the sampled tokens in their order."""
+        """Compute (token, position, sequence, whether to sample) rows; the sampled tokens in their order."""
         batch, api = self._batch, self._api
         batch.n_tokens = len(rows)
         for index, (token, position, sequence, wanted) in enumerate(rows):

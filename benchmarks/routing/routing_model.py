@@ -15,7 +15,7 @@ BEAT_MS = 25
 
 @dataclass(frozen=True, slots=True)
 class GroupRates:
-    """What a group can do; `cache_tokens` is its memory, `token_budget` the bound of one step."""
+    """Rates and limits of a group; `cache_tokens` is its memory, `token_budget` the bound of one step."""
 
     prefill_tokens_per_s: float = 3600.0
     step_s: float = 0.0026
@@ -29,7 +29,7 @@ class GroupRates:
     max_waiting: int = 256
 
     def turn_s(self, prompt: int, answer: int, batch: int = 8) -> float:
-        """Seconds of a group's time for one turn, in a batch of that many."""
+        """Return the seconds of a group's time for one turn, in a batch of that size."""
         return prompt / self.prefill_tokens_per_s + answer * (self.decode_s + self.step_s / batch)
 
 

@@ -1,4 +1,4 @@
-"""What `ryz bench routing` models and times."""
+"""The plan of `ryz bench routing`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ REOPEN_DELAY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """Where to send requests, and what a right answer has."""
+    """The gateway, and the tokens of a right answer."""
 
     host: str
     port: int

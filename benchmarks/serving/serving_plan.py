@@ -1,4 +1,4 @@
-"""What `ryz bench serving` sends, and for how long at each level of concurrency."""
+"""The plan of `ryz bench serving`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

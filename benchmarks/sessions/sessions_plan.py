@@ -1,4 +1,4 @@
-"""What `ryz bench sessions` measures: the traffic of sessions, and the stack that takes it."""
+"""The plan of `ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

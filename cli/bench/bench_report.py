@@ -1,4 +1,4 @@
-"""What all benches share: the report with the machine's facts, the bar of progress, and tables.
+"""The report, the bar of progress and the tables that all benches share.
 
 With --json one object goes to stdout and nothing else; progress always goes to stderr.
 """

@@ -1,6 +1,6 @@
 """`ryz bus-users`: a user of the broker for each service outside, with a tenant and limits of its own.
 
-Names the commands and their options; what is kept, and how a running broker learns of it, is in `store.py`.
+`store.py` keeps the users, and tells a running broker of changes.
 """
 
 from pathlib import Path

@@ -12,10 +12,10 @@ COST = 5
 
 
 def new_password() -> str:
-    """128 random bits in letters and digits, which a URL takes as they are."""
+    """Return 128 random bits in letters and digits, which need no quoting in a URL."""
     return f"p{secrets.token_hex(16)}"
 
 
 def hash_password(password: str) -> str:
-    """What the broker's configuration has of a password."""
+    """Return the hash of a password for the broker's configuration."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(COST, prefix=b"2a")).decode()

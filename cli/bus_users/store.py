@@ -19,12 +19,12 @@ BROKER = "nats"  # the supervisor's name of it
 
 
 def users_file(state_dir: Path) -> Path:
-    """Where the users of the stack in that directory are kept."""
+    """Return the file of the users of the stack in that directory."""
     return StateDir(state_dir).path / USERS_FILE
 
 
 def bus_users(state_dir: Path) -> BusUsers:
-    """The users of that stack; fails with the remedy when the file is damaged."""
+    """Return the users of that stack; fail with the remedy when the file is damaged."""
     try:
         return read_users(users_file(state_dir))
     except InvalidRequest as error:
@@ -32,7 +32,7 @@ def bus_users(state_dir: Path) -> BusUsers:
 
 
 def change(place: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | None:
-    """Writes what becomes of the users; returns the stack whose broker has been told, if one runs."""
+    """Change the users and write them; return the stack whose broker was told, if one runs."""
     place.make()
     with _alone(place.path):
         users = to(bus_users(place.path))
@@ -49,7 +49,7 @@ def change(place: StateDir, to: Callable[[BusUsers], BusUsers]) -> StackState | 
 
 
 def _reload(pid: int, config: Path) -> None:
-    """Has the broker read its configuration again; one that is just being started again reads it anyway."""
+    """Have the broker read its configuration again; a broker that is just starting reads it anyway."""
     import psutil  # noqa: PLC0415 (slow to import)
 
     with suppress(psutil.Error, ProcessLookupError):
@@ -58,7 +58,7 @@ def _reload(pid: int, config: Path) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """In one step, so that a broker or a router never reads half of it."""
+    """Replace the file in one step, so that a broker or a router never reads half of it."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     write_private(draft, text)
     draft.replace(path)
@@ -66,7 +66,7 @@ def _replace(path: Path, text: str) -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Two commands at once would lose one of their changes."""
+    """Hold a lock: of two commands at once, one would lose its change."""
     lock = os.open(directory / f"{USERS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -91,7 +91,7 @@ class TerminalChat:
         self._began = False  # this session has a turn of ours, so it must be there for the next one
 
     def ask(self, text: str) -> None:
-        """Sends one message and prints the answer while it comes."""
+        """Send one message and prints the answer while it comes."""
         messages = [{"role": "system", "content": self._system}] if self._system else []
         body: dict[str, Any] = {
             "model": self._model,
@@ -110,7 +110,7 @@ class TerminalChat:
         sys.stdout.flush()
 
     def converse(self) -> None:
-        """Asks and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
+        """Ask and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
         import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
 
         from cli.console import CommandError, called_as, err  # noqa: PLC0415
@@ -138,7 +138,7 @@ class TerminalChat:
         err.print(f"To go on with this session: {again}", style="dim", markup=False, soft_wrap=True)
 
     def _command(self, text: str) -> bool:
-        """Runs a command; True: leave."""
+        """Run a command; True: leave."""
         from cli.console import err  # noqa: PLC0415
 
         word = text.split(maxsplit=1)[0]
@@ -154,7 +154,7 @@ class TerminalChat:
 
 
 def new_session_id() -> str:
-    """An id that nobody else has."""
+    """Return a new, unique session id."""
     return f"chat-{secrets.token_hex(6)}"
 
 

@@ -1,6 +1,6 @@
-"""`ryz groups`: which worker groups there are, and the end of one that is to be updated or taken away.
+"""`ryz groups`: the list of worker groups, and draining of one that is updated or removed.
 
-Names the commands and their options; what is asked over the bus is `groups_query.py`'s.
+`groups_query.py` asks over the bus.
 """
 
 from dataclasses import dataclass
@@ -128,7 +128,16 @@ def drain(
 async def _drain(
     groups: "Groups", group: str, timeout_s: float, *, wait: bool, ready_timeout_s: float, console: Any
 ) -> None:
-    """console: for people; None: one JSON object at the end. ready_timeout_s: 0 does not wait for that."""
+    """Drain a group and report it.
+
+    Args:
+        groups: The groups of the broker.
+        group: Name of the group.
+        timeout_s: How long its requests may go on there; 0 for its own limit.
+        wait: Wait until its process has ended.
+        ready_timeout_s: Wait so long until it is ready again; 0 does not wait.
+        console: For people; None prints one JSON object at the end.
+    """
 
     from cli.groups.groups_query import count  # noqa: PLC0415
 
@@ -159,7 +168,7 @@ async def _drain(
 
 
 def _progress(told: "Draining", console: Any) -> Any:
-    """Says how many requests are left, whenever that has changed."""
+    """Return a callback that says how many requests are left, when that has changed."""
     from cli.groups.groups_query import count  # noqa: PLC0415
 
     last = told.requests
@@ -174,7 +183,7 @@ def _progress(told: "Draining", console: Any) -> Any:
 
 
 def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
-    """A row for each group."""
+    """Return a table with a row for each group."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

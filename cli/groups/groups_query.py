@@ -1,6 +1,6 @@
-"""What `ryz groups` asks over the bus: which groups there are, and one of them to drain.
+"""Asks over the bus for the groups that there are, and one of them to drain.
 
-It knows a group's leader by its instance id, since the one that is started again has the same group's name.
+A leader is known by its instance id, because its successor has the same group's name.
 """
 
 import asyncio
@@ -29,9 +29,13 @@ GRACE_S = 30.0  # for KV and records to be written, and the process to end, afte
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group as its leader tells it. `requests`: all in hand, `running` and `waiting` count choices.
+    """A group by its leader's answer.
 
-    rivals: other leaders that live under the same name; requests go to one of them.
+    Attributes:
+        running: Choices that decode.
+        waiting: Choices that are queued.
+        requests: Requests in hand.
+        rivals: Other leaders that live under the same name; requests go to one of them.
     """
 
     group: str
@@ -48,17 +52,17 @@ class GroupRow:
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong with it, in words."""
+        """Its faults, in words."""
         rivals = [f"{other} has this name too" for other in self.rivals]
         return rivals + [f"no {part}" for part in self.degraded]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def rows(report: StatusReport) -> list[GroupRow]:
-    """All groups of a report, by name."""
+    """Return all groups of a report, by name."""
     return sorted(_rows(report), key=lambda row: (row.group, row.instance_id))
 
 
@@ -82,7 +86,7 @@ def _rows(report: StatusReport) -> Iterator[GroupRow]:
 
 
 def count(requests: int) -> str:
-    """So many requests, in words."""
+    """Return a number of requests in words."""
     return f"{requests} request{'' if requests == 1 else 's'}"
 
 
@@ -94,7 +98,7 @@ class Groups:
         self._place = place
 
     async def all(self) -> list[GroupRow | SilentGroup]:
-        """All groups, by name: those that answer, and those that routers know of."""
+        """Return all groups, by name: those that answer, and those that routers know of."""
         report = await query(self._url, self._place)
         if not report.services:
             fail(report.problem)
@@ -102,7 +106,7 @@ class Groups:
         return sorted(found, key=lambda row: row.group)
 
     async def drain(self, group: str, timeout_s: float) -> Draining:
-        """Asks a group to drain; 0: with its own time-out."""
+        """Ask a group to drain; 0: with its own time-out."""
         known = await self.all()
         there = [row for row in known if row.group == group and isinstance(row, GroupRow)]
         if not there:
@@ -123,7 +127,7 @@ class Groups:
             fail(f"{group} was not asked to drain, or did not answer: {error.message}.")
 
     async def wait_gone(self, told: Draining, progress: Callable[[int], None]) -> float:
-        """Returns when that leader has ended, with the seconds it took. progress: is told what is left."""
+        """Return when that leader has ended, with the seconds it took. progress: is told what is left."""
         began, misses = time.monotonic(), 0
         limit_s = told.timeout_ms / 1000 + GRACE_S
         while misses < MISSES:
@@ -139,7 +143,7 @@ class Groups:
         return time.monotonic() - began
 
     async def wait_ready(self, told: Draining, timeout_s: float) -> GroupRow:
-        """Returns when another leader of that group is ready."""
+        """Return when another leader of that group is ready."""
         deadline = time.monotonic() + timeout_s
         while True:
             for row in rows(await query(self._url, self._place)):
@@ -154,7 +158,7 @@ class Groups:
             await asyncio.sleep(POLL_S)
 
     async def _look(self, told: Draining) -> int | None:
-        """How many requests a leader has in hand; None: it does not answer, or has a successor."""
+        """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
         found = {row.instance_id: row for row in rows(await query(self._url, self._place))}
         row = found.get(told.instance_id)
         return row.requests if row is not None else None

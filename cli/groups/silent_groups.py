@@ -1,7 +1,4 @@
-"""Groups whose leader did not answer, and that routers still know of: dead, frozen, cut off, or gone.
-
-A silent leader is what somebody who looks at a fleet wants to see first, and only routers can tell of it.
-"""
+"""Groups whose leader did not answer, and that routers still know of: dead, frozen, cut off, or gone."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,15 +6,17 @@ from typing import Any
 
 from shared.messages import ServiceStatus
 
-_SERVING = {"ready", "tripped"}  # it was heard a moment ago, and had no time to answer
+_SERVING = {"ready", "tripped"}  # it was heard a moment ago, and may answer yet
 
 
 @dataclass(frozen=True, slots=True)
 class SilentGroup:
-    """A group as the router sees it that heard it last.
+    """A group by the router that heard it last.
 
-    state: `no answer` where that router does not know either that anything is wrong. lost: why it was given
-    up, in a router's words; empty: it was not.
+    Attributes:
+        state: The router's state of it; `no answer` if the router takes it for healthy.
+        lost: Why the router declared it lost; empty if it did not.
+        heard_s_ago: Seconds since its last heartbeat.
     """
 
     group: str
@@ -29,17 +28,17 @@ class SilentGroup:
 
     @property
     def story(self) -> str:
-        """Since when it is silent, and why it was given up."""
+        """Why it was declared lost, and since when it is silent."""
         why = f"{self.lost}, " if self.lost else ""
         return f"{why}last heard {self.heard_s_ago:.0f} s ago"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def silent_groups(services: Iterable[ServiceStatus]) -> list[SilentGroup]:
-    """All that the routers among these services know of, less those whose leader is among them; by name."""
+    """Return the groups that routers know of and whose leader did not answer, by name."""
     services = list(services)
     answered = {one.detail.get("group") for one in services if one.service == "worker"}
     silent: dict[str, SilentGroup] = {}

@@ -1,6 +1,6 @@
 """`ryz sessions`: conversations as objects, over the HTTP API.
 
-Names the commands and their options; what is asked is `sessions_api.py`'s, how it looks `sessions_view.py`'s.
+`sessions_api.py` asks the gateway, `sessions_view.py` shows the answers.
 """
 
 import sys

@@ -9,7 +9,7 @@ from cli.console import fail
 
 
 def read(name: str) -> bytes:
-    """The bytes of a file, or of standard input for `-`; fails with a sentence."""
+    """Return the bytes of a file, or of standard input for `-`; fail with a sentence."""
     if name == "-":
         return sys.stdin.buffer.read()
     try:
@@ -19,7 +19,7 @@ def read(name: str) -> bytes:
 
 
 def write_new(path: Path, content: bytes, *, force: bool) -> Path:
-    """Writes a file and returns its path; fails when there is one already, unless `force`."""
+    """Write a file and return its path; fail when there is one already, unless `force`."""
     if path.exists() and not force:
         fail(f"There is a file {path} already: choose another with `--output`, or say `--force`.", 4)
     try:

@@ -23,7 +23,7 @@ class SessionsApi(HttpApi):
     exit_codes: ClassVar[Mapping[int, int]] = {404: 3, 409: 4}
 
     def newest(self, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
-        """Up to `limit` sessions, newest first, and whether there are more. None: all."""
+        """Return up to `limit` sessions (None: all), newest first, and whether there are more."""
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
@@ -36,33 +36,33 @@ class SessionsApi(HttpApi):
                 return found, bool(cursor)
 
     def create(self, wanted: Mapping[str, Any]) -> Any:
-        """Begins a session; `wanted` is the body."""
+        """Begin a session; `wanted` is the body."""
         return self.ask_for(SessionObject, "POST", "/v1/sessions", json=dict(wanted))
 
     def show(self, session_id: str, *, messages: bool) -> Any:
-        """All that is known of it."""
+        """Return all that is known of a session."""
         return self.ask_for(SessionDetail, "GET", _at(session_id), params={"messages": messages})
 
     def pin(self, session_id: str, group: str) -> Any:
-        """Binds it to a group."""
+        """Bind a session to a group."""
         return self.ask_for(SessionObject, "POST", _at(session_id, "/pin"), json={"group": group})
 
     def unpin(self, session_id: str) -> Any:
-        """Lets the router choose."""
+        """Let the router choose."""
         return self.ask_for(SessionObject, "DELETE", _at(session_id, "/pin"))
 
     def move(self, session_id: str, group: str) -> Any:
-        """Brings its KV into the group's memory."""
+        """Bring a session's KV into the group's memory."""
         return self.ask_for(MovedSession, "POST", _at(session_id, "/move"), json={"group": group})
 
     def export(self, session_id: str) -> tuple[str, bytes]:
-        """A name for its file, and the file."""
+        """Return a name for a session's file, and the file."""
         answer = self.ask("GET", _at(session_id, "/export"))
         named = _FILE_NAME.search(answer.headers.get("Content-Disposition", ""))
         return (named[1] if named else "exported.session.json"), answer.content
 
     def import_file(self, content: bytes, session_id: str, *, replace: bool) -> Any:
-        """Begins a session from an exported file; an empty id keeps the file's."""
+        """Begin a session from an exported file; an empty id keeps the file's."""
         params: dict[str, Any] = {"replace": replace}
         if session_id:
             params["session_id"] = session_id
@@ -71,7 +71,7 @@ class SessionsApi(HttpApi):
         return self.ask_for(SessionObject, "POST", "/v1/sessions/import", **more)
 
     def delete(self, session_id: str) -> None:
-        """Deletes it."""
+        """Delete a session."""
         self.ask("DELETE", _at(session_id))
 
 

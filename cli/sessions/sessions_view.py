@@ -11,7 +11,7 @@ from cli.visible import visible
 
 
 def listing(sessions: list[dict[str, Any]]) -> RenderableType:
-    """A row for each session."""
+    """Return a table with a row for each session."""
     if not sessions:
         return Text("No sessions.")
     columns = ("session", "model", "turns", "tokens", "KV", "last at", "pinned to", "age", "expires")
@@ -32,7 +32,7 @@ def listing(sessions: list[dict[str, Any]]) -> RenderableType:
 
 
 def detail(session: dict[str, Any]) -> RenderableType:
-    """Everything about one session, a line each, then its groups and its text."""
+    """Return everything about one session, a line each, then its groups and its text."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
@@ -76,7 +76,7 @@ def _table(*columns: str, right: tuple[str, ...]) -> Table:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in the unit that leaves one to four digits before the point."""
+    """Return bytes in the unit that leaves one to four digits before the point."""
     amount = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

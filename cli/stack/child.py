@@ -12,7 +12,7 @@ SIGTERM = 15
 
 
 def main() -> None:
-    """Arguments: the supervisor's pid, then the command."""
+    """Become the command; the arguments are the supervisor's pid, then the command."""
     supervisor, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 (only Linux needs it)

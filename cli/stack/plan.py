@@ -1,6 +1,6 @@
-"""Which processes a stack consists of: commands, environment, how each says that it is ready, who ends first.
+"""Plans the processes of a stack: commands, environment, probes, and the order in which they end.
 
-Pure but for finding the servers. Starting and watching them is the business of `stack.py`.
+Pure but for finding the servers. `stack.py` starts and watches the processes.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 from shared.host.own_python import module_command
 
-# Of a broker or a store that is not ours; they mean nothing to those that we start
+# settings of a given broker or store; empty for the services of our own
 OF_OTHER_BROKERS = ("RYZ_NATS_CA", "RYZ_NATS_CERT", "RYZ_NATS_KEY", "RYZ_NATS_INBOX")
 OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
 
@@ -42,9 +42,17 @@ GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}
 class StackPlan:
     """The processes, and where the stack is reached.
 
-    nats_url: for callers outside. nats_urls: by user; empty with a broker that is not ours.
-    files: what has to be there before the start; not for other users' eyes. run_dir: for `sockets`, likewise.
-    http_places: where services listen for HTTP; the supervisor holds these ports, see `held_ports`.
+    Attributes:
+        specs: The processes.
+        url: The gateway.
+        nats_url: The broker for callers outside.
+        redis_url: The session store.
+        kv_redis_url: The KV store.
+        nats_urls: Our own broker by user; empty with a given one.
+        files: Files to write before the start, readable by this user only.
+        run_dir: Directory of `sockets`, for this user only.
+        sockets: Unix sockets of our own stores.
+        http_places: Where services listen for HTTP; the supervisor holds these ports, see `held_ports`.
     """
 
     specs: list[ServiceSpec]
@@ -60,10 +68,10 @@ class StackPlan:
 
 
 def plan_stack(options: UpOptions, probes: Probes, environ: Mapping[str, str]) -> StackPlan:
-    """Decides ports and processes. Fails when a wanted port is taken or a server cannot be found."""
+    """Decide ports and processes; fail when a wanted port is taken or a server cannot be found."""
     _check_ports(options)
     names = ["kvstate", "router", *(f"worker-g{number}" for number in range(options.groups))]
-    # one call, so that all are different: the admin ports, then what was asked for as 0
+    # one call, so that all are different: the admin ports, then those that were given as 0
     free = pick_ports(len(names) + 2)
     http_port = options.port or free.pop()
     nats_port = options.nats_port or free.pop()
@@ -153,32 +161,32 @@ def _own_settings(
 
 
 def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """What each group takes of the memory that all of them find free at about the same time."""
+    """Divide the share of free memory by the groups, which all read the free memory at the same time."""
     try:
         share = float(environ.get("RYZ_KV_MEMORY_SHARE", "0.5"))
     except ValueError:
-        return {}  # the workers refuse it, by its name
+        return {}  # the workers refuse it and name the variable
     return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
 
 
 def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where keys name several tenants, none of them may have all running places, unless a setting says so."""
+    """Limit each tenant to half of the running places if keys name several, unless a setting says more."""
     if environ.get(TENANT_SHARE):
         return {}
     try:
         tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
     except ValueError:
-        return {}  # the gateway refuses them
+        return {}  # the gateway refuses it and names the variable
     return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}
 
 
 def _service(name: str, env: dict[str, str], probe: Callable[[], Awaitable[bool]], drain: str) -> ServiceSpec:
-    """drain: the seconds that were asked for, as they were written; empty: the phase's."""
+    """Return a service's process; `drain` is the given drain time as text, empty for the phase's."""
     kind = name.partition("-")[0]
     phase = {"gateway": GATEWAY, "router": ROUTER, "worker": WORKERS, "kvstate": KVSTATE}[kind]
     drain_s, grace_s = DRAIN_S[phase], GRACE_S[phase]
     if drain and phase in {GATEWAY, WORKERS}:
-        with suppress(ValueError):  # else the service refuses it, by its name
+        with suppress(ValueError):  # the service refuses it and names the variable
             grace_s += max(0.0, float(drain)) - drain_s
     else:
         drain = str(drain_s)
@@ -204,6 +212,6 @@ def _check_ports(options: UpOptions) -> None:
 
 
 def _reachable(host: str) -> str:
-    """An address that a client on this machine can use for what listens on `host`."""
+    """Return the address at which this machine reaches a server that listens on `host`."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{shown}]" if ":" in shown else shown

@@ -8,7 +8,7 @@ Probe = Callable[[], Awaitable[bool]]
 
 
 class Probes:
-    """Makes the probes of a stack. One event loop only; close it at the end."""
+    """Makes the probes of a stack. One event loop only."""
 
     def __init__(self, timeout_s: float = 2.0) -> None:
         # no proxy of the environment may come between the supervisor and its own services; the gateway's
@@ -16,11 +16,11 @@ class Probes:
         self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=False)
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         await self._client.aclose()
 
     def admin(self, port: int) -> Probe:
-        """Ready when the service's admin endpoint says so."""
+        """Return a probe of a service's admin endpoint."""
         return lambda: self._is_ok(f"http://127.0.0.1:{port}/ready")
 
     def gateway(self, url: str, model: str, key: str) -> Probe:

@@ -1,7 +1,4 @@
-"""One child process: started with its own process group and log file, watched, and ended with all it started.
-
-When it is started again, and in which order children end, is decided elsewhere.
-"""
+"""One child process: started with its own process group and log file, and ended with all it started."""
 
 import asyncio
 import os
@@ -25,8 +22,11 @@ MAX_LOG_BYTES = 64 * 1024 * 1024
 class ServiceSpec:
     """How one service is run.
 
-    probe: whether it answers and takes work.
-    stop_phase: lower phases are drained first; `grace_s` is what it may take before it is killed.
+    Attributes:
+        probe: Returns whether it answers and takes work.
+        stop_phase: Lower phases are drained first.
+        grace_s: Seconds that its end may take before it is killed.
+        env: Variables beside those of the supervisor.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ServiceSpec:
 
 
 class ServiceProcess:
-    """A service's process, and the next one when it is started again. One event loop only."""
+    """A service's process, which may be started again. One event loop only."""
 
     def __init__(self, spec: ServiceSpec, log: Path) -> None:
         self.spec = spec
@@ -56,7 +56,7 @@ class ServiceProcess:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Starts the process. The terminal's Ctrl-C does not reach it: it has a process group of its own.
+        """Start the process. The terminal's Ctrl-C does not reach it: it has a process group of its own.
 
         No session of its own: Linux shares out the cores by session first where autogroups are on (`man 7
         sched`), and a leader would wait for a core because of what its ranks took, however nice they are.
@@ -74,26 +74,26 @@ class ServiceProcess:
             )
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal; what the process left running in its group is killed."""
+        """Return the exit code, negative for a signal, and kill the rest of its process group."""
         assert self._process is not None
         code = await self._process.wait()
         self.kill()
         return code
 
     def terminate(self) -> None:
-        """Asks the process to end."""
+        """Ask the process to end."""
         if self.running and self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the process and everything in its process group."""
+        """Kill the process and everything in its process group."""
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def trim_log(self) -> None:
-        """Keeps one older file and the newest `MAX_LOG_BYTES`; works because children append."""
+        """Move a log over `MAX_LOG_BYTES` into one older file; the process goes on appending."""
         with suppress(FileNotFoundError):
             if self.log.stat().st_size <= MAX_LOG_BYTES:
                 return
@@ -101,13 +101,13 @@ class ServiceProcess:
             older.unlink(missing_ok=True)
             try:
                 shutil.copyfile(self.log, older)
-            except OSError:  # a full disk: the bound counts more than the old lines
+            except OSError:  # the disk is full, so the old lines are lost
                 older.unlink(missing_ok=True)
             os.truncate(self.log, 0)
 
 
 def explain_exit(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     with suppress(ValueError):

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from shared.backoff import backoff_s
 
-MISCONFIGURED = 2  # the exit code of a service that refuses its settings: the same again would end the same
+MISCONFIGURED = 2  # exit code of a service that refuses its settings, which a restart does not change
 
 
 @dataclass(slots=True)
 class RestartPolicy:
-    """At most `max_restarts` in `window_s`; the pause doubles from `first_pause_s` up to `max_pause_s`.
+    """Allows `max_restarts` in `window_s`; the pause doubles from `first_pause_s` up to `max_pause_s`.
 
     One that has served for `settled_s` was well: its death has another cause than those before it.
     """
@@ -23,7 +23,13 @@ class RestartPolicy:
     _deaths: deque[float] = field(default_factory=deque)
 
     def pause_after(self, exit_code: int, now: float, served_s: float = 0.0) -> float | None:
-        """Seconds to wait before the next start; None: give up. served_s: since it was ready."""
+        """Return the seconds to wait before the next start; None to give up.
+
+        Args:
+            code: The exit code.
+            now: The time, in seconds.
+            served_s: Seconds since it was ready.
+        """
         if exit_code == MISCONFIGURED:
             return None
         if served_s >= self.settled_s:

@@ -22,12 +22,12 @@ POLL_S = 0.05
 
 
 def run_here(options: UpOptions) -> None:
-    """Runs the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
+    """Run the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
     asyncio.run(_run(options, StateDir(options.state_dir)))
 
 
 def run_detached(options: UpOptions) -> None:
-    """Starts the stack in a process of its own and returns when it is ready; it writes to a log file."""
+    """Start the stack in a process of its own and returns when it is ready; it writes to a log file."""
     place = StateDir(options.state_dir)
     place.make()
     log = place.log(SUPERVISOR)
@@ -96,7 +96,7 @@ async def _run(options: UpOptions, place: StateDir) -> None:
 
 
 def refuse_if_up(state_dir: Path) -> None:
-    """Fails, saying where it is, when a stack runs with that state directory already."""
+    """Fail, saying where it is, when a stack runs with that state directory already."""
     place = StateDir(state_dir)
     state = place.read()
     if state is not None:
@@ -118,7 +118,11 @@ def _leave_terminal(log: Path) -> None:
 
 
 def _await_ready(place: StateDir, pid: int) -> StackState | None:
-    """The state of the stack that is ready; None: the supervisor ended before. Ctrl-C ends the supervisor."""
+    """Return the state of the stack when it is ready; None if the supervisor ended before.
+
+    Raises:
+        CommandError: Ctrl-C, which ends the supervisor.
+    """
     seen: set[str] = set()
     try:
         with start_report() as report:
@@ -144,8 +148,8 @@ def _announce(options: UpOptions, state: StackState) -> None:
     body = (
         f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     )
-    # ours with the user for services outside, but on a terminal only: a file or a log would keep it. Of
-    # another broker we do not show what was told in confidence.
+    # The password of our own broker's user for services outside is shown on a terminal only, since a file or
+    # a log would keep it. That of a given broker is never shown.
     told = state.nats_urls and sys.stdout.isatty()
     broker = state.nats_url if told else redact(state.nats_url)
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
@@ -164,7 +168,7 @@ def _announce(options: UpOptions, state: StackState) -> None:
 
 
 def describe_groups(options: UpOptions) -> str:
-    """How many groups of what, in words."""
+    """Return how many groups of which kind, in words."""
     groups = f"{options.groups} group{'' if options.groups == 1 else 's'}"
     if options.engine == "null":
         return f"{groups} of the null engine"

@@ -1,6 +1,6 @@
 """Starts all services at once, keeps them running, and ends them in order within a bounded time.
 
-What runs is decided in `plan.py`, whether a dead service is started again in `restarts.py`.
+`plan.py` decides what runs, `restarts.py` whether a dead service is started again.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ HOUSEKEEPING_S = 30.0
 
 
 class Stack:
-    """The processes of one stack. `run` may be called once."""
+    """The processes of one stack. `start` may be called once."""
 
     def __init__(
         self, specs: list[ServiceSpec], state_dir: StateDir, state: StackState, report: StartReport
@@ -42,11 +42,11 @@ class Stack:
         state.stop_s = sum(grace_s.values())
 
     def request_stop(self) -> None:
-        """Ends `run`: the first call drains, the second kills at once."""
+        """Have `start` or `supervise` return: the first call drains, the second kills at once."""
         (self._kill if self._stop.is_set() else self._stop).set()
 
     async def start(self, timeout_s: float) -> bool:
-        """Starts everything; True when all services are ready, False when a stop was requested meanwhile.
+        """Start everything; True when all services are ready, False when a stop was requested meanwhile.
 
         Raises:
             CommandError: a service keeps dying, refuses its settings, or is not ready in time.
@@ -73,11 +73,11 @@ class Stack:
         return True
 
     async def supervise(self) -> None:
-        """Returns when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
+        """Return when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
         await self._until(self._stop.wait())
 
     async def close(self) -> None:
-        """Drains in order, and kills what does not end in its time: at most about `StackState.stop_s`."""
+        """Drain in order, and kill what does not end in time; takes about `StackState.stop_s` at most."""
         self._stop.set()
         for task in self._tasks:
             task.cancel()
@@ -102,7 +102,7 @@ class Stack:
         await ended
 
     async def _until(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Waits for that, for a requested stop, or for the failure (which is raised)."""
+        """Wait for that, for a requested stop, or for the failure (which is raised)."""
         work = asyncio.create_task(awaited)
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -121,7 +121,7 @@ class Stack:
             await event.wait()
 
     async def _keep(self, child: ServiceProcess) -> None:
-        """Starts a child until the policy gives up; one that was never ready gets two tries."""
+        """Start a child until the policy gives up; one that was never ready gets two tries."""
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
             await child.start()
@@ -174,7 +174,7 @@ class Stack:
             self._report.ready(child.spec.name)
 
     def _save(self) -> None:
-        """Writes the state file. A full disk is no reason to end, or to stop watching, what serves."""
+        """Write the state file; a full disk is reported, and the services go on."""
         try:
             self._dir.write(self._state)
         except OSError as error:

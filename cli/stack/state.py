@@ -1,4 +1,4 @@
-"""What other commands may know of a running stack: one JSON file in the state directory.
+"""Tells other commands of a running stack: one JSON file in the state directory.
 
 The file lives as long as the stack. A pid alone proves nothing (numbers are used again), so the file also has
 the supervisor's start time. A lock on the directory keeps two supervisors apart and dies with its holder.
@@ -19,7 +19,7 @@ from shared.host.own_paths import ForeignLinkError, walk
 from shared.redact import redact
 
 DEFAULT_DIR = STATE_DIR
-SUPERVISOR = "supervisor"  # whose log is begun before it has the directory
+SUPERVISOR = "supervisor"  # its log begins before it has locked the directory
 CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves when the clock is set
 
 
@@ -37,7 +37,10 @@ class ServiceState:
 class StackState:
     """A stack as its supervisor sees it.
 
-    nats_url: for callers outside; nats_urls: by user. stop_s: what its end takes at most.
+    Attributes:
+        nats_url: The broker for callers outside.
+        nats_urls: Our own broker by user.
+        stop_s: Limit on the time that its end takes, in seconds.
     """
 
     pid: int
@@ -53,11 +56,11 @@ class StackState:
     kv_redis_url: str = ""
 
     def broker(self, user: str) -> str:
-        """The broker's URL for one of its users; a broker that is not ours has one URL for all."""
+        """Return the broker's URL for a user; a given broker has one URL for all."""
         return self.nats_urls.get(user, self.nats_url)
 
     def public(self) -> dict[str, Any]:
-        """What may be shown: no passwords."""
+        """Return the values without passwords."""
         urls = ("url", "nats_url", "redis_url", "kv_redis_url")
         shown = asdict(self) | {name: redact(getattr(self, name)) for name in urls}
         del shown["nats_urls"]
@@ -77,22 +80,22 @@ class StateDir:
         self._lock: int | None = None
 
     def log(self, name: str) -> Path:
-        """The log file of a service."""
+        """Return the log file of a service."""
         return self.logs / f"{name}.log"
 
     def put_aside(self, log: Path) -> None:
-        """Keeps what the stack before has written: it may say why it ended."""
+        """Keep the log of the previous stack, which may say why it ended."""
         with suppress(FileNotFoundError):
             log.replace(older_log(log))
 
     def put_logs_aside(self) -> None:
-        """Those of all services, also of ones that the next stack does not have."""
+        """Keep the logs of all services of the previous stack."""
         for log in self.logs.glob("*.log"):
             if log != self.log(SUPERVISOR):
                 self.put_aside(log)
 
     def make(self) -> None:
-        """Makes the directory; fails with the remedy when it cannot be made or written to."""
+        """Make the directory; fail with the remedy when it cannot be made or written to."""
         try:
             make_state_dir(self.path)
             make_private_dir(self.logs)
@@ -107,7 +110,7 @@ class StateDir:
             )
 
     def acquire(self) -> bool:
-        """Makes the directory and takes it for this process; False when another supervisor has it."""
+        """Make the directory and takes it for this process; False when another supervisor has it."""
         self.make()
         lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -119,13 +122,13 @@ class StateDir:
         return True
 
     def write(self, state: StackState) -> None:
-        """Replaces the file in one step, so that a reader never sees half of it."""
+        """Replace the file in one step, so that a reader never sees half of it."""
         draft = self.path / f"{STATE_FILE}.{os.getpid()}"
         write_private(draft, json.dumps(asdict(state), indent=1) + "\n")
         draft.replace(self._file)
 
     def release(self) -> None:
-        """Removes the file and gives the directory back."""
+        """Remove the file and gives the directory back."""
         if self._lock is None:
             return
         self._file.unlink(missing_ok=True)
@@ -133,9 +136,10 @@ class StateDir:
         self._lock = None
 
     def read(self) -> StackState | None:
-        """The stack that runs now, if any; a file that a killed supervisor left does not count.
+        """Return the stack that runs now, if any; a file that a killed supervisor left does not count.
 
-        Fails if another user wrote it: keys would be sent to the address in it, and its process ended.
+        Raises:
+            CommandError: Another user wrote the file. Keys would be sent to its address, its process ended.
         """
         try:
             raw = json.loads(read_own(self._file))
@@ -149,7 +153,7 @@ class StateDir:
 
 
 def _settle(path: Path) -> Path:
-    """Where the directory is, without links. One that cannot be looked at is refused when it is used."""
+    """Return the directory without links; an unreadable one is refused when it is used."""
     try:
         return walk(path)
     except ForeignLinkError as error:
@@ -162,12 +166,12 @@ def _settle(path: Path) -> Path:
 
 
 def older_log(log: Path) -> Path:
-    """Where what was in a log before is kept."""
+    """Return the file that keeps the previous content of a log."""
     return log.with_suffix(".log.1")
 
 
 def start_time(pid: int) -> float | None:
-    """When that process began, in seconds since the epoch; None when it does not run (a zombie does not)."""
+    """Return when a process began, in seconds since the epoch; None for one that has ended."""
     import psutil  # noqa: PLC0415 (keeps `ryz --help` quick)
 
     try:
@@ -178,7 +182,7 @@ def start_time(pid: int) -> float | None:
 
 
 def log_tail(path: Path, lines: int = 15, max_bytes: int = 16_384) -> str:
-    """The last lines of a log file; empty when there is none."""
+    """Return the last lines of a log file; empty when there is none."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

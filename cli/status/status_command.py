@@ -54,7 +54,7 @@ def status(
 
 
 def _pause(live: "Live") -> None:
-    """Ctrl-Z: gives the terminal back as it was, and stops."""
+    """Restore the terminal and stop, as Ctrl-Z asks; go on with the table afterwards."""
     import os  # noqa: PLC0415
     import signal  # noqa: PLC0415
 

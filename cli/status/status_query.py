@@ -37,7 +37,7 @@ class StatusReport:
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. `groups` and `sessions` are taken out of the services' own details."""
+        """Return plain values for JSON; `groups` and `sessions` are from the services' details."""
         return {
             "nats_url": redact(self.nats_url),
             "supervisor": self.supervisor.public() if self.supervisor else None,
@@ -48,11 +48,11 @@ class StatusReport:
         }
 
     def of_kind(self, service: str) -> list[ServiceStatus]:
-        """All instances of a service."""
+        """Return all instances of a service."""
         return [one for one in self.services if one.service == service]
 
     def groups(self) -> list[dict[str, Any]]:
-        """By name: each as its leader tells it, with the leader's pid and state, or a `SilentGroup`."""
+        """Return each group by its leader's answer, with the leader's pid and state, or a `SilentGroup`."""
         rivals = self.rivals()
         told = [
             {
@@ -67,7 +67,7 @@ class StatusReport:
         return sorted(told + silent, key=lambda group: str(group.get("group")))
 
     def rivals(self) -> dict[str, list[str]]:
-        """By the instance of a leader: the others that live under its group's name."""
+        """Return the other leaders that live under a leader's group name, by the leader's instance."""
         names: dict[str, list[str]] = {}
         for one in self.of_kind("worker"):
             if one.state not in LEAVING:
@@ -80,18 +80,18 @@ class StatusReport:
         }
 
     def sessions(self) -> int | None:
-        """How many session records the store has; None: nobody knows."""
+        """Return how many session records the store has; None if no service answered."""
         counts = [one.detail.get("sessions") for one in self.of_kind("kvstate")]
         return next((count for count in counts if isinstance(count, int)), None)
 
 
 def as_builtins(status: ServiceStatus) -> dict[str, Any]:
-    """A status as plain values, defaults included."""
+    """Return a status as plain values, defaults included."""
     return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__}
 
 
 def find_broker(given: str, place: StateDir) -> str:
-    """The given broker, else that of the stack that is up here, else `RYZ_NATS_URL`, else the default."""
+    """Return the given broker, else that of the stack that is up here, else `RYZ_NATS_URL` or the default."""
     if given:
         return given
     state = place.read()
@@ -99,7 +99,7 @@ def find_broker(given: str, place: StateDir) -> str:
 
 
 async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
-    """Connects to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
+    """Connect to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
     state = place.read()
     if state and url in state.nats_urls.values():  # our own broker: the variables are about another one
         return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
@@ -107,7 +107,7 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
 
 
 async def query(nats_url: str, place: StateDir) -> StatusReport:
-    """Asks and waits `GATHER_S` for answers; never raises for a stack that is not there."""
+    """Ask and waits `GATHER_S` for answers; never raises for a stack that is not there."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     report = StatusReport(nats_url, place.read())
@@ -135,11 +135,11 @@ async def query(nats_url: str, place: StateDir) -> StatusReport:
 
 
 async def _gather(bus: NatsBus, report: StatusReport) -> None:
-    nobody = asyncio.Event()
+    no_responders = asyncio.Event()
 
     async def collect(message: Message) -> None:
         if message.no_responders:
-            nobody.set()
+            no_responders.set()
             return
         report.services.append(decode(message.data, ServiceStatus))
 
@@ -148,6 +148,6 @@ async def _gather(bus: NatsBus, report: StatusReport) -> None:
     await bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
     try:
         async with asyncio.timeout(GATHER_S):
-            await nobody.wait()
+            await no_responders.wait()
     except TimeoutError:
         return  # the usual end: how many will answer is not known

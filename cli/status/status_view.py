@@ -16,7 +16,7 @@ STORE_STATES = {"away": "no store", "disk full": "disk full"}  # of the KV state
 
 
 def render(report: StatusReport) -> RenderableType:
-    """All that is known, from the outside in."""
+    """Return all tables: gateways first, stores last."""
     if not report.services:
         return Text(report.problem, style="red")
     parts: list[RenderableType] = [Text(_headline(report)), _services(report)]
@@ -116,12 +116,12 @@ def _table(title: str, *columns: str, right: tuple[int, ...]) -> Table:
 
 
 def state_text(state: str) -> Text:
-    """A state in its colour."""
+    """Return a state in its colour."""
     return Text(state, style="green" if state in GOOD else "red" if state in BAD else "yellow")
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two largest units."""
+    """Return seconds in the two largest units."""
     whole = int(seconds)
     for unit, size, below, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
         if whole >= size:

@@ -230,7 +230,7 @@ def escape(text: str) -> str:
 
 
 def main() -> None:
-    """Writes or checks the document."""
+    """Write or checks the document."""
     parser = argparse.ArgumentParser(description="Generates docs/protocol.md from the message definitions.")
     parser.add_argument("--check", action="store_true", help="fail if the file is not what would be written")
     args = parser.parse_args()

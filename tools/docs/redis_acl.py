@@ -18,19 +18,19 @@ BEGIN, END = (
 
 
 def render() -> str:
-    """The file: a hash's place has the name of the variable with the password. ACL files have no comments."""
+    """Return the ACL file; each hash is the name of the variable that holds the password."""
     users = [acl_line(account, account.password_variable) for account in ACCOUNTS.values()]
     return "\n".join(["user default off", *users, ""])
 
 
 def page(text: str) -> str:
-    """`docs/security.md` with the table as it is now."""
+    """Return `docs/security.md` with the current table."""
     head, _, rest = text.partition(BEGIN)
     return f"{head}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
 def table() -> str:
-    """Which user may run what, for people."""
+    """Return the table of users, keys and commands."""
     rows = ["| user | who | keys | commands |", "|---|---|---|---|"]
     for account in ACCOUNTS.values():
         keys = ", ".join(f"`{pattern}`" for pattern in account.keys)
@@ -40,7 +40,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Writes both files, or with `--check` compares them."""
+    """Write both files, or with `--check` compares them."""
     wanted = {TEMPLATE: render(), PAGE: page(PAGE.read_text())}
     if sys.argv[1:] == ["--check"]:
         stale = [path.name for path, text in wanted.items() if not path.exists() or path.read_text() != text]

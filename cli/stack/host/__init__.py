@@ -1,1 +1,1 @@
-"""What a stack needs of this machine: private directories, free ports, a name, reachable servers."""
+"""Resources of the machine for a stack: private directories, free ports, a name, reachable servers."""

@@ -1,4 +1,4 @@
-"""What a stack is called on a broker that it shares, and whether it may share that broker.
+"""Names a stack on a broker that it shares, and decides whether it may share that broker.
 
 The names of groups begin with the stack's, so that two stacks never have one group. On a broker of its own a
 stack needs none, and its groups are g0, g1 and so on.
@@ -20,14 +20,14 @@ ENDING_S = 3.0  # for services of a stack that has just been ended
 
 
 def check_name(name: str) -> str:
-    """The name given by a person; fails when it cannot be part of a group's name."""
+    """Return the given name; fail when it cannot be part of a group's name."""
     if name and not NAME.fullmatch(name):
         fail(f"`--stack {name}`: a stack's name is up to 48 letters, digits, `-` and `_`.", 2)
     return name
 
 
 def stack_name(given: str, place: StateDir, *, shared: bool) -> str:
-    """What the stack is called: as told, or by host and state directory on a shared broker; else empty.
+    """Return the stack's name: as given, or by host and state directory on a shared broker; else empty.
 
     The same directory on the same host gives the same name again, so that a stack that is started again takes
     its groups' places.
@@ -48,12 +48,12 @@ def stack_name(given: str, place: StateDir, *, shared: bool) -> str:
 
 
 def group_name(stack: str, number: int) -> str:
-    """The name of a stack's group."""
+    """Return the name of a stack's group."""
     return f"{stack}-g{number}" if stack else f"g{number}"
 
 
 def require_one_store(nats_url: str, state_dir: Path) -> None:
-    """Fails when services on that broker keep sessions already, and this stack would keep them elsewhere.
+    """Fail when services on that broker keep sessions already, and this stack would keep them elsewhere.
 
     State services on one broker share the work: with a store each, a session's turns are spread over both,
     and each finds half of them.

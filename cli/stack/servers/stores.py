@@ -1,6 +1,6 @@
-"""Which stores a stack starts: one for sessions, which may be kept on disk, and one for KV blocks, a cache.
+"""Plans the stores of a stack: one for sessions, which may be kept on disk, and one for KV blocks.
 
-They are apart so that blocks never go to the append-only file, and each has a limit of memory of its own.
+They are separate so that blocks never go to the append-only file, and each has its own limit of memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,12 @@ SESSIONS_PART = 0.25  # of what stores may take; the rest is for KV blocks
 class Stores:
     """The stores to start, and the addresses for services.
 
-    worker_url: of the KV store, for ranks. The others are for the KV state service.
-    run_dir: of the sockets; None: nothing is started.
+    Attributes:
+        own: The stores to start.
+        sessions_url: The session store, for the KV state service.
+        kv_url: The KV store, for the KV state service.
+        worker_url: The KV store, for ranks.
+        run_dir: Directory of the sockets; None if no store is started.
     """
 
     own: Sequence[Store]
@@ -29,7 +33,7 @@ class Stores:
     run_dir: Path | None = None
 
     def variables(self, service: str) -> dict[str, str]:
-        """What a service is told: a worker, nothing of sessions that are not in the same store."""
+        """Return a service's settings; a worker gets no URL of a separate session store."""
         if not self.own:
             return {"RYZ_REDIS_URL": self.sessions_url}
         if service == "kvstate":
@@ -38,7 +42,7 @@ class Stores:
 
 
 def plan_stores(options: UpOptions, environ: Mapping[str, str], machine_bytes: int) -> Stores:
-    """Decides what is started: nothing with `--redis-url`, and no KV store beside one of RYZ_KV_REDIS_URL."""
+    """Plan no store with `--redis-url`, only that of sessions with RYZ_KV_REDIS_URL, else both."""
     given_kv = environ.get("RYZ_KV_REDIS_URL", "")
     if options.redis_url:
         kv_url = given_kv or options.redis_url
