@@ -6,6 +6,7 @@ a method `parse(option, text)` reads the value from a text, see `benchmarks/lib/
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -16,7 +17,10 @@ from cli.console import fail
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of each parameter that is a dataclass, in the parameter's place."""
+    """Give a command the fields of each parameter that is a dataclass, in the parameter's place.
+
+    Lines of its docstring under `Examples:` are shown as they are.
+    """
     hints = get_type_hints(function, include_extras=True)
     parameters = list[inspect.Parameter]()
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -32,6 +36,8 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
         function(**values, **given)
 
     vars(command)["__signature__"] = inspect.Signature(parameters)
+    # a line with a backspace keeps click from wrapping the paragraph
+    command.__doc__ = _unwrapped(inspect.cleandoc(function.__doc__ or ""))
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
 
@@ -66,3 +72,8 @@ def _default(field: Field[Any]) -> Any:
     if field.default is not MISSING:
         return field.default
     return inspect.Parameter.empty if field.default_factory is MISSING else field.default_factory()
+
+
+def _unwrapped(docstring: str) -> str:
+    text, _, examples = docstring.partition("Examples:\n")
+    return f"{text}\b\n{textwrap.dedent(examples)}" if examples else text

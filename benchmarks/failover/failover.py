@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.failover.failover_figures import InjectedFault, Victim, figures
 from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
 from benchmarks.failover.failover_plan import FailoverPlan
-from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same
+from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same_answer
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
 from shared.bus.nats import NatsBus
@@ -85,7 +85,7 @@ async def _undisturbed(
         answers = [one.answer for one in told if one.answer is not None]
         if len(answers) < len(told):
             raise BenchError(next(one.error for one in told if one.answer is None))
-        if first and not all(same(a, b) for a, b in zip(first, answers, strict=True)):
+        if first and not all(same_answer(a, b) for a, b in zip(first, answers, strict=True)):
             raise BenchError("the same requests got other answers without any fault")
         if first:
             return answers, told

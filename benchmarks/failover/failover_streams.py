@@ -83,7 +83,7 @@ class Reading:
         return longest
 
 
-def same(first: Completion, second: Completion) -> bool:
+def same_answer(first: Completion, second: Completion) -> bool:
     """Return whether two answers are equal in all that a caller sees; the source of their KV may differ."""
     counts = [(one.usage.prompt_tokens, one.usage.completion_tokens) for one in (first, second)]
     return first.choices == second.choices and counts[0] == counts[1]
@@ -149,5 +149,5 @@ class Readers:
             if answer is None:
                 self.failures.append(reading.error)
                 await asyncio.sleep(0.1)
-            elif not same(answer, self._expected[number]):
+            elif not same_answer(answer, self._expected[number]):
                 self.unequal += 1

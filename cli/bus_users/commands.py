@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ UserName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, 
 
 
 @app.command("add")
+@with_options
 def add(
     name: UserName,
     *,
@@ -45,8 +47,8 @@ def add(
 
     A broker that `ryz up` runs there knows it at once, and after every start.
 
-    \b
-    ryz bus-users add billing --tenant acme --max-rps 20
+    Examples:
+        ryz bus-users add billing --tenant acme --max-rps 20
     """
     from cli.bus_users.hashing import hash_password, new_password  # noqa: PLC0415 (quick `--help`)
     from cli.bus_users.store import change  # noqa: PLC0415
@@ -124,14 +126,15 @@ def remove(name: UserName, *, state_dir: StateDirectory = DEFAULT_DIR) -> None:
 
 
 @app.command("render")
+@with_options
 def render(*, state_dir: StateDirectory = DEFAULT_DIR) -> None:
     """Print the broker's configuration with these users, for a broker that `ryz up` does not run.
 
     It takes the place of deploy/nats.conf. No password is in it: those of our services come from the broker's
     environment, the others are hashes.
 
-    \b
-    ryz bus-users render > nats.conf
+    Examples:
+        ryz bus-users render > nats.conf
     """
     from cli.bus_users.store import bus_users  # noqa: PLC0415
     from shared.bus import nats_conf  # noqa: PLC0415

@@ -61,9 +61,9 @@ def list_groups(common: GroupOptions) -> None:
 
     Those whose leader does not answer are listed while routers know of them, with what was last heard.
 
-    \b
-    ryz groups list
-    ryz groups list --json
+    Examples:
+        ryz groups list
+        ryz groups list --json
     """
     import asyncio  # noqa: PLC0415
 
@@ -104,9 +104,9 @@ def drain(
 
     Streams go on without a gap. What runs the group (`ryz up`, compose) starts it again.
 
-    \b
-    ryz groups drain g0
-    ryz groups drain g0 --timeout 60 --until-ready
+    Examples:
+        ryz groups drain g0
+        ryz groups drain g0 --timeout 60 --until-ready
     """
     import asyncio  # noqa: PLC0415
 
@@ -138,7 +138,6 @@ async def _drain(
         ready_timeout_s: Wait so long until it is ready again; 0 does not wait.
         console: For people; None prints one JSON object at the end.
     """
-
     from cli.groups.groups_query import count  # noqa: PLC0415
 
     def say(text: str) -> None:

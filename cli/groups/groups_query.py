@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from cli.console import fail
 from cli.groups.silent_groups import SilentGroup, silent_groups
 from cli.stack.state import StateDir
-from cli.status.status_query import StatusReport, connect_broker, find_broker, query
+from cli.status.status_query import StatusReport, connect_broker, find_broker, query_status
 from shared import subjects
 from shared.bus.api import NoResponders
 from shared.bus.endpoint import call
@@ -61,7 +61,7 @@ class GroupRow:
         return asdict(self)
 
 
-def rows(report: StatusReport) -> list[GroupRow]:
+def group_rows(report: StatusReport) -> list[GroupRow]:
     """Return all groups of a report, by name."""
     return sorted(_rows(report), key=lambda row: (row.group, row.instance_id))
 
@@ -99,10 +99,10 @@ class Groups:
 
     async def all(self) -> list[GroupRow | SilentGroup]:
         """Return all groups, by name: those that answer, and those that routers know of."""
-        report = await query(self._url, self._place)
+        report = await query_status(self._url, self._place)
         if not report.services:
             fail(report.problem)
-        found: list[GroupRow | SilentGroup] = [*rows(report), *silent_groups(report.services)]
+        found: list[GroupRow | SilentGroup] = [*group_rows(report), *silent_groups(report.services)]
         return sorted(found, key=lambda row: row.group)
 
     async def drain(self, group: str, timeout_s: float) -> Draining:
@@ -146,7 +146,7 @@ class Groups:
         """Return when another leader of that group is ready."""
         deadline = time.monotonic() + timeout_s
         while True:
-            for row in rows(await query(self._url, self._place)):
+            for row in group_rows(await query_status(self._url, self._place)):
                 new = row.group == told.group and row.instance_id != told.instance_id
                 if new and row.state == "ready":
                     return row
@@ -159,7 +159,7 @@ class Groups:
 
     async def _look(self, told: Draining) -> int | None:
         """Return how many requests a leader has in hand; None if it does not answer, or has a successor."""
-        found = {row.instance_id: row for row in rows(await query(self._url, self._place))}
+        found = {row.instance_id: row for row in group_rows(await query_status(self._url, self._place))}
         row = found.get(told.instance_id)
         return row.requests if row is not None else None
 

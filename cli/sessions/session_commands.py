@@ -82,9 +82,9 @@ def list_sessions(
 ) -> None:
     """List sessions, newest first.
 
-    \b
-    ryz sessions list
-    ryz sessions list --all --json
+    Examples:
+        ryz sessions list
+        ryz sessions list --all --json
     """
     from cli.console import err, out  # noqa: PLC0415
     from cli.sessions.sessions_view import listing  # noqa: PLC0415
@@ -111,9 +111,9 @@ def create(
 ) -> None:
     """Begin a session. Talking under a new id does that too.
 
-    \b
-    ryz sessions create tea --system "Be brief." --pin g0
-    ryz chat --session tea
+    Examples:
+        ryz sessions create tea --system "Be brief." --pin g0
+        ryz chat --session tea
     """
     wanted: dict[str, Any] = {"session_id": session, "model": model, "pinned_group": pin_to}
     wanted = {name: value for name, value in wanted.items() if value}
@@ -134,8 +134,8 @@ def show(
 ) -> None:
     """Show a session: tokens, stored KV, groups that have it in memory, where its next turn would go.
 
-    \b
-    ryz sessions show tea --messages
+    Examples:
+        ryz sessions show tea --messages
     """
     from cli.console import out  # noqa: PLC0415
     from cli.sessions.sessions_view import detail  # noqa: PLC0415
@@ -157,8 +157,8 @@ def pin(
 ) -> None:
     """Bind all turns of a session to a group.
 
-    \b
-    ryz sessions pin tea g1
+    Examples:
+        ryz sessions pin tea g1
     """
     with _gateway(common) as api:
         _print(api.pin(session, group), f"{session} is pinned to {group}.", common.as_json)
@@ -184,8 +184,8 @@ def move(
 ) -> None:
     """Bring a session's KV into a group's memory, so that its next turn goes there.
 
-    \b
-    ryz sessions move tea g1
+    Examples:
+        ryz sessions move tea g1
     """
     with _gateway(common) as api:
         moved = api.move(session, group)
@@ -206,9 +206,9 @@ def export(
 ) -> None:
     """Write a session to a file: text and tokens, no KV, which any stack computes anew.
 
-    \b
-    ryz sessions export tea -o tea.json
-    ryz sessions export tea -o - | ryz sessions import - --url http://other:8000
+    Examples:
+        ryz sessions export tea -o tea.json
+        ryz sessions export tea -o - | ryz sessions import - --url http://other:8000
     """
     from cli.sessions.session_files import write_new  # noqa: PLC0415
     from cli.visible import visible_json  # noqa: PLC0415
@@ -239,13 +239,13 @@ def import_session(
 ) -> None:
     """Begin a session from an exported file; the model's weights must be the same.
 
-    \b
-    ryz sessions import tea.json
-    ryz sessions import tea.json --session tea-again
+    Examples:
+        ryz sessions import tea.json
+        ryz sessions import tea.json --session tea-again
     """
-    from cli.sessions.session_files import read  # noqa: PLC0415
+    from cli.sessions.session_files import read_file  # noqa: PLC0415
 
-    content = read(file)
+    content = read_file(file)
     with _gateway(common) as api:
         made = api.import_file(content, session, replace=replace)
     name = made["session_id"]
@@ -262,8 +262,8 @@ def delete(
 ) -> None:
     """Delete a session: its text, its tokens and its KV.
 
-    \b
-    ryz sessions delete tea --yes
+    Examples:
+        ryz sessions delete tea --yes
     """
     from cli.console import fail  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.console import fail
 
 
-def read(name: str) -> bytes:
+def read_file(name: str) -> bytes:
     """Return the bytes of a file, or of standard input for `-`; fail with a sentence."""
     if name == "-":
         return sys.stdin.buffer.read()

@@ -26,7 +26,7 @@ class RestartPolicy:
         """Return the seconds to wait before the next start; None to give up.
 
         Args:
-            code: The exit code.
+            exit_code: Of the service.
             now: The time, in seconds.
             served_s: Seconds since it was ready.
         """

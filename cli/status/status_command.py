@@ -30,7 +30,7 @@ def status(
 
     from cli.console import fail, out  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.status_query import find_broker, query  # noqa: PLC0415
+    from cli.status.status_query import find_broker, query_status  # noqa: PLC0415
     from cli.status.status_view import render  # noqa: PLC0415
 
     if as_json and watch:
@@ -42,9 +42,11 @@ def status(
         with Live(console=out, screen=True, auto_refresh=False) as live:
             signal.signal(signal.SIGTSTP, lambda *_: _pause(live))
             while True:
-                live.update(render(asyncio.run(query(find_broker(nats_url, place), place))), refresh=True)
+                live.update(
+                    render(asyncio.run(query_status(find_broker(nats_url, place), place))), refresh=True
+                )
                 time.sleep(0.7)
-    report = asyncio.run(query(find_broker(nats_url, place), place))
+    report = asyncio.run(query_status(find_broker(nats_url, place), place))
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     elif report.services:

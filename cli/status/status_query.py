@@ -106,7 +106,7 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
     return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 
-async def query(nats_url: str, place: StateDir) -> StatusReport:
+async def query_status(nats_url: str, place: StateDir) -> StatusReport:
     """Ask and waits `GATHER_S` for answers; never raises for a stack that is not there."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))

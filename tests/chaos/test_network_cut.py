@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.failover.failover_streams import Reading, make_requests, read_once, same
+from benchmarks.failover.failover_streams import Reading, make_requests, read_once, same_answer
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -64,7 +64,9 @@ class World:
         readings = await asyncio.gather(*tasks)
         for reading in readings:
             assert reading.answer is not None, reading.error
-            assert not self.expected or same(reading.answer, self.expected[reading.request]), reading.request
+            assert not self.expected or same_answer(reading.answer, self.expected[reading.request]), (
+                reading.request
+            )
         return readings
 
     def running(self, group: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from benchmarks.failover.failover_streams import same
+from benchmarks.failover.failover_streams import same_answer
 from shared.client import Completion, InferenceClient
 from shared.client.generation.results import gather
 from shared.errors import RyzError
@@ -147,7 +147,7 @@ class Visits:
         choices = gather(frames, request.sampling.n)
         answer = Completion(request.request_id, "", stream.group, choices, stream.usage)
         right = self._script.answers[number]
-        return "done" if same(answer, right) else f"unequal: {answer} and not {right}"[:1500]
+        return "done" if same_answer(answer, right) else f"unequal: {answer} and not {right}"[:1500]
 
     async def leave_directly(self) -> str:
         try:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from benchmarks.failover.failover_figures import InjectedFault, figures, spread
 from benchmarks.failover.failover_fleet import mean_fetch_s
-from benchmarks.failover.failover_streams import Readers, Reading, make_requests, same
+from benchmarks.failover.failover_streams import Readers, Reading, make_requests, same_answer
 from shared.client import Choice, Completion
 from shared.client.generation.attempts import Interruption
 from shared.messages import Usage
@@ -81,9 +81,9 @@ def test_answers_are_compared_in_all_that_a_caller_sees() -> None:
         usage = Usage(prompt_tokens=5, completion_tokens=tokens, cached_tokens=cached)
         return Completion("r", "", "g0", [Choice(0, text, b"")], usage)
 
-    assert same(answer("a"), answer("a", cached=16))
-    assert not same(answer("a"), answer("b"))
-    assert not same(answer("a"), answer("a", tokens=4))
+    assert same_answer(answer("a"), answer("a", cached=16))
+    assert not same_answer(answer("a"), answer("b"))
+    assert not same_answer(answer("a"), answer("a", tokens=4))
 
 
 def test_requests_are_of_all_kinds() -> None:

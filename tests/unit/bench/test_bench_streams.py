@@ -46,7 +46,6 @@ GOOD = [HEAD, chunked(event()), chunked(event() + event("b", "length")), chunked
 @asynccontextmanager
 async def serving(answer: Callable[[dict[str, Any]], Pieces]) -> AsyncIterator[str]:
     """A server that answers each request with pieces, 20 ms between them, and closes the connection."""
-
     handlers: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,6 @@
 """Two leaders that beat under one name: one of them has the group, and the other is reported."""
 
-from cli.groups.groups_query import rows
+from cli.groups.groups_query import group_rows
 from cli.status.status_query import StatusReport
 from services.router.domain.fleet import Fleet
 from services.router.domain.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
@@ -94,7 +94,7 @@ def test_the_lists_of_groups_show_who_shares_a_name() -> None:
         leader("a", "g0"), leader("b", "g0"), leader("c", "g1"), leader("d", "g1", "draining"),
         leader("e", "g2"),
     ]  # fmt: skip
-    troubles = {row.instance_id: row.troubles for row in rows(report)}
+    troubles = {row.instance_id: row.troubles for row in group_rows(report)}
     assert troubles == {
         "a": ["b has this name too"], "b": ["a has this name too"], "c": [], "d": [], "e": [],
     }  # fmt: skip
