@@ -17,8 +17,8 @@ from cli.stack.stack import Stack
 from cli.stack.state import StackState, StateDir, start_time
 from tests.kits.waiting import until
 
-POLITE = "trap 'echo {name} >> {ended}; exit 0' TERM; while :; do sleep 0.02; done"
-STUBBORN = "trap '' TERM; while :; do sleep 0.02; done"
+POLITE = "trap 'echo {name} >> {ended}; exit 0' TERM; touch {ready}; while :; do sleep 0.02; done"
+STUBBORN = "trap '' TERM; touch {ready}; while :; do sleep 0.02; done"
 
 
 class Notes:
@@ -64,9 +64,16 @@ class Bench:
         *,
         phase: int = 0,
         grace_s: float = 5.0,
-        probe: Callable[[], Awaitable[bool]] = yes,
+        probe: Callable[[], Awaitable[bool]] | None = None,
     ) -> ServiceSpec:
+        """A service; without a probe of its own it is ready when its script has set its trap."""
+        ready = self.folder / f"{name}.ready"
+
+        async def trapped() -> bool:
+            return "{ready}" not in script or ready.exists()
+
         text = script.replace("{name}", name).replace("{ended}", str(self.ended))
+        text, probe = text.replace("{ready}", str(ready)), probe or trapped
         return ServiceSpec(name, ["/bin/sh", "-c", text], probe, phase, grace_s)
 
     def stack(self, *specs: ServiceSpec) -> Stack:
@@ -100,7 +107,6 @@ async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
     )
     assert await stack.start(timeout_s=5)
     assert sorted(bench.notes.readies) == ["first", "last", "middle"]
-    await asyncio.sleep(0.1)  # the shells set their traps
     stack.request_stop()
     await stack.supervise()
     await stack.close()
@@ -110,7 +116,6 @@ async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
 async def test_what_does_not_end_in_time_is_killed(bench: Bench) -> None:
     stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=0.3))
     assert await stack.start(timeout_s=5)
-    await asyncio.sleep(0.1)
     pid = bench.pid("stubborn")
     await stack.close()
     assert start_time(pid) is None
@@ -120,7 +125,6 @@ async def test_what_does_not_end_in_time_is_killed(bench: Bench) -> None:
 async def test_a_second_stop_does_not_wait(bench: Bench) -> None:
     stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=30.0))
     assert await stack.start(timeout_s=5)
-    await asyncio.sleep(0.1)
     stack.request_stop()
     closing = asyncio.create_task(stack.close())
     await asyncio.sleep(0.1)

@@ -25,7 +25,7 @@ def rules() -> list[dict[str, Any]]:
 
 def known() -> str:
     """All source text in which metrics are named, the prefixes filled in."""
-    files = [*(ROOT / "services").rglob("*metrics.py"), ROOT / "shared" / "telemetry" / "metrics.py"]
+    files = [*(ROOT / "services").rglob("*.py"), ROOT / "shared" / "telemetry" / "metrics.py"]
     text = "".join(path.read_text() for path in files)
     text += "".join(f" ryz_bus_{field.name}" for field in fields(BusStats))
     text += "".join(f" ryz_client_{field.name}" for field in fields(GenerationStats))
