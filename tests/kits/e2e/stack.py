@@ -14,7 +14,7 @@ from typing import Any, Self
 import psutil
 
 from cli.stack.state import StackState, StateDir
-from cli.status.status_query import find_broker, query
+from cli.status.status_query import find_broker, query_status
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 50.0
@@ -90,7 +90,7 @@ class Stack:
         """What `ryz status --json` prints, without a new process: tests that wait ask many times."""
 
         def ask() -> dict[str, Any]:
-            return asyncio.run(query(find_broker("", self.place), self.place)).as_dict()
+            return asyncio.run(query_status(find_broker("", self.place), self.place)).as_dict()
 
         with ThreadPoolExecutor(1) as pool:  # the caller may have an event loop of its own
             return pool.submit(ask).result()
