@@ -1,4 +1,4 @@
 """The contract between the services: messages, subjects, bus, client, errors, settings, telemetry, lifecycle.
 
-Everything that two services have to agree on is spelled here once. Nothing in here imports a service.
+Everything that two services must agree on is defined here once. It imports no service.
 """

@@ -1,4 +1,4 @@
-"""Checks the address of a server before a library does, whose error may have a part of the password in it."""
+"""Checks the address of a server before a library does, whose error could contain a part of the password."""
 
 from urllib.parse import urlsplit
 
@@ -6,7 +6,7 @@ from shared.errors import InvalidRequest
 
 
 def check_address(url: str, variable: str) -> None:
-    """Raises `InvalidRequest`, with the variable's name and without the URL, if host and port are no such."""
+    """Raises `InvalidRequest` if the URL has no valid port; the error names the variable and not the URL."""
     try:
         _ = urlsplit(url).port
     except ValueError:

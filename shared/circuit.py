@@ -1,18 +1,21 @@
-"""The circuit before the store: after failures nobody waits for it, until a probe gets through. Pure."""
+"""A circuit breaker for a store: after failures it is not asked until a probe succeeds. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitLimits:
-    """`failures` time-outs in a row open it, a refused connection does at once; a probe each `probe_s`."""
+    """`failures` time-outs in a row or one refused connection open it; probes come every `probe_s`."""
 
     failures: int = 3
     probe_s: float = 0.25
 
 
 class Circuit:
-    """Open means: do not ask the store. It starts closed; `now` is monotonic seconds."""
+    """The state of one circuit, closed at first. While it is open, only probes ask the store.
+
+    `now` is in monotonic seconds.
+    """
 
     def __init__(self, limits: CircuitLimits) -> None:
         self._limits = limits
@@ -22,12 +25,17 @@ class Circuit:
         self.opened_total = 0
 
     def succeeded(self) -> bool:
-        """The store answered; True when this closed the circuit."""
+        """Notes an answer of the store; returns whether this closed the circuit."""
         was_open, self.open, self._failures = self.open, False, 0
         return was_open
 
     def failed(self, now: float, *, refused: bool) -> bool:
-        """The store did not answer; `refused`: it is certainly away. True when this opened the circuit."""
+        """Notes a failure; returns whether this opened the circuit.
+
+        Args:
+            now: The time.
+            refused: The store is certainly away, as a time-out alone does not show.
+        """
         self._failures += 1
         self._next_probe = now + self._limits.probe_s
         if self.open or not (refused or self._failures >= self._limits.failures):
@@ -37,5 +45,5 @@ class Circuit:
         return True
 
     def retry_after_s(self, now: float) -> float:
-        """Seconds until the next probe."""
+        """Returns the seconds until the next probe."""
         return max(0.0, self._next_probe - now)

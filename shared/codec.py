@@ -1,7 +1,7 @@
-"""Messages to bytes and back: MessagePack, types and constraints in one pass by `msgspec`.
+"""Encodes messages as MessagePack and decodes them, with `msgspec`.
 
-Decoding checks every field and names the one that is wrong. Encoding is deterministic: the same message
-gives the same bytes, which the golden tests rely on; there the `msgpack` package reads them as well.
+Decoding checks types and bounds of every field, and names the one that is wrong. Encoding is deterministic,
+as the golden tests require.
 """
 
 import re
@@ -24,7 +24,7 @@ _OWN_FIELD = re.compile(r"(?:Object missing required field )?`(\w+)`")
 
 
 class _EncodedBatch(msgspec.Struct, omit_defaults=True):
-    """A `FrameBatch` whose frames are bytes already; the same fields in the same order."""
+    """A `FrameBatch` whose frames are encoded already; the same fields in the same order."""
 
     frames: list[msgspec.Raw]
     group: str = ""
@@ -32,21 +32,21 @@ class _EncodedBatch(msgspec.Struct, omit_defaults=True):
 
 
 def encode(message: Wire) -> bytes:
-    """The message as MessagePack."""
+    """Returns the message as MessagePack."""
     return _encoder.encode(message)
 
 
 def encode_batch(frames: Sequence[bytes], group: str = "", instance_id: str = "") -> bytes:
-    """The `FrameBatch` of frames that are encoded already, byte for byte as `encode` would make it."""
+    """Returns the `FrameBatch` of encoded frames, byte for byte as `encode` would."""
     return _encoder.encode(_EncodedBatch([msgspec.Raw(frame) for frame in frames], group, instance_id))
 
 
 def decode(data: bytes, kind: type[M]) -> M:
-    """The message of that kind.
+    """Decodes a message of that kind.
 
     Raises:
-        InvalidRequest: the bytes are no MessagePack map, or a field is missing, of the wrong type or out of
-            its bounds; `data["param"]` is its path. Or it is longer than its kind may be.
+        InvalidRequest: The bytes are not a MessagePack map, or more than `kind.max_bytes`; or a field is
+            missing, of the wrong type or out of its bounds, and `data["param"]` is its path.
     """
     if kind.max_bytes and len(data) > kind.max_bytes:
         raise InvalidRequest(f"{kind.__name__}: {len(data)} bytes, and may have {kind.max_bytes}")
@@ -55,12 +55,12 @@ def decode(data: bytes, kind: type[M]) -> M:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         raise _wrong_field(error, kind) from error
-    except Exception as error:  # many kinds, all of them mean the same
+    except Exception as error:  # of many kinds, all with this meaning
         raise _no_message_pack(error) from error
 
 
 def convert(raw: object, kind: type[M]) -> M:
-    """The message of that kind from plain dicts and lists; raises like `decode`."""
+    """Returns a message of that kind from plain dicts and lists; raises like `decode`."""
     try:
         return msgspec.convert(raw, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -68,7 +68,7 @@ def convert(raw: object, kind: type[M]) -> M:
 
 
 class _Address(msgspec.Struct):
-    """What tells of whom a message is and how it ends; the rest of a message is skipped, not made."""
+    """The fields that show the sender of a message and whether it is an error; other fields are skipped."""
 
     request_id: msgspec.Raw = _ABSENT
     attempt: msgspec.Raw = _ABSENT
@@ -77,39 +77,41 @@ class _Address(msgspec.Struct):
 
 
 def fields_of(data: bytes) -> dict[str, Any]:
-    """What can be read of a message that is wrong, unchecked: to find out whom to answer; empty: nothing."""
+    """Returns the readable fields of `_Address` in a bad message, unchecked, for an answer to it."""
     try:
         address = _address.decode(data)
         raw = msgspec.structs.asdict(address)
         return {name: _plain.decode(value) for name, value in raw.items() if 0 < len(value) <= _SHORT}
-    except Exception:  # many kinds, all of them mean the same
+    except Exception:  # of many kinds, all with this meaning
         return {}
 
 
 def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as unsigned 32-bit little-endian integers."""
+    """Returns token ids as unsigned 32-bit little-endian integers."""
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 def num_packed(data: bytes) -> int:
-    """How many token ids are packed there; raises `InvalidRequest` when the length is no multiple of four."""
+    """Returns the number of packed token ids; raises `InvalidRequest` if the length is no multiple of 4."""
     if len(data) % 4:
         raise InvalidRequest(f"token ids take four bytes each, got {len(data)} bytes", param="token_ids")
     return len(data) // 4
 
 
 def unpack_tokens(data: bytes) -> list[int]:
-    """The inverse of `pack_tokens`; raises `InvalidRequest` when the length is no multiple of four."""
+    """Returns packed token ids; raises `InvalidRequest` if the length is no multiple of 4."""
     return list(struct.unpack(f"<{num_packed(data)}I", data))
 
 
 def decode_reply(data: bytes, kind: type[M]) -> M:
-    """The answer of a request/reply call; raises the error that it carries instead.
+    """Decodes the reply of a call.
 
-    An answer that cannot be read is not the caller's fault: it raises `Internal`.
+    Raises:
+        RyzError: The reply is an `ErrorReply`; the error in it.
+        Internal: The reply cannot be decoded, which is not the fault of the caller.
     """
     try:
-        # what has no such word in it has no such field, and need not be read twice
+        # without that word there is no such field, and nothing is decoded twice
         if b"error" not in data or "error" not in fields_of(data):
             return decode(data, kind)
         failure = decode(data, ErrorReply)

@@ -1,18 +1,18 @@
-"""The closed family of errors that services tell each other and their callers.
+"""The closed family of errors that services report to each other and to callers.
 
-Each has a code (on the wire and in HTTP bodies), a message that says what happened, to what and what to do,
-and data for machines. One table maps codes to HTTP status and OpenAI's error type. Anything that is not
-of this family is a bug: it is logged with its trace and reported as `internal`, without its text.
+Each has a code (on the wire and in HTTP bodies), a message for people that says what happened and what to do,
+and data for programs. One table maps codes to the HTTP status and to OpenAI's error type. Any other exception
+is a bug: it is logged with its trace and reported as `internal`, without its text.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-DISK_FULL = "disk_full"  # the `reason` of a store that cannot write, so that it is named wherever it is told
+DISK_FULL = "disk_full"  # the `reason` of a store that cannot write
 
 
 class RyzError(Exception):
-    """Base of the family. `data` holds only plain values; `param` names the field at fault."""
+    """Base of the family. `data` has plain values only; `param` in it names the field at fault."""
 
     code = "internal"
 
@@ -23,7 +23,7 @@ class RyzError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which a retry may succeed; None: retrying does not help, or nobody knows."""
+        """Seconds after which a retry may succeed; None: a retry does not help, or the time is unknown."""
         value = self.data.get("retry_after_s")
         return float(value) if isinstance(value, int | float) else None
 
@@ -53,7 +53,7 @@ class SessionNotFound(RyzError):
 
 
 class Conflict(RyzError):
-    """There is something under that name already, or it changed meanwhile."""
+    """The name is taken, or the object has changed meanwhile."""
 
     code = "conflict"
 
@@ -77,7 +77,7 @@ class Overloaded(RyzError):
 
 
 class Unavailable(RyzError):
-    """A part is missing: no router, no ready group, no broker, draining; `reason` says which."""
+    """Something is missing or draining: a router, a ready group, the broker, a store; `reason` says what."""
 
     code = "unavailable"
 
@@ -89,13 +89,13 @@ class GroupLost(RyzError):
 
 
 class Poison(RyzError):
-    """The request kills the engines that compute it; it is not offered to a third group."""
+    """Engines died while they computed the request; it is not offered to a third group."""
 
     code = "poison"
 
 
 class DeadlineExceeded(RyzError):
-    """The request's deadline passed, waiting or running."""
+    """The deadline of the request has passed."""
 
     code = "deadline_exceeded"
 
@@ -114,7 +114,7 @@ class Internal(RyzError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """How one code appears outside: HTTP status, and the `type` of OpenAI's error object."""
+    """How a code appears outside: the HTTP status, and the `type` of OpenAI's error object."""
 
     http_status: int
     openai_type: str
@@ -147,7 +147,7 @@ TABLE: dict[str, ErrorMapping] = {
     "session_not_found": ErrorMapping(404, "invalid_request_error"),
     "conflict": ErrorMapping(409, "invalid_request_error"),
     "request_too_large": ErrorMapping(413, "invalid_request_error"),
-    # a 5xx would be sent again by clients and proxies, and kill two more
+    # clients and proxies would send it again after a 5xx, and two more engines would die
     "poison": ErrorMapping(422, "server_error"),
     "rate_limited": ErrorMapping(429, "rate_limit_error"),
     "cancelled": ErrorMapping(499, "request_cancelled"),
@@ -160,5 +160,5 @@ TABLE: dict[str, ErrorMapping] = {
 
 
 def from_code(code: str, message: str, data: dict[str, Any] | None = None) -> RyzError:
-    """The error a code stands for; an unknown code (from a newer peer) becomes `Internal`."""
+    """Returns the error of a code; an unknown code (of a newer peer) becomes `Internal`."""
     return FAMILY.get(code, Internal)(message, **(data or {}))

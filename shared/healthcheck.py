@@ -1,8 +1,8 @@
 """Asks the service in this container whether it is ready; for container health checks.
 
-Run as a script in isolated mode, without site packages (`python -IS healthcheck.py [PORT]`): it starts in
-about 15 ms, and runs every few seconds. The port is the argument, else that of the admin endpoints. Where
-`RYZ_HTTP_CERT` is set, the port given is asked by HTTPS, without a look at the certificate: it is our own.
+It runs every few seconds as a script in isolated mode, without site packages (`python -IS healthcheck.py
+[PORT]`), which starts in about 15 ms. The port is the argument, else that of the admin endpoints. With
+`RYZ_HTTP_CERT` a port that is given is asked by HTTPS, and our own certificate is not verified.
 """
 
 import os
@@ -13,7 +13,7 @@ TIMEOUT_S = 2.0
 
 
 def problem(port: int, host: str = "127.0.0.1", timeout_s: float = TIMEOUT_S, *, tls: bool = False) -> str:
-    """Why the service is not ready; empty when it is."""
+    """Returns why the service is not ready, or an empty text if it is."""
     answer = b""
     try:
         with _connect(host, port, timeout_s, tls) as connection:
@@ -31,13 +31,13 @@ def _connect(host: str, port: int, timeout_s: float, tls: bool) -> socket.socket
     connection = socket.create_connection((host, port), timeout_s)
     if not tls:
         return connection
-    import ssl  # noqa: PLC0415 (it takes longer to import than all else here)
+    import ssl  # noqa: PLC0415 (its import takes longer than all the rest)
 
     return ssl._create_unverified_context().wrap_socket(connection)
 
 
 def main() -> int:
-    """Prints what is wrong, if anything; the exit status for the container engine."""
+    """Prints the problem, if any; returns the exit status for the container engine."""
     given = sys.argv[1] if len(sys.argv) > 1 else ""
     tls = bool(given and os.environ.get("RYZ_HTTP_CERT"))
     found = problem(int(given or os.environ["RYZ_ADMIN_PORT"]), tls=tls)

@@ -1,12 +1,13 @@
-"""Names of KV blocks by their content: a hash chain over everything that decides what a block holds.
+"""Names of KV blocks: a hash chain over everything that determines the content of a block.
 
-A block's keys and values follow from the weights, from how they are kept, and from all tokens up to its
-last one, so blocks of one name can stand for each other, in any group. The root decides who shares with whom.
+Keys and values of a block follow from the weights, the KV format, and all tokens up to its last one, so
+blocks of one name are interchangeable in all groups. The root contains the tenant, so that tenants share no
+blocks.
 
-The format, which names stored blocks and therefore changes only together with `VERSION`: every name is a
-BLAKE2b digest (RFC 7693) of 16 bytes. The root is that of VERSION, fingerprint, KV format and tenant in
-UTF-8, each after its length in bytes as 4 bytes little-endian. The name of a block is that of its parent's
-name (of the root for the first block) and its 16 token ids, each as 4 bytes little-endian.
+The format names stored blocks, so it changes only together with `VERSION`. Every name is a BLAKE2b digest
+(RFC 7693) of 16 bytes. The root is that of VERSION, fingerprint, KV format and tenant in UTF-8, each after
+its length in bytes as 4 bytes little-endian. The name of a block is that of its parent's name (of the root
+for the first block) and its 16 token ids, each as 4 bytes little-endian.
 """
 
 import functools
@@ -23,12 +24,12 @@ _TOKENS = struct.Struct(f"<{BLOCK_TOKENS}I")
 
 @functools.lru_cache(maxsize=1024)
 def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
-    """The parent of first blocks.
+    """Returns the parent of first blocks.
 
     Args:
         fingerprint: Of weights and config.
-        kv_format: How keys and values are kept, such as `fp32`.
-        tenant: Who may share the blocks; empty: everybody.
+        kv_format: How keys and values are stored, such as `fp32`.
+        tenant: The tenant that may share the blocks; empty for all tenants.
     """
     digest = blake2b(digest_size=NAME_BYTES)
     for field in (VERSION, fingerprint, kv_format, tenant):
@@ -38,15 +39,15 @@ def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
 
 
 def split(names: bytes) -> list[bytes]:
-    """Names that were packed one after another; a rest that is no whole name is left out."""
+    """Returns names that were packed one after another, without an incomplete one at the end."""
     return [names[at : at + NAME_BYTES] for at in range(0, len(names) - NAME_BYTES + 1, NAME_BYTES)]
 
 
 def extend(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of a block of these 16 tokens; `parent` is that of the block before it, or the root."""
+    """Returns the name of a block of these 16 tokens after the block `parent`, or after the root."""
     return blake2b(parent + _TOKENS.pack(*token_ids), digest_size=NAME_BYTES).digest()
 
 
 def extend_packed(parent: bytes, token_ids: bytes) -> bytes:
-    """The same name, of 16 token ids that are packed already, as messages have them (`codec.pack_tokens`)."""
+    """Returns the same as `extend` for 16 packed token ids (`codec.pack_tokens`)."""
     return blake2b(parent + token_ids, digest_size=NAME_BYTES).digest()

@@ -1,8 +1,8 @@
-"""Where the bytes of KV blocks lie in Redis; part of the contract between ranks and the KV state service.
+"""The Redis keys for the bytes of KV blocks: part of the contract between ranks and the KV state service.
 
-A block is a hash, with a field for each KV head of the model. Who writes a field sets the key to expire, so
-that what nobody told the KV state service of goes by itself; that service alone extends and deletes.
-What is inside a field is the business of `services/worker/engine/kv_transfer/kv_values.py`.
+A block is a hash with a field for each KV head of the model. A rank that writes a field sets the key to
+expire, so that blocks that are never committed vanish. Only the KV state service extends and deletes keys.
+`services/worker/engine/kv_transfer/kv_values.py` defines the content of a field.
 """
 
 _PREFIX = b"ryz:kv:data:"
@@ -10,15 +10,15 @@ PREFIX_PATTERN = "ryz:kv:data:*"
 
 
 def data_key(name: bytes) -> bytes:
-    """The Redis key of a block's hash; `name` is that of `kv_hash.extend`, raw."""
+    """Returns the key of a block; `name` as returned by `kv_hash.extend`."""
     return _PREFIX + name
 
 
 def name_of(key: bytes) -> bytes:
-    """The block's name in a key of `data_key`."""
+    """Returns the name of the block in a key of `data_key`."""
     return key[len(_PREFIX) :]
 
 
 def head_field(head: int) -> bytes:
-    """The field of KV head `head` of the whole model, whatever rank holds it."""
+    """Returns the field of a KV head, counted over the whole model and not per rank."""
     return b"%d" % head

@@ -1,7 +1,7 @@
 """The life of a service process: starting, ready, draining, stopped.
 
-`run` sets up logging, calls the service's own `setup`, waits for a signal, drains within a bound, and closes
-what was opened in reverse order. It also answers status queries on the bus.
+`run` sets up logging, calls the `setup` of the service, waits for a signal, drains within a bound, and closes
+what was opened, in reverse order. A service also answers status queries on the bus.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from shared.web.http_server import http_server
 
 S = TypeVar("S", bound=CommonSettings)
 log = structlog.get_logger(__name__)
-# Collections look for cycles, and requests leave few. With Python's default (700 new objects) they took a
-# twentieth of all CPU time and made p99 latency at 128 requests in flight half as long again.
+# The garbage collector looks for cycles, of which requests leave few. With Python's default (700 new objects)
+# it took a twentieth of all CPU time and made p99 latency at 128 requests in flight half as long again.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class Service:
-    """One running service: its state, what is to happen at its end, its metrics registry and its tracer."""
+    """One running service: its state, its checks, its end, its metrics registry and its tracer."""
 
     def __init__(self, settings: CommonSettings, name: str) -> None:
         self.settings = settings
@@ -61,47 +61,47 @@ class Service:
         self._checks: dict[str, Callable[[], bool]] = {}
         self._detail: Callable[[], dict[str, Any]] = dict
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._admin_url = ""  # the gateway's own API has what others serve there
+        self._admin_url = ""  # empty in gateways, whose API serves these pages
 
     def ready(self) -> None:
-        """Everything is connected: work is welcome."""
+        """Marks the service as ready for work."""
         if self.state == "starting":
             self.state = "ready"
             log.info("ready", after_s=round(time.monotonic() - self._started, 3))
 
     @property
     def is_ready(self) -> bool:
-        """Whether the service takes work at the moment."""
+        """Whether the service takes work now."""
         return self.state == "ready" and all(check() for check in self._checks.values())
 
     def add_check(self, name: str, check: Callable[[], bool]) -> None:
-        """Ready also needs this."""
+        """Adds a condition for being ready."""
         self._checks[name] = check
 
     def on_drain(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Calls it when the service is to stop, before anything is closed; in the order of registration."""
+        """Registers a call for the end of the service, before anything is closed; calls run in this order."""
         self._drains.append(drain)
 
     def set_detail(self, detail: Callable[[], dict[str, Any]]) -> None:
-        """What the status says beyond state and version; plain values only."""
+        """Sets the source of the `detail` in the status; plain values only."""
         self._detail = detail
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """Runs something as long as the service lives; if it fails, the service ends with an error."""
+        """Runs a task for the life of the service; if it fails, the service ends with an error."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_ended)
         return task
 
     def stop(self, exit_code: int = 0) -> None:
-        """Begins the end: drain, then stop. The second call skips the drain."""
+        """Starts the drain and then stops; a second call ends the drain."""
         if self._stopping.is_set():
             self._stop_now.set()
         self.exit_code = self.exit_code or exit_code
         self._stopping.set()
 
     def status(self) -> ServiceStatus:
-        """The answer to a status query."""
+        """Returns the answer to a status query."""
         return ServiceStatus(
             service=self.name,
             instance_id=self.settings.instance_id,
@@ -117,9 +117,12 @@ class Service:
         )
 
     async def connect_bus(self, stack: AsyncExitStack, name: str = "", *, needed: bool = True) -> NatsBus:
-        """Connects to the broker; the stack closes the connection.
+        """Connects to the broker.
 
-        name: of a connection beside the main one. needed: ready needs it.
+        Args:
+            stack: Closes the connection.
+            name: Names a connection beside the main one.
+            needed: Whether the service is ready only while it is connected.
         """
         bus = await NatsBus.of(
             self.settings, name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}"
@@ -142,7 +145,7 @@ class Service:
     async def serve_admin(self, stack: AsyncExitStack) -> int:
         """Serves /live, /ready and /metrics until the stack closes; returns the port."""
         host = self.settings.admin_host
-        # names matter where browsers of this machine's users reach the port
+        # host names are checked where browsers of this machine's users reach the port
         hosts = host_rule("" if is_loopback(host) else "*", host, has_keys=False)
         key = BearerKey(self.settings.metrics_key)
         app = admin_app(lambda: self.is_ready, self.readiness, self.registry, key, hosts)
@@ -155,7 +158,7 @@ class Service:
         return port
 
     def readiness(self) -> dict[str, Any]:
-        """The body of /ready."""
+        """Returns the body of /ready."""
         return {
             "status": "ready" if self.is_ready else "not ready",
             "state": self.state,
@@ -163,11 +166,11 @@ class Service:
         }
 
     async def wait_stopping(self) -> None:
-        """Returns when the service is to stop."""
+        """Waits until the service is told to stop."""
         await self._stopping.wait()
 
     async def drain(self) -> None:
-        """Lets what runs come to its end, within `drain_timeout_s`, or until `stop` is called again."""
+        """Lets running work end, within `drain_timeout_s` or until `stop` is called again."""
         self.state = "draining"
         if not self._drains:
             return
@@ -184,7 +187,7 @@ class Service:
         await asyncio.gather(drains, now, return_exceptions=True)
 
     async def finish(self) -> None:
-        """Ends what `spawn` started."""
+        """Cancels the tasks that `spawn` started."""
         self.state = "stopped"
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -212,10 +215,13 @@ Setup = Callable[[Service, AsyncExitStack], Coroutine[Any, Any, None]]
 
 
 def run(settings: CommonSettings, name: str, setup: Setup) -> None:
-    """Runs a service until SIGTERM or SIGINT; ends the process with its exit code.
+    """Runs a service until SIGTERM or SIGINT, and ends the process with its exit code.
 
-    `setup(service, stack)` connects what the service needs, pushes what is to be closed on the stack and
-    calls `service.ready()`. A `RyzError` in it ends the start with one clear line.
+    Args:
+        settings: The settings of the service.
+        name: Its name in logs and in the status.
+        setup: Builds the service, pushes what must be closed on the stack, and calls `service.ready()`. A
+            `RyzError` in it ends the start with one line.
     """
     configure_logging(settings, name)
     raise SystemExit(uvloop.run(_run(settings, name, setup)))
@@ -230,10 +236,11 @@ async def _start(service: Service, setup: Setup, stack: AsyncExitStack) -> None:
 
 
 def settle_memory() -> None:
-    """What is there after the start stays: collections need not look at it again, and can be rarer.
+    """Takes all objects of the start out of garbage collection, and makes collections rarer.
 
-    Every service does so when it is ready. It may take a tenth of a second in which nothing else runs, so
-    whoever must not fall silent then does it before, too: the second time has little to look at.
+    Every service calls it when it is ready. It may take a tenth of a second in which nothing else runs. A
+    leader, which must not miss heartbeats then, calls it before as well, so that the second call has little
+    to do.
     """
     gc.collect()
     gc.freeze()
@@ -260,7 +267,8 @@ async def _run(settings: CommonSettings, name: str, setup: Setup) -> int:
             log.info("stopped while starting")
         except RyzError as error:
             print(f"{name} cannot start: {error.message}", file=sys.stderr)
-            # of wrong input, a model directory or a setting: supervisors do not try the same again
+            # 2 stands for wrong input (a model directory, a setting), after which supervisors do not start it
+            # again
             service.exit_code = 2 if isinstance(error, InvalidRequest) else 1
         finally:
             stopping.cancel()

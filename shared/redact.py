@@ -1,8 +1,8 @@
-"""Takes passwords out of text that people will see."""
+"""Removes passwords from text for people."""
 
 import re
 
 
 def redact(text: str) -> str:
-    """The text without users and passwords in URLs, for logs and messages."""
+    """Returns the text without users and passwords in URLs, for logs and messages."""
     return re.sub(r"//[^\s,]+@", "//***@", text)

@@ -1,7 +1,7 @@
-"""Who may run which commands on which keys of Redis: one user for each kind of service.
+"""The users of Redis, one for each kind of service, and the commands and keys that each may use.
 
 The table is the source of `deploy/redis.acl`, of the ACL file that `ryz up` gives its Redis (`acl_file`) and
-of the table in `docs/security.md`. What is not named here is refused, and so is a connection without a user.
+of the table in `docs/security.md`. Redis refuses everything else, and connections without a user.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,11 @@ _CONNECTION = ("ping", "select")  # AUTH and HELLO need no permission
 class RedisAccount:
     """One user of Redis.
 
-    keys: patterns of the keys that it may name, in scripts too. commands: in the spelling of ACL rules; those
-    of scripts are checked like those of the connection.
+    Attributes:
+        user: Its name.
+        who: Its description for people.
+        keys: Patterns of the keys that it may use, also in scripts.
+        commands: Commands that it may use, also in scripts, as ACL rules spell them.
     """
 
     user: str
@@ -28,7 +31,7 @@ class RedisAccount:
 
     @property
     def password_variable(self) -> str:
-        """The environment variable that has the user's password, for the start of Redis."""
+        """The environment variable that has the user's password when Redis starts."""
         return f"RYZ_REDIS_{self.user.upper()}_PASSWORD"
 
 
@@ -58,13 +61,13 @@ ACCOUNTS: Mapping[str, RedisAccount] = {account.user: account for account in (_K
 
 
 def acl_file(passwords: Mapping[str, str]) -> str:
-    """An ACL file for `redis-server --aclfile`, with hashed passwords.
+    """Returns an ACL file for `redis-server --aclfile`, with hashed passwords.
 
     Args:
-        passwords: of each user that this Redis serves, by its name. The others, and `default`, are off.
+        passwords: The password of each user of this Redis. All other users are off, `default` included.
 
     Raises:
-        ValueError: a password is empty, or its user is not in the table.
+        ValueError: A password is empty, or a user is not in the table.
     """
     if unknown := sorted(set(passwords) - set(ACCOUNTS)):
         raise ValueError(f"no such user of Redis: {', '.join(unknown)}; there are {', '.join(ACCOUNTS)}")
@@ -75,7 +78,7 @@ def acl_file(passwords: Mapping[str, str]) -> str:
 
 
 def acl_line(account: RedisAccount, digest: str) -> str:
-    """The line of one user. digest: SHA-256 of its password, in hexadecimal."""
+    """Returns the line of one user; `digest` is the SHA-256 of its password in hexadecimal."""
     keys = " ".join(f"~{pattern}" for pattern in account.keys)
     commands = " ".join(f"+{command}" for command in account.commands)
     return f"user {account.user} on #{digest} {keys} resetchannels -@all {commands}"

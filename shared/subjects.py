@@ -1,6 +1,6 @@
 """Every NATS subject and queue group, spelled once.
 
-Names that come from outside (models) are escaped, so that no name can contain a dot, a wildcard or a space.
+Names from outside (of models) are escaped, so that they contain no dot, wildcard or space.
 """
 
 from typing import NamedTuple
@@ -29,10 +29,10 @@ SESSION_ROUTE = f"{PREFIX}.session.route"
 KV_HOLDERS = f"{PREFIX}.kv.holders"
 GROUP_DOWN = f"{PREFIX}.group.down"
 ATTACH = f"{PREFIX}.attach"
-# The broker's own news of a client that is gone, where its configuration brings them there; JSON, not ours
+# The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
 
-TENANTS = f"{PREFIX}.tenant."  # what callers outside may use begins so; tenant and user come next
+TENANTS = f"{PREFIX}.tenant."  # begins the subjects of callers outside; tenant and user come next
 
 ROUTER_QUEUE = "router"
 KVSTATE_QUEUE = "kvstate"
@@ -49,7 +49,7 @@ def token(name: str) -> str:
 
 
 class Caller(NamedTuple):
-    """A service outside, as the broker knows it: its user may publish on the subjects of this pair only."""
+    """A service outside: its user of the broker may publish on the subjects of this pair only."""
 
     tenant: str
     user: str
@@ -63,7 +63,7 @@ def _callers(caller: Caller | None) -> str:
 
 
 def caller_of(subject: str) -> Caller | None:
-    """Who has published there, by the broker's word; None: one of the services, which are believed."""
+    """Returns the caller outside that alone may publish on a subject; None for subjects of services."""
     if not subject.startswith(TENANTS):
         return None
     tenant, user, _ = subject.removeprefix(TENANTS).split(".", 2)
@@ -71,7 +71,7 @@ def caller_of(subject: str) -> Caller | None:
 
 
 def generate(model: str, caller: Caller | None = None) -> str:
-    """Where a caller publishes a `GenerateRequest`; the routers' queue group listens."""
+    """Where a caller publishes a `GenerateRequest`; the queue group of the routers listens."""
     return f"{_callers(caller)}.generate.{token(model)}"
 
 
@@ -91,7 +91,7 @@ def cancel(group: str, caller: Caller | None = None) -> str:
 
 
 def cancel_all(caller: Caller | None = None) -> str:
-    """Where a caller cancels a request while it knows no group; every leader listens."""
+    """Where a caller cancels a request whose group it does not know; every leader listens."""
     return f"{_callers(caller)}.cancel"
 
 
@@ -101,17 +101,17 @@ def resend(group: str, caller: Caller | None = None) -> str:
 
 
 def delivered(group: str) -> str:
-    """Where a gateway tells a group's leader that a caller gets the end of its answer."""
+    """Where a gateway tells a group's leader `Delivered`."""
     return f"{PREFIX}.delivered.{token(group)}"
 
 
 def peer(group: str) -> str:
-    """Where a leader is asked for what it knows of a session, while the store cannot tell."""
+    """Where a leader is asked for a session's record while the store is away."""
     return f"{PREFIX}.session.peer.{token(group)}"
 
 
 def warm(group: str) -> str:
-    """Where a group's leader is asked to have a session's KV in memory."""
+    """Where a group's leader is asked to fetch a session's KV into memory."""
     return f"{PREFIX}.kv.warm.{token(group)}"
 
 

@@ -1,6 +1,6 @@
-"""A few places for the work of many tenants: none of them has all, and those that wait go by turns.
+"""Shares a few places for work between tenants: no tenant gets all of them, and tenants that wait take turns.
 
-Decides who goes on when; what is done in a place is the caller's. For one event loop.
+For one event loop.
 """
 
 import asyncio
@@ -10,29 +10,32 @@ NO_BOUND = 1 << 62
 
 
 class TooManyWait(Exception):
-    """The tenant has as many waiting as it may have."""
+    """As many calls of the tenant wait as may."""
 
 
 class TenantPlaces:
-    """`take` or `enter` a place, then `leave` it.
+    """Places for work. `take` or `enter` one, then `leave` it.
 
-    While a place is free, each tenant that waits has as many as it may have: `leave` gives a place on.
-    A tenant's own work goes in order.
+    A place that is left goes at once to the next tenant that waits and may have one, in the order of their
+    turns. The work of one tenant goes in order.
 
-    places: of all tenants together. per_tenant: places that one may have. max_waiting: of one tenant.
+    Args:
+        places: Places of all tenants together.
+        per_tenant: Places that one tenant may have.
+        max_waiting: Calls of one tenant that may wait.
     """
 
     def __init__(self, places: int, *, per_tenant: int, max_waiting: int = NO_BOUND) -> None:
         self._free = places
         self._per_tenant = per_tenant
         self._max_waiting = max_waiting
-        self._held: dict[str, int] = {}  # no entry: none
+        self._held: dict[str, int] = {}  # no entry for none
         self._waiting: dict[
             str, deque[asyncio.Future[None]]
         ] = {}  # in the order of their turns; none is empty
 
     def take(self, tenant: str) -> bool:
-        """Takes a place for the tenant if it may have one now."""
+        """Takes a place for the tenant if it may have one now; returns whether it did."""
         held = self._held.get(tenant, 0)
         if not self._free or held >= self._per_tenant:
             return False
@@ -44,7 +47,7 @@ class TenantPlaces:
         """Takes a place for the tenant as soon as it may have one.
 
         Raises:
-            TooManyWait: it has to wait, and as many of the tenant wait as may.
+            TooManyWait: It would have to wait, and as many calls of the tenant wait as may.
         """
         if self.take(tenant):
             return
@@ -56,7 +59,7 @@ class TenantPlaces:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # the place came first
+            if not turn.cancelled():  # it got a place before
                 self.leave(tenant)
             else:
                 queue.remove(turn)
@@ -65,7 +68,7 @@ class TenantPlaces:
             raise
 
     def leave(self, tenant: str) -> None:
-        """Gives a place back; the next in turn has it at once."""
+        """Gives a place back; the next one in turn gets it at once."""
         self._free += 1
         if self._held[tenant] == 1:
             del self._held[tenant]

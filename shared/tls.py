@@ -1,6 +1,6 @@
-"""TLS from files named in settings: contexts for connections to servers, and for servers of our own.
+"""TLS from files named in settings, for clients and servers.
 
-A file that is missing or holds no certificate is refused at the start, with the name of its variable.
+A file that is missing or contains no certificate is refused at the start, with the name of its variable.
 """
 
 import ssl
@@ -12,15 +12,16 @@ from shared.errors import InvalidRequest
 
 
 def client_context(kind: str, ca: str, cert: str, key: str) -> ssl.SSLContext:
-    """What a client needs: certificates are verified always, host names included.
+    """Returns the context of a client. It always verifies certificates and host names.
 
     Args:
-        kind: of the variables, for messages: `NATS` stands for `RYZ_NATS_CA` and so on.
-        ca: a file with the authorities to trust; empty: those of the system.
-        cert: a file with the client's own certificate; empty: it has none. key: its private key.
+        kind: Part of the variables' names: `NATS` stands for `RYZ_NATS_CA` and so on.
+        ca: File with the authorities to trust; empty for those of the system.
+        cert: File with the client's certificate; empty for none.
+        key: File with its private key; empty if `cert` has it.
 
     Raises:
-        InvalidRequest: a file cannot be used.
+        InvalidRequest: A file cannot be used.
     """
     context = ssl.create_default_context()
     if ca:
@@ -37,9 +38,13 @@ def check_server_files(kind: str, cert: str, key: str) -> None:
 
 
 def with_files(url: str, ca: str, cert: str, key: str, variable: str = "RYZ_REDIS_URL") -> str:
-    """The URL of a Redis with the files in it, as redis-py takes them; `InvalidRequest` for one of no use.
+    """Returns the URL of a Redis with the files as parameters for redis-py.
 
-    Ranks get the store's address as one URL, also on other hosts, which need the files under the same paths.
+    Ranks get the address of the store as one URL, also on other hosts, which need the files under the same
+    paths.
+
+    Raises:
+        InvalidRequest: A file cannot be used, or the URL is not for TLS.
     """
     files = {"ssl_ca_certs": ca, "ssl_certfile": cert, "ssl_keyfile": key}
     given = {name: file for name, file in files.items() if file}
@@ -61,7 +66,7 @@ def _load_own(context: ssl.SSLContext, kind: str, cert: str, key: str) -> None:
         return
     if key and not Path(key).is_file():
         raise InvalidRequest(f"RYZ_{kind}_KEY: there is no file {key}", param=f"RYZ_{kind}_KEY")
-    # a file with both needs no second one; a key that asks for a password would wait for a terminal
+    # one file may contain both; a key with a password would wait for input at a terminal
     _try(kind, "CERT", cert, lambda: context.load_cert_chain(cert, key or None, password=_no_password))
 
 

@@ -1,7 +1,7 @@
-"""The stack that `ryz up` runs on this machine: where its broker is, as its state file tells.
+"""Finds the broker of the stack that `ryz up` runs on this machine, from its state file.
 
-Only this user's file is believed. What stands in it decides where prompts and passwords are sent, and in a
-directory that others may write to it could be anyone's.
+Only a file of this user is used: it decides where prompts and passwords are sent, and in a directory that
+others may write to, another user could have made it.
 """
 
 import errno
@@ -19,15 +19,15 @@ USUAL_BROKER = "nats://127.0.0.1:4222"
 
 
 class ForeignFileError(Exception):
-    """The file is another user's, who could have written anything into it."""
+    """The file belongs to another user."""
 
 
 def read_own(path: Path) -> str:
-    """The text of a file that this user wrote.
+    """Returns the text of a file of this user.
 
     Raises:
-        ForeignFileError: another user owns it, it is a link, or one of another user leads to it.
-        OSError: it cannot be read.
+        ForeignFileError: Another user owns it, it is a link, or a link of another user leads to it.
+        OSError: It cannot be read.
     """
     try:
         opened = os.open(walk(path.parent) / path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -42,13 +42,13 @@ def read_own(path: Path) -> str:
 
 
 def broker_url(state_dir: Path = STATE_DIR) -> str:
-    """`RYZ_NATS_URL`, else the broker of the stack that is up here, else the usual port.
+    """Returns `RYZ_NATS_URL`, else the broker of the stack that runs here, else the usual address.
 
     Args:
-        state_dir: where `ryz up` keeps its state.
+        state_dir: Where `ryz up` keeps its state.
 
     Raises:
-        InvalidRequest: the state file there is another user's, or broken.
+        InvalidRequest: The state file there is another user's, or broken.
     """
     if url := os.environ.get("RYZ_NATS_URL"):
         return url

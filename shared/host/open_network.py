@@ -1,20 +1,20 @@
-"""Whether an API would be open to a network: no keys, and an address that other machines reach."""
+"""Tells whether an API is open to a network: without keys, on an address that other machines reach."""
 
 import ipaddress
 
 
 def open_network(host: str, has_keys: bool) -> bool:
-    """Whether machines besides this one may use the API without a key.
+    """Returns whether other machines may use the API without a key.
 
     Args:
-        host: what is listened on; of names only `localhost` counts as loopback.
-        has_keys: whether the API asks for keys.
+        host: The address of the API; of names only `localhost` counts as loopback.
+        has_keys: Whether the API asks for keys.
     """
     return not has_keys and not is_loopback(host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
+    """Returns whether only this machine reaches that address."""
     if host.lower() == "localhost":
         return True
     try:

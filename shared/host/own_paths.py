@@ -1,4 +1,4 @@
-"""The way to a file, step by step: no other user's link may decide which of our files a path means."""
+"""Resolves paths without following links of other users, which could lead to any of our files."""
 
 import errno
 import os
@@ -11,19 +11,19 @@ Check = Callable[[Path, os.stat_result], None]
 
 
 class ForeignLinkError(PermissionError):
-    """A link on the way was made by another user, who chose where it leads."""
+    """A link on the way was made by another user."""
 
 
 def walk(path: Path, check: Check | None = None) -> Path:
-    """Where a path leads, as `Path.resolve` says, but no link of another user is followed; root's are.
+    """Resolves a path like `Path.resolve`, but follows only links of this user and of root.
 
     Args:
-        path: What need not be there, or not all of it.
-        check: Is told each directory or file on the way that is there, before what is in it is looked at.
+        path: The path, which need not exist as a whole.
+        check: Called with each existing directory or file on the way, before its content is looked at.
 
     Raises:
-        ForeignLinkError: a link on the way is another user's.
-        OSError: it cannot be walked, or what `check` raises.
+        ForeignLinkError: A link on the way is another user's.
+        OSError: The path cannot be walked; or what `check` raises.
     """
     waiting = list(reversed((Path.cwd() / path).parts))
     place, links = Path(), 0
@@ -53,5 +53,5 @@ def walk(path: Path, check: Check | None = None) -> Path:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether it is this user's or root's."""
+    """Returns whether it belongs to this user or to root."""
     return found.st_uid in {0, os.geteuid()}

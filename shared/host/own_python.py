@@ -1,7 +1,7 @@
-"""How a Python process of ours is started, so that nothing that lies in the working directory is run.
+"""Starts Python processes that import nothing from the working directory.
 
-`python -m` puts the working directory first on the module path: a folder that others may write to would then
-decide what is imported.
+`python -m` puts the working directory first on the module path, so files in a folder that others may write to
+would be imported.
 """
 
 import os
@@ -14,19 +14,19 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def module_command(module: str) -> list[str]:
-    """The command that runs a module of ours with this interpreter; run it with `module_environment`."""
+    """Returns the command that runs one of our modules with this interpreter, in `module_environment`."""
     return [sys.executable, "-P", "-m", module]
 
 
 def module_environment(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]:
-    """The environment for `module_command`, which holds for the processes that it starts in turn, too.
+    """Returns the environment for `module_command` and for the processes that it starts in turn.
 
-    A checkout is found wherever the command is run. Installed packages are found anyway, and are not named:
-    what is in PYTHONPATH goes before the standard library.
+    It names a checkout, so that the command can be run anywhere. Installed packages are found without it, and
+    are not named, since PYTHONPATH comes before the standard library.
 
     Args:
-        environ: What else the process is to have.
-        root: The directory that has our packages.
+        environ: The other variables.
+        root: The directory that contains our packages.
     """
     # an empty entry stands for the working directory
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]

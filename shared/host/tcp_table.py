@@ -1,7 +1,7 @@
-"""The kernel's table of TCP sockets (`/proc/net/tcp`): whose process is at the other end of a connection.
+"""Finds the user of the process at the other end of a connection, in the kernel's table (`/proc/net/tcp`).
 
-A port of a loopback address belongs to whoever took it first, so a client that is about to send a password
-looks up the user of the process that answers. The table has the sockets of this network namespace only.
+Any user may take a free port of a loopback address, so a client that is about to send a password looks up the
+user of the process that answers. The table has the sockets of this network namespace only.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ Place = tuple[str, int]  # address and port
 
 
 async def distrust(peer: Place, own: Place) -> str:
-    """Why the other end of one of our connections is not trusted; empty: it is.
+    """Returns why the other end of a connection is not trusted, or an empty text if it is.
 
-    Trusted are processes of this user and of root, and what is not on a loopback address: that is on
-    another machine, and not in the table. Call it when the other end has sent something, so that its
-    socket has been accepted and has an owner.
+    Processes of this user and of root are trusted. So is every peer that is not on a loopback address: it is
+    on another machine, and not in the table. Call it when the other end has sent something: its socket has
+    been accepted then, and has an owner.
 
     Args:
-        peer: the other end's address and port.
-        own: ours.
+        peer: Address and port of the other end.
+        own: Address and port of this end.
     """
     if not ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback:
         return ""
@@ -46,14 +46,14 @@ async def distrust(peer: Place, own: Place) -> str:
 
 
 def accepted_by(local: Place, remote: Place) -> int | None:
-    """The user whose process has the connection's end at `local`; None: no process has it.
+    """Returns the user of the process at the end `local` of a connection, or None if no process has it.
 
     Args:
-        local: address and port of the end that is looked for.
-        remote: those of the end it is connected to.
+        local: Address and port of that end.
+        remote: Address and port of the other end.
 
     Raises:
-        OSError: the tables cannot be read.
+        OSError: The tables cannot be read.
     """
     for _ in range(_READS):
         for table in _TABLES:
@@ -74,10 +74,10 @@ def accepted_by(local: Place, remote: Place) -> int | None:
 
 
 def listens_here(host: str, port: int) -> bool:
-    """Whether a process of this user listens at that address and port, or at this port of all addresses.
+    """Returns whether a process of this user listens at that address or all addresses, and that port.
 
     Raises:
-        OSError: the tables cannot be read, or the host has no address.
+        OSError: The tables cannot be read, or the host has no address.
     """
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     address = socket.getaddrinfo(host, port, kind, socket.SOCK_STREAM)[0][4][0]
@@ -99,7 +99,7 @@ def listens_here(host: str, port: int) -> bool:
 
 
 def _spelled(place: Place, *, wide: bool) -> str:
-    """A place as the tables have it: words of 32 bits in the machine's order; empty: it cannot be in it."""
+    """Returns a place as the tables write it, in words of 32 bits in the machine's order; empty: none."""
     address = ipaddress.ip_address(place[0].partition("%")[0])
     packed = address.packed
     if wide and address.version == 4:

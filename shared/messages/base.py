@@ -1,7 +1,7 @@
 """The base of every wire message, and the constrained field types that several messages share.
 
 Messages evolve by addition: a new field has a default, an unknown field is ignored, a field is never
-renamed. What breaks this becomes a new version in the subject (`shared/subjects.py`).
+renamed. A change that breaks this needs a new version in the subject (`shared/subjects.py`).
 """
 
 from typing import Annotated, ClassVar
@@ -13,7 +13,7 @@ ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}\Z"
 # Controls, spaces, breaks of lines, marks of text direction: what a terminal or a log would obey, or show as
 # another name.
 NOT_IN_NAMES = r"\x00-\x20\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-# first those of ASCII alone, which nearly all are, and which take a third of the time
+# ASCII alone comes first: nearly all names are, and it takes a third of the time
 NAME_PATTERN = rf"^(?:[\x21-\x7e]{{1,128}}\Z|[^{NOT_IN_NAMES}]{{1,128}}\Z)"
 NAME_RULE = "1 to 128 printable characters, without spaces, control characters and marks of text direction"
 
@@ -33,7 +33,7 @@ StoredSessionId = Annotated[
     msgspec.Meta(
         min_length=1,
         max_length=128,
-        description="Of a session that the store has. Taken as it is: one bad name must not spoil a list.",
+        description="Of a session in the store. Taken as it is: one bad name must not spoil a list.",
     ),
 ]
 ModelName = Annotated[
@@ -48,7 +48,7 @@ TokenIds = Annotated[
 ]
 MAX_ATTEMPT = 1000
 Attempt = Annotated[
-    int, msgspec.Meta(ge=0, le=MAX_ATTEMPT, description="Of all attempts at a request the highest counts.")
+    int, msgspec.Meta(ge=0, le=MAX_ATTEMPT, description="The highest attempt at a request counts.")
 ]
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, description="Milliseconds.")]
 
@@ -77,10 +77,11 @@ SMALL = 4096
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A message, or a part of one, as a MessagePack map with string keys; defaults are left out.
 
-    They are trees of plain data, so that the collector of garbage need not look at them.
+    They are trees of plain data, so the garbage collector need not track them.
 
-    max_bytes: a longer one is refused before it is read: what a large one may cost would keep a leader from
-    its heartbeats. 0: what the broker takes.
+    Attributes:
+        max_bytes: A longer message is refused before it is decoded, since decoding a large one could delay
+            the heartbeats of a leader. 0: the limit of the broker.
     """
 
     max_bytes: ClassVar[int] = 0

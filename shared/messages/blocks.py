@@ -1,7 +1,7 @@
-"""KV blocks in the store: which are there, which sequences hold them, and who has them in memory.
+"""KV blocks: which are stored, which sessions hold them, and which groups have them in memory.
 
-Blocks go by their names (`shared/kv_hash.py`), several of them packed one after another. Their bytes never
-cross the bus: ranks write and read them in Redis, under the keys of `shared/kv_store.py`.
+Messages name blocks (`shared/kv_hash.py`), with names packed one after another. The bytes never cross the
+bus: ranks write and read them in Redis, under the keys of `shared/kv_store.py`.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -26,8 +26,10 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class BlocksFind(Wire, frozen=True, kw_only=True):
     """Asks how many of a sequence's blocks are stored, from the first on without a gap.
 
-    lease_ms: for so long the blocks found are not evicted. parts: of which a block consists; with it blocks
-    count that are whole, but of which nobody has told yet.
+    Attributes:
+        lease_ms: How long the blocks found are not evicted.
+        parts: How many parts a block has. If given, complete blocks that were not committed yet count as
+            well.
     """
 
     names: BlockNames
@@ -38,7 +40,9 @@ class BlocksFind(Wire, frozen=True, kw_only=True):
 class BlocksFound(Wire, frozen=True, kw_only=True):
     """Answer to `BlocksFind`.
 
-    count: leading names that are stored. num_bytes: stored bytes of those.
+    Attributes:
+        count: How many leading names are stored.
+        num_bytes: Their stored bytes.
     """
 
     count: Count
@@ -48,9 +52,10 @@ class BlocksFound(Wire, frozen=True, kw_only=True):
 class HeldBlocks(Wire, frozen=True, kw_only=True):
     """Blocks of one sequence that all ranks of a group have written, from the first on.
 
-    session_id: the session that holds them from now on, in place of what it held; empty: none, they are kept
-        by age alone. parts: KV heads of which each block is made. Names whose bytes are not in the store
-        are passed over.
+    Attributes:
+        session_id: The session that holds them from now on, in place of what it held. Empty: none; they are
+            kept by age alone.
+        parts: How many KV heads each block has. Names without bytes in the store are passed over.
     """
 
     tenant: Tenant
@@ -61,7 +66,7 @@ class HeldBlocks(Wire, frozen=True, kw_only=True):
 
 
 class BlocksCommit(Wire, frozen=True, kw_only=True):
-    """Tells the KV state service what was written; each entry stands or falls alone."""
+    """Tells the KV state service which blocks were written. Each entry is handled for itself."""
 
     group: GroupName
     held: Annotated[list[HeldBlocks], msgspec.Meta(min_length=1)]
@@ -70,9 +75,12 @@ class BlocksCommit(Wire, frozen=True, kw_only=True):
 class BlocksCommitted(Wire, frozen=True, kw_only=True):
     """Answer to `BlocksCommit`.
 
-    stored: blocks that are in the store now. evicted: blocks that went to make room. over_quota: places in
-        `held` of which blocks were deleted again, for their tenant or session may not have more.
-    pause_ms: the store has no room at all; write nothing for so long.
+    Attributes:
+        stored: Blocks that are in the store now.
+        evicted: Blocks that were evicted to make room.
+        over_quota: Positions in `held` whose blocks were deleted again, since the tenant or the session is
+            over its quota.
+        pause_ms: The store has no room: write nothing for so long.
     """
 
     stored: Count = 0
@@ -82,14 +90,14 @@ class BlocksCommitted(Wire, frozen=True, kw_only=True):
 
 
 class HoldersQuery(Wire, frozen=True, kw_only=True):
-    """Asks every leader how much of a sequence it has in memory; each answers with a `Holding`."""
+    """Asks every leader how much of a sequence it has in memory. Each answers with a `Holding`."""
 
     tenant: Tenant
     token_ids: TokenIds
 
 
 class Holding(Wire, frozen=True, kw_only=True):
-    """A group's answer: of `num_tokens`, the first `cached_tokens` have their KV in its memory."""
+    """Answer to `HoldersQuery`: KV of the first `cached_tokens` of `num_tokens` is in memory."""
 
     group: GroupName
     model: str
@@ -100,7 +108,7 @@ class Holding(Wire, frozen=True, kw_only=True):
 
 
 class WarmSession(Wire, frozen=True, kw_only=True):
-    """Asks a leader to have a session's KV in memory, so that its next turn may go there."""
+    """Asks a leader to fetch a session's KV into memory, so that its next turn can go there."""
 
     max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
@@ -108,7 +116,7 @@ class WarmSession(Wire, frozen=True, kw_only=True):
 
 
 class Warmed(Wire, frozen=True, kw_only=True):
-    """Answer to `WarmSession`: of the session's tokens, those in memory now, and those fetched for it."""
+    """Answer to `WarmSession`: tokens of the session, those in memory now, those fetched for this call."""
 
     group: GroupName
     num_tokens: Count = 0

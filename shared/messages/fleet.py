@@ -1,4 +1,4 @@
-"""What services say about themselves: heartbeats of groups, models on offer, each service's status."""
+"""Heartbeats of groups, the models they serve, losses and drains of groups, and the status of services."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,16 +20,19 @@ class Load(Wire, frozen=True, kw_only=True):
     free_blocks: int = 0
     total_blocks: int = 0
     queued_tokens: Annotated[
-        int, msgspec.Meta(description="Prompt tokens not yet computed, of all requests.")
+        int, msgspec.Meta(description="Prompt tokens of all requests that are not computed yet.")
     ] = 0
-    tokens_per_s: Annotated[float, msgspec.Meta(description="Prefill and decode together, lately.")] = 0.0
+    tokens_per_s: Annotated[float, msgspec.Meta(description="Prefill and decode together, of late.")] = 0.0
 
 
 class KVRates(Wire, frozen=True, kw_only=True):
-    """What a group has measured of its two ways to have a session's KV; 0: not measured yet.
+    """Measured rates of the two ways to get a session's KV; 0: not measured yet.
 
-    recompute_tokens_per_s: prefill of one sequence. fetch_tokens_per_s, fetch_s: tokens a second from the
-    store, and what a fetch takes on top. store: whether the group reads and writes the store at present.
+    Attributes:
+        recompute_tokens_per_s: Tokens a second that prefill of one sequence computes.
+        fetch_tokens_per_s: Tokens a second that a fetch reads from the store.
+        fetch_s: Seconds that a fetch takes besides.
+        store: Whether the group reads and writes the store at present.
     """
 
     recompute_tokens_per_s: float = 0.0
@@ -44,20 +47,26 @@ class ModelCard(Wire, frozen=True, kw_only=True):
     name: ModelName
     context_length: int
     fingerprint: Annotated[
-        str, msgspec.Meta(description="Names the weights; groups with the same one are alike.")
+        str,
+        msgspec.Meta(
+            description="Identifies the weights; groups with equal fingerprints serve the same weights."
+        ),
     ] = ""
     created_s: int = 0
     chat: Annotated[bool, msgspec.Meta(description="It has a chat template.")] = True
 
 
 class Heartbeat(Wire, frozen=True, kw_only=True):
-    """Sent by a leader every `interval_ms`, on a connection of its own, also while nothing changes.
+    """Sent by a leader every `interval_ms` on a separate connection, also while nothing changes.
 
-    `instance_id` changes with each start of the leader; `seq` counts the heartbeats of an instance.
-    `weight` is the share of sessions the group is to get. `accepted_total` counts the `Work` messages that
-    this instance has taken, copies and refused ones included, so that routers know what is still on its way.
-    `ended_total` counts the requests that ended as they should, cancelled ones included, `broken_total` those
-    that the group failed through a fault of its own.
+    Attributes:
+        instance_id: Changes with each start of the leader.
+        seq: Counts the heartbeats of an instance.
+        weight: The share of sessions that the group gets.
+        accepted_total: Counts `Work` messages that this instance has taken, copies and refused ones included,
+            so that routers know what is still on its way.
+        ended_total: Counts requests that ended as they should, cancelled ones included.
+        broken_total: Counts requests that the group failed by its own fault.
     """
 
     group: GroupName
@@ -76,9 +85,11 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
 
 
 class GroupDown(Wire, frozen=True, kw_only=True):
-    """A router has given an instance of a group up: callers resume elsewhere what they have there.
+    """A router has given up an instance of a group. Callers resume its requests on other groups.
 
-    reason: the broker lost its connection, it was silent for some heartbeats, or nobody took its work.
+    Attributes:
+        reason: The broker lost its connection, some heartbeats were missing, or its work subject had no
+            subscriber.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -89,10 +100,12 @@ class GroupDown(Wire, frozen=True, kw_only=True):
 
 
 class ClaimGroup(Wire, frozen=True, kw_only=True):
-    """A leader asks, before it takes work, whether another one has its group's name; silence allows it.
+    """A leader asks before it takes work whether another leader has its group's name. No answer means no.
 
-    claim_id: of this process, also where instance ids are set by hand. since_ms: when it began, in Unix
-    milliseconds: of two that ask at the same moment the earlier one has the name, then the lower `claim_id`.
+    Attributes:
+        claim_id: Of this process; unique also where instance ids are set by hand.
+        since_ms: When it began, in Unix milliseconds. Of two leaders that ask at the same moment the earlier
+            one gets the name, then the one with the lower `claim_id`.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -114,9 +127,10 @@ class GroupClaimed(Wire, frozen=True, kw_only=True):
 
 
 class DrainGroup(Wire, frozen=True, kw_only=True):
-    """Asks a group's leader to take no new work, to let what runs end or move, and to exit.
+    """Asks a group's leader to take no new work, to let running requests end or move, and to exit.
 
-    timeout_ms: how long requests may go on there before they move; 0: the group's own setting.
+    Attributes:
+        timeout_ms: How long requests may go on there before they move. 0: the setting of the group.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -124,7 +138,7 @@ class DrainGroup(Wire, frozen=True, kw_only=True):
 
 
 class Draining(Wire, frozen=True, kw_only=True):
-    """Answer to `DrainGroup`, at once: the group drains, with so many requests in hand."""
+    """Immediate answer to `DrainGroup`, with the number of requests in hand."""
 
     group: GroupName
     instance_id: str
@@ -139,7 +153,7 @@ class ListModels(Wire, frozen=True, kw_only=True):
 
 
 class ModelList(Wire, frozen=True, kw_only=True):
-    """The models with at least one group that is ready."""
+    """Answer to `ListModels`: the models with at least one group that is ready."""
 
     models: list[ModelCard]
 
@@ -151,7 +165,7 @@ class StatusQuery(Wire, frozen=True, kw_only=True):
 
 
 class ServiceStatus(Wire, frozen=True, kw_only=True):
-    """One service instance. `detail` is the service's own: fleet, ranks, queues, session counts."""
+    """Answer to `StatusQuery`. `detail` depends on the service: fleet, ranks, queues, counts of sessions."""
 
     service: str
     instance_id: str

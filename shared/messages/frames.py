@@ -1,7 +1,7 @@
-"""What a leader sends back: frames, several of them in one NATS message.
+"""Frames, which a leader sends back, several of them in one NATS message, and the calls about them.
 
 Frames of a request are numbered from 0 (`Accepted`) without a gap; the last one is `Done` or `Failed`,
-exactly once. A frame with a lower attempt than the newest one seen is to be ignored.
+exactly once. A frame with a lower attempt than the newest one seen must be ignored.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -52,9 +52,9 @@ class TokenLogprob(Wire, frozen=True, kw_only=True):
 
 
 class Delta(Wire, frozen=True, kw_only=True):
-    """What one choice gained: text that is complete UTF-8, and the tokens it came from.
+    """New output of one choice: text that is complete UTF-8, and its tokens.
 
-    A token whose bytes do not complete a character yet has its id in the delta, and its text in a later one.
+    If the bytes of a token do not complete a character, its id is in this delta and its text in a later one.
     """
 
     choice: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -65,8 +65,11 @@ class Delta(Wire, frozen=True, kw_only=True):
 
 
 class Usage(Wire, frozen=True, kw_only=True):
-    """Token counts of a request; cached ones were not computed again, and fetched are those of them that
-    came from the store for this request.
+    """Token counts of a request.
+
+    Attributes:
+        cached_tokens: Prompt tokens whose KV was not computed again.
+        fetched_tokens: Those of `cached_tokens` whose KV was read from the store for this request.
     """
 
     prompt_tokens: int = 0
@@ -76,11 +79,15 @@ class Usage(Wire, frozen=True, kw_only=True):
 
 
 class SessionOutcome(Wire, frozen=True, kw_only=True):
-    """What became of a turn: whether it went on with a session, and whether its record is stored.
+    """Whether a turn continued a session, and whether its record is stored.
 
-    turns, version: of the session with this turn. stored: `pending` when the leader has the record and the
-    store had not confirmed it in time, `conflict` when the session had changed meanwhile. reason: why it is
-    not stored. replaced: the turn took the place of an equal one before it, whose answer had not arrived.
+    Attributes:
+        turns: Turns of the session, this one included.
+        version: Version of the session after this turn.
+        stored: `pending` if the leader has the record and the store has not confirmed it in time, `conflict`
+        if the session has changed meanwhile.
+        reason: Why the record is not stored.
+        replaced: The turn replaced an equal one before it whose answer had not arrived.
     """
 
     state: Literal["new", "continued"]
@@ -92,7 +99,7 @@ class SessionOutcome(Wire, frozen=True, kw_only=True):
 
 
 class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
-    """What every frame carries."""
+    """Fields of every frame."""
 
     request_id: RequestId
     attempt: int = 0
@@ -100,12 +107,14 @@ class Frame(Wire, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
-    """The leader has the request. The first frame of an attempt: number 0, or where a resumed one goes on.
+    """The leader has the request. First frame of an attempt, with number 0 or that of the resume point.
 
-    kv: where the prompt's KV comes from: `new` (there is none yet), `warm` (the group's memory), `fetch` (the
-    store), `recompute` (there is some in the store, but computing is faster); empty: not decided yet.
-    instance_id: of the group's leader, as in its heartbeats: a group that comes back is another instance.
-    fingerprint: of its weights and its KV format.
+    Attributes:
+        kv: Source of the prompt's KV: `new` (there is none yet), `warm` (the group's memory), `fetch` (the
+            store), `recompute` (some is in the store, but computing is faster), empty (not decided yet).
+        instance_id: Of the group's leader, as in its heartbeats. A leader that is started again is another
+            instance.
+        fingerprint: Of the weights and the KV format.
     """
 
     group: GroupName
@@ -127,18 +136,18 @@ class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
 
 
 class Done(Frame, frozen=True, kw_only=True, tag="done"):
-    """The end of a generation that ran its course; every choice's finish reason was in a `Tokens` frame."""
+    """The end of a generation that succeeded. The finish reason of each choice was in a `Tokens` frame."""
 
     usage: Usage
     session: SessionOutcome | None = None
 
 
 class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
-    """The end of a generation that did not. `code` is one of the error codes; `data` has its details.
+    """The end of a generation that failed. `code` is one of the error codes; `data` has its details.
 
-    resumable: it is the group that cannot go on; another one can, with `resume` and the next attempt. With
-    `suspect` in `data` the engine died while it computed this request: the next attempt counts one more in
-    `crashes`.
+    Attributes:
+        resumable: Another group can go on, with `resume` and the next attempt. If `data` has `suspect`, the
+            engine died while it computed this request, and the next attempt counts one more in `crashes`.
     """
 
     code: str
@@ -154,10 +163,12 @@ AnyFrame = Accepted | Tokens | Done | Failed
 
 
 class FrameBatch(Wire, frozen=True, kw_only=True):
-    """All frames that one step has for one reply subject, whatever requests they belong to.
+    """The frames of one step for one reply subject, of all its requests.
 
-    group, instance_id: whose leader sent them, and which instance of it; empty: a router did. A caller takes
-        the frames of an attempt from the instance that accepted it, and from no other.
+    Attributes:
+        group: The group whose leader sent them. Empty: a router did.
+        instance_id: The instance of that leader. A caller takes the frames of an attempt only from the
+            instance that accepted it.
     """
 
     frames: list[AnyFrame]
@@ -168,8 +179,10 @@ class FrameBatch(Wire, frozen=True, kw_only=True):
 class Cancel(Wire, frozen=True, kw_only=True):
     """The caller no longer wants the answer. Unknown request ids are no error; there is no reply.
 
-    attempt: this one and those before it end; a later one, which runs perhaps on the same group, goes on.
-    instance_id: the leader that is meant; another one of the same name ignores it. Empty: any.
+    Attributes:
+        attempt: This attempt and those before it end. A later one, perhaps on the same group, goes on.
+        instance_id: The leader that is meant; another leader of the same name ignores the message. Empty:
+            any.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -181,7 +194,7 @@ class Cancel(Wire, frozen=True, kw_only=True):
 
 
 class Delivered(Wire, frozen=True, kw_only=True):
-    """The caller of a turn is there and gets the end of its answer. Sent for requests with `confirms`."""
+    """The caller of a turn is connected and gets the end of its answer. Sent for requests with `confirms`."""
 
     max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
@@ -190,9 +203,10 @@ class Delivered(Wire, frozen=True, kw_only=True):
 
 
 class Resend(Wire, frozen=True, kw_only=True):
-    """Asks a leader for the frames from a number on; the reply subject gets a `ResendReply`.
+    """Asks a leader for the frames from a number on. It answers with a `ResendReply`.
 
-    instance_id: the leader that is meant; another one of the same name does not answer. Empty: any.
+    Attributes:
+        instance_id: The leader that is meant; another leader of the same name does not answer. Empty: any.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -204,10 +218,11 @@ class Resend(Wire, frozen=True, kw_only=True):
 
 
 class ResendReply(Wire, frozen=True, kw_only=True):
-    """The frames a caller missed. `known` is false when the leader has no such attempt (any more).
+    """Answer to `Resend`. `known` is false if the leader does not have that attempt, or no longer.
 
-    attempt: the newest that it knows of the request. A higher one than the caller's: somebody attached to the
-        request, and it is theirs.
+    Attributes:
+        attempt: The newest attempt at the request that the leader knows. If it is higher than the caller's,
+            another caller has attached to the request.
     """
 
     known: bool
@@ -217,13 +232,14 @@ class ResendReply(Wire, frozen=True, kw_only=True):
 
 
 class Attach(Wire, frozen=True, kw_only=True):
-    """Asks all leaders for a request that somebody else has published; who has it gives it away.
+    """Asks all leaders for a request of another caller. The leader that has it hands it over.
 
-    From then on its frames go to `reply_to`, under the next attempt, so that the one who had it before can
-    neither end it nor start it again. Only requests with a `note` can be had; they must be of that tenant.
+    From then on its frames go to `reply_to` under the next attempt, so that the former caller can neither end
+    it nor start it again. Only requests of that tenant with a `note` are handed over.
 
-    call_key: asks for the request with that key instead of that id, if it has not failed. One that asks for
-    something else (`call_digest`) is named in the answer and stays where it is.
+    Attributes:
+        call_key: Asks for the request with that key, whatever its id, unless it has failed. A request with
+            another `call_digest` is returned in the answer and is not handed over.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -235,11 +251,13 @@ class Attach(Wire, frozen=True, kw_only=True):
 
 
 class Attached(Wire, frozen=True, kw_only=True):
-    """Answer of the leader that has the request, running or ended a moment ago; others are silent.
+    """Answer to `Attach` of the leader that has the request, running or just ended. Others do not answer.
 
-    request: the encoded `GenerateRequest`, with the attempt that counts now, and without a prompt if it has
-        ended: its frames can be read, but no other group can begin it again.
-    first_seq: of the oldest frame that it keeps, to be had by `Resend`; next_seq: of the next one.
+    Attributes:
+        request: The encoded `GenerateRequest` with the attempt that counts now. If it has ended it has no
+            prompt: its frames can be read, but no other group can begin it again.
+        first_seq: Number of the oldest frame that the leader keeps for `Resend`.
+        next_seq: Number of the next frame.
     """
 
     request: bytes

@@ -1,7 +1,7 @@
-"""What a caller asks for: one generation of a model, and how a router hands it to a worker group.
+"""A request for one generation, and the message in which a router hands it to a worker group.
 
 The same `GenerateRequest` may be published any number of times: a leader that knows its request id and
-attempt does not start it twice.
+attempt does not start it again.
 """
 
 import math
@@ -84,8 +84,9 @@ class Sampling(Wire, frozen=True, kw_only=True):
 class SessionRef(Wire, frozen=True, kw_only=True):
     """The session a request belongs to.
 
-    mode: `append` puts the request's messages after the session's history, `replace` takes them as the
-    whole conversation, `auto` appends when none of them is the assistant's, else replaces.
+    Attributes:
+        mode: `append` puts the request's messages after the session's history, `replace` takes them as the
+        whole conversation, `auto` appends if none of them is the assistant's and replaces otherwise.
     """
 
     session_id: SessionId
@@ -95,7 +96,9 @@ class SessionRef(Wire, frozen=True, kw_only=True):
     mode: Literal["auto", "append", "replace"] = "auto"
     if_version: Annotated[
         int,
-        msgspec.Meta(ge=-1, description="The version that the session must have; 0: none; -1: any will do."),
+        msgspec.Meta(
+            ge=-1, description="The version that the session must have. 0: there must be no session; -1: any."
+        ),
     ] = -1
     must_exist: Annotated[
         bool, msgspec.Meta(description="Refuse the turn when there is no such session.")
@@ -103,11 +106,14 @@ class SessionRef(Wire, frozen=True, kw_only=True):
 
 
 class ResumePoint(Wire, frozen=True, kw_only=True):
-    """Where an earlier attempt stopped: the tokens of each choice so far, and the next sequence number.
+    """Where an earlier attempt stopped: the tokens of each choice, and the next frame number.
 
     The frames of this attempt go on from that number, and the text of each choice from those tokens.
-    fingerprint: of the weights that these tokens are of, as `Accepted` told; other weights do not go on.
-    session_version: that the session had before this turn, as `Accepted` told; -1: not known.
+
+    Attributes:
+        fingerprint: Of the weights that made these tokens, from `Accepted`. Groups with other weights refuse
+            to go on.
+        session_version: Version of the session before this turn, from `Accepted`; -1: not known.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
@@ -119,16 +125,22 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
 class GenerateRequest(Wire, frozen=True, kw_only=True):
     """One generation. Exactly one of `messages`, `prompt` and `prompt_token_ids` is given.
 
-    reply_to: the subject for the frames; empty: the reply subject of the NATS message.
-    delivery: `stream` sends a frame after each step, `whole` lets the leader gather tokens into few frames.
-    resume: where to go on, when `attempt` is not the first; see `ResumePoint`.
-    crashes: how many groups died while they computed this request, by their own fault; see `Failed`.
-    note: the caller's own, for whoever attaches to the request later (`Attach`); without one nobody can.
-    kv: what to do with KV that is in the store and not in the group's memory: `auto` takes the faster way,
-        `fetch` and `recompute` are for measuring.
-    call_key: names a call that may be made again, with another request id, and counts once; empty: none does.
-    call_digest: of what such a call asks for; with another one the key was used for another call.
-    confirms: the caller sends `Delivered` at the end; an equal turn after one without it takes its place.
+    Attributes:
+        reply_to: The subject for the frames. Empty: the reply subject of the NATS message.
+        delivery: `stream` sends a frame after each step; `whole` lets the leader gather tokens into few
+        frames.
+        resume: Where a later attempt goes on; see `ResumePoint`.
+        crashes: How many groups died by their own fault while they computed this request; see `Failed`.
+        note: Data of the caller for one that attaches to the request later (`Attach`). Empty: it cannot be
+            attached to.
+        kv: What to do with KV that is in the store and not in the group's memory. `auto` takes the faster
+            way; `fetch` and `recompute` are for measurements.
+        call_key: Identifies a call that may be made again with another request id and counts once. Empty: no
+            such call.
+        call_digest: Digest of the content of such a call. A different one shows that the key was used for
+            another call.
+        confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
+            this one.
     """
 
     request_id: RequestId
@@ -153,7 +165,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
 
 
 class Route(Wire, frozen=True, kw_only=True):
-    """What a router decided for a request, and why."""
+    """The decision of a router about a request, and its reason."""
 
     group: GroupName
     reason: str
@@ -163,11 +175,13 @@ class Route(Wire, frozen=True, kw_only=True):
 
 
 class Work(Wire, frozen=True, kw_only=True):
-    """A request on its way to a group, and the decision beside it.
+    """A request on its way to a group, with the decision.
 
-    request: of a service the bytes that it sent; of a caller outside what the router has made of them.
-    instance_id: the leader that the router means; another one of the same name does not begin it. Empty: any.
-    outside: the request came from a caller outside, so that `attempt` gives it no precedence.
+    Attributes:
+        request: From a service the bytes that it sent; from a caller outside the request as the router has
+            rewritten it.
+        instance_id: The leader that is meant; another leader of the same name does not begin it. Empty: any.
+        outside: The request came from a caller outside, so `attempt` gives it no precedence.
     """
 
     request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]

@@ -1,8 +1,8 @@
 """Session records and the calls of the KV state service that read and write them.
 
-A record is the text and the tokens of a conversation and where it was last served. Every call names the
-tenant; a session of another tenant does not exist for the caller. Pins and what the store holds of a
-session's KV stand beside the record: they change without a turn.
+A record contains the text and the tokens of a conversation, and where it was last served. Every call names
+the tenant; a session of another tenant does not exist for the caller. Pins and stored KV are kept beside the
+record, since they change without a turn.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -29,11 +29,16 @@ MAX_SESSION_MESSAGES = 8192
 
 
 class TurnMark(Wire, frozen=True, kw_only=True):
-    """One of a session's last turns: its request, and how many messages at the end of the conversation it
-    brought, its answer included.
+    """One of the last turns of a session.
 
-    version: of the session after it. whole: it brought the whole conversation in place of what was there.
-    call_key, call_digest: of its request. replaces: the request of the turn whose place it took.
+    `size` counts the messages that it added at the end of the conversation, its answer included.
+
+    Attributes:
+        version: Version of the session after the turn.
+        whole: The turn brought the whole conversation in place of the history.
+        call_key: Of the request.
+        call_digest: Of the request.
+        replaces: The request of the turn that this one replaced.
     """
 
     request_id: str
@@ -48,9 +53,11 @@ class TurnMark(Wire, frozen=True, kw_only=True):
 class SessionRecord(Wire, frozen=True, kw_only=True):
     """A session at the end of a turn. `version` counts commits; a lower one never overwrites a higher one.
 
-    token_ids: prompt and answer of the last turn, all of it, as the engine computed them. last_request: the
-    id of its request, which may be asked for again when its answer got lost. recent: the last turns, the
-    newest at the end, at most `MAX_MARKS`; a record goes on from another when it has that one's last request.
+    Attributes:
+        token_ids: Prompt and answer of the last turn, as the engine computed them.
+        last_request: Request id of the last turn, which may come again if its answer got lost.
+        recent: The last turns, at most `MAX_MARKS`, the newest at the end. A record continues another one if
+            it lists the last request of that one.
     """
 
     session_id: SessionId
@@ -70,8 +77,11 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
 class SessionSummary(Wire, frozen=True, kw_only=True):
     """A session without its text.
 
-    pinned_group: where all its turns go; empty: routers choose. kv_bytes, kv_blocks: of its KV in the store,
-    with what it shares with other sessions. kv_byte_seconds: bytes times the seconds they were kept, so far.
+    Attributes:
+        pinned_group: The group to which all its turns go. Empty: routers choose.
+        kv_bytes: Bytes of its stored KV, shared blocks included.
+        kv_blocks: Blocks of its stored KV, shared ones included.
+        kv_byte_seconds: Bytes times the seconds they were kept so far.
     """
 
     session_id: StoredSessionId
@@ -100,13 +110,13 @@ class SessionGet(Wire, frozen=True, kw_only=True):
 
 
 class SessionCommit(Wire, frozen=True, kw_only=True):
-    """Stores records; each stands or falls alone."""
+    """Stores records, each for itself."""
 
     records: Annotated[list[SessionRecord], msgspec.Meta(min_length=1)]
 
 
 class SessionList(Wire, frozen=True, kw_only=True):
-    """Asks for summaries, newest first. `cursor` continues an earlier page; empty: from the start."""
+    """Asks for summaries, newest first. `cursor` continues an earlier page; empty: the first page."""
 
     tenant: Tenant
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
@@ -127,9 +137,10 @@ class SessionDescribed(Wire, frozen=True, kw_only=True):
 
 
 class SessionPin(Wire, frozen=True, kw_only=True):
-    """Binds a session to a group, or frees it. Routers hear of it by `Pinned`.
+    """Pins a session to a group, or frees it. Routers are told by `Pinned`.
 
-    group: empty to free it. Whether there is such a group is for the caller to find out.
+    Attributes:
+        group: Empty frees the session. The caller checks whether there is such a group.
     """
 
     tenant: Tenant
@@ -138,7 +149,7 @@ class SessionPin(Wire, frozen=True, kw_only=True):
 
 
 class Pinned(Wire, frozen=True, kw_only=True):
-    """A pin, told to all routers when it changes; an empty group: the session is free again."""
+    """A changed pin, told to all routers. An empty group: the session is free."""
 
     tenant: Tenant
     session_id: StoredSessionId
@@ -160,7 +171,7 @@ class PinPage(Wire, frozen=True, kw_only=True):
 
 
 class SessionTurn(Wire, frozen=True, kw_only=True):
-    """Where a session's KV is now, and of how many tokens."""
+    """The group that has a session's KV now, and the number of its tokens."""
 
     tenant: Tenant
     session_id: SessionId
@@ -169,15 +180,16 @@ class SessionTurn(Wire, frozen=True, kw_only=True):
 
 
 class SessionTurns(Wire, frozen=True, kw_only=True):
-    """Told to all routers by a leader: turns that ended there, and sessions that were moved there."""
+    """Turns that ended at a leader and sessions that were moved to it, told to all routers."""
 
     turns: list[SessionTurn]
 
 
 class SessionGone(Wire, frozen=True, kw_only=True):
-    """Told to all leaders and routers: the session was deleted, and nothing of it may be kept.
+    """A session was deleted, and nothing of it may be kept; told to all leaders and routers.
 
-    names: of its KV blocks that no other session holds, packed as in `BlockNames`.
+    Attributes:
+        names: Names of its KV blocks that no other session holds, packed as in `BlockNames`.
     """
 
     tenant: Tenant
@@ -197,8 +209,11 @@ class SessionRouteQuery(Wire, frozen=True, kw_only=True):
 class SessionRoute(Wire, frozen=True, kw_only=True):
     """Answer to `SessionRouteQuery`.
 
-    home: the preferred group; empty: no group of the model is ready. pinned_group, last_group: as far as this
-    router knows. groups: of the model, with their states.
+    Attributes:
+        home: The preferred group. Empty: no group of the model is ready.
+        pinned_group: The group it is pinned to, as far as this router knows.
+        last_group: The group that last served it, as far as this router knows.
+        groups: The groups of the model, with their states.
     """
 
     home: str = ""
@@ -210,7 +225,7 @@ class SessionRoute(Wire, frozen=True, kw_only=True):
 class SessionDelete(Wire, frozen=True, kw_only=True):
     """Deletes a session: text, tokens, pin, and the KV that no other session holds.
 
-    Leaders and routers hear of it by `SessionGone`. A turn that began before it is not stored any more.
+    Leaders and routers are told by `SessionGone`. A turn that began before the deletion is not stored.
     """
 
     tenant: Tenant
@@ -224,11 +239,13 @@ class SessionFound(Wire, frozen=True, kw_only=True):
 
 
 class SessionCommitted(Wire, frozen=True, kw_only=True):
-    """Answer to `SessionCommit`: what was not stored, as positions in `records`. All other records were.
+    """Answer to `SessionCommit`: positions in `records` that were not stored. All other records were.
 
-    stale: the stored version was newer already and was kept. too_large: the record is over the limit of its
-    bytes or messages. deleted: those of `stale` whose session was deleted meanwhile. over_quota: the tenant
-    may store no more sessions, or no more bytes of them.
+    Attributes:
+        stale: The store has a newer version, and kept it.
+        too_large: The record is over the limit of bytes or messages.
+        deleted: Those of `stale` whose session was deleted meanwhile.
+        over_quota: The tenant is at its quota of sessions or of their bytes.
     """
 
     stale: list[int] = []
@@ -251,7 +268,7 @@ class SessionDeleted(Wire, frozen=True, kw_only=True):
 
 
 class ErrorReply(Wire, frozen=True, kw_only=True):
-    """The answer of a request/reply call that failed, in place of the expected one. See the error codes."""
+    """Answer to a call that failed, in place of the expected one. See the error codes."""
 
     error: str
     message: str

@@ -1,4 +1,4 @@
-"""The series of a metric with labels, found by a dictionary: the metric's own look-up costs much more."""
+"""A faster look-up for the series of a metric with labels."""
 
 from typing import Generic, TypeVar
 
@@ -8,14 +8,14 @@ T = TypeVar("T", bound=MetricWrapperBase)
 
 
 class Children(Generic[T]):
-    """In place of a metric whose series are counted once a request or more often, and never removed."""
+    """Finds series in a dictionary, for metrics that are counted for each request and never removed."""
 
     def __init__(self, metric: T) -> None:
         self._metric = metric
         self._known: dict[tuple[str, ...], T] = {}
 
     def labels(self, *values: str) -> T:
-        """The series with these labels, as the metric's own `labels` gives it."""
+        """Returns the series with these labels, like the metric's `labels`."""
         child = self._known.get(values)
         if child is None:
             child = self._known[values] = self._metric.labels(*values)

@@ -1,7 +1,7 @@
-"""Log lines: JSON or console, always with service, instance, and the request and trace at hand.
+"""Log lines in JSON or for the console, with service, instance, and the current request and trace.
 
-Request and trace ids come from `bind_request`; they hold for the running task and what it starts. Services
-use `configure_logging`; processes without settings, such as ranks, `write_lines`.
+`bind_request` sets the ids of request and trace for the running task and the tasks that it starts. Services
+use `configure_logging`; processes without settings, such as ranks, use `write_lines`.
 """
 
 import contextlib
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-if TYPE_CHECKING:  # a rank has no use for it, and it takes long to import
+if TYPE_CHECKING:  # ranks do not need it, and its import takes long
     from shared.settings import CommonSettings
 
 
 def configure_logging(settings: "CommonSettings", service: str) -> None:
-    """Sets up logging for this service, as its settings say."""
+    """Sets up logging for a service as its settings say."""
     names = {"service": service, "instance": settings.instance_id}
     write_lines(names, level=settings.log_level, form=settings.log_format)
 
 
 def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: str = "json") -> None:
-    """Sets up logging for this process, the standard library's loggers and warnings included; to stderr.
+    """Sets up logging of this process to stderr, with the standard library's loggers and warnings.
 
     Args:
-        names: What each line has beside what it says.
-        level: The least to log: `debug`, `info`, `warning` or `error`.
+        names: Fields of each line.
+        level: The lowest level to log: `debug`, `info`, `warning` or `error`.
         form: `json` or `console`.
     """
     least = getattr(logging, level.upper(), logging.INFO)
@@ -45,7 +45,7 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
     ]
     last: list[structlog.typing.Processor]
     if form == "json":
-        # local variables hold prompts, keys and passwords: a trace shows where, never what
+        # traces leave out local variables, which contain prompts, keys and passwords
         tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         last = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
     else:
@@ -75,7 +75,7 @@ def write_lines(names: Mapping[str, str | int], *, level: str = "info", form: st
 
 @contextlib.contextmanager
 def bind_request(request_id: str, trace_id: str = "") -> Iterator[None]:
-    """Log lines inside the block name the request and its trace."""
+    """Adds the ids of a request and its trace to the log lines inside the block."""
     values = {"request_id": request_id} | ({"trace_id": trace_id} if trace_id else {})
     with structlog.contextvars.bound_contextvars(**values):
         yield

@@ -1,4 +1,4 @@
-"""Metrics that several services have: of bus connections, and of requests that go to the fleet."""
+"""Metrics of several services: of bus connections, and of requests to the fleet."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -25,7 +25,7 @@ class BusCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Called at each scrape."""
+        """See `prometheus_client`."""
         for field in fields(BusStats):
             family = CounterMetricFamily(
                 f"ryz_bus_{field.name}", f"Bus: {field.name.replace('_', ' ')}.", labels=["connection"]
@@ -52,7 +52,7 @@ class ClientCollector(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Called at each scrape."""
+        """See `prometheus_client`."""
         for field in fields(GenerationStats):
             value = getattr(self.stats, field.name)
             if isinstance(value, int):

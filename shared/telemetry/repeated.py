@@ -1,7 +1,6 @@
-"""Warnings that others can cause as often as they like: the first of a kind is logged, then one an interval.
+"""Limits warnings that senders can cause at any rate: one of a kind is logged in each interval.
 
-A message that cannot be decoded costs its sender a few bytes and a line of a log some hundred. Metrics count
-each of them.
+A message that cannot be decoded costs its sender a few bytes, but a log line some hundred. Metrics count all.
 """
 
 import time
@@ -15,20 +14,20 @@ MAX_KINDS = 256
 
 
 class RepeatedLog:
-    """Warnings of one service. log: where they go. They are of one kind if event and subject are the same."""
+    """Logs warnings to `log`. Warnings with the same event and subject are of one kind."""
 
     def __init__(
         self, log: structlog.typing.FilteringBoundLogger, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._log = log
         self._clock = clock
-        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}  # when logged last, and how many since
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}  # last time, and how many left out
 
     def warning(self, event: str, *, subject: str, **fields: Any) -> None:
-        """Logs it, with the number that was left out before as `more`, or counts it."""
+        """Logs a warning, with the number of those left out before as `more`; or counts it as left out."""
         kind = event, subject
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
-            kind = event, ""  # subjects that others make up
+            kind = event, ""  # senders choose these subjects
         now = self._clock()
         last = self._kinds.get(kind)
         if last is not None and now - last[0] < INTERVAL_S:

@@ -1,7 +1,7 @@
-"""Trace context in message headers, and spans for those who want them.
+"""Trace context in message headers, and spans.
 
-The context (`traceparent`, `tracestate`) is passed on always, also when nothing is recorded. Spans cost
-something, so their share is a setting and is zero by default.
+The context (`traceparent`, `tracestate`) is always passed on, also when nothing is recorded. Spans cost time,
+so their share is a setting, which is 0 by default.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A copy of the headers with the current trace context, unless they carry one already."""
+    """Returns a copy of the headers with the current trace context, unless they have one already."""
     result = dict(headers) if headers else {}
     if "traceparent" not in result and get_current():
         _PROPAGATOR.inject(result)
@@ -37,26 +37,26 @@ def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def carry(headers: Mapping[str, str]) -> dict[str, str]:
-    """Only the trace context of a message that came in, for the messages that it leads to."""
+    """Returns only the trace context of a message, for the messages that it leads to."""
     return {name: headers[name] for name in TRACE_HEADERS if name in headers}
 
 
 def extract(headers: Mapping[str, str]) -> Context:
-    """The trace context of a message; an empty one if it has none."""
+    """Returns the trace context of a message, which is empty if it has none."""
     return _PROPAGATOR.extract(headers) if "traceparent" in headers else Context()
 
 
 def trace_id(headers: Mapping[str, str]) -> str:
-    """The trace id in the headers, for log lines; empty if there is none."""
+    """Returns the trace id in the headers for log lines; empty if there is none."""
     parts = headers.get("traceparent", "").split("-")
     return parts[1] if len(parts) == 4 else ""
 
 
 def tracer_provider(settings: CommonSettings, service: str) -> TracerProvider | None:
-    """What records spans, or None when nothing is to be recorded; shut it down at the end.
+    """Returns the recorder of spans, which must be shut down at the end, or None if nothing is recorded.
 
     Raises:
-        Unavailable: the OTLP exporter is asked for and not installed.
+        Unavailable: The OTLP exporter is not installed.
     """
     if settings.trace_ratio == 0 or settings.trace_export == "none":
         return None
@@ -77,7 +77,7 @@ def tracer_provider(settings: CommonSettings, service: str) -> TracerProvider | 
 
 
 def tracer(provider: TracerProvider | None, name: str) -> trace.Tracer:
-    """A tracer; without a provider it makes spans that only pass the context on."""
+    """Returns a tracer; without a provider its spans only pass the context on."""
     return provider.get_tracer(name) if provider else trace.NoOpTracer()
 
 

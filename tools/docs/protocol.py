@@ -1,7 +1,7 @@
 """Writes `docs/protocol.md` from the message definitions; with `--check`, fails if the file differs.
 
 The text about subjects and rules stands in `protocol_text.py`; fields, bounds and defaults come from the
-types, meanings from descriptions and from the `field: meaning` lines of docstrings.
+types, meanings from descriptions and from the attributes in docstrings.
 """
 
 import argparse
@@ -206,13 +206,13 @@ def errors_table() -> str:
 
 
 def split_doc(kind: type[Wire]) -> tuple[str, dict[str, str]]:
-    """The docstring of a message without its `field: meaning` lines, and what those say."""
+    """Returns the docstring of a message without its attributes, and the meaning of each attribute."""
     fields = "|".join(field.name for field in msgspec.structs.fields(kind)) or "-"
     start = re.compile(rf"(?:^|(?<=\.) )({fields}): ")
     paragraphs: list[str] = []
     meanings: dict[str, str] = {}
     for paragraph in (kind.__doc__ or "").split("\n\n"):
-        text = " ".join(paragraph.split())
+        text = " ".join(paragraph.split()).removeprefix("Attributes: ")
         before, *pairs = start.split(text)
         meanings.update(zip(pairs[::2], (escape(meaning.strip()) for meaning in pairs[1::2]), strict=True))
         paragraphs.append(escape(before))
