@@ -50,7 +50,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self.expired_streams = Counter(
-            "ryz_gateway_expired_streams", "Parked streams that nobody came back to.", registry=registry
+            "ryz_gateway_expired_streams", "Parked streams whose client did not come back.", registry=registry
         )
         self.slow_readers = Counter(
             "ryz_gateway_slow_readers",

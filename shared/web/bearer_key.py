@@ -13,11 +13,11 @@ class BearerKey:
 
     @property
     def is_set(self) -> bool:
-        """Whether a key is needed."""
+        """Returns whether a key is needed."""
         return bool(self._key)
 
     def matches(self, authorization: str) -> bool:
-        """Whether the value of the header has the key; always false if no key is set."""
+        """Returns whether the value of the header has the key; always false if no key is set."""
         scheme, _, given = authorization.partition(" ")
         same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
         return self.is_set and scheme.lower() == "bearer" and same

@@ -82,7 +82,7 @@ class Gate:
 
     @property
     def open(self) -> int:
-        """How many connections have a place."""
+        """The number of connections that have a place."""
         return len(self._clients)
 
     def admit(self, connection: WaitingConnection, address: str, now_s: float) -> Fault | None:

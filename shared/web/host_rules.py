@@ -15,7 +15,7 @@ _REMEMBERED = 256
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address or name."""
+    """Returns whether only this machine reaches that address or name."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -28,7 +28,7 @@ def names(text: str) -> frozenset[str]:
 
 
 class HostRule:
-    """Whether a request's `Host` names this server.
+    """Returns whether a request's `Host` names this server.
 
     Args:
         allowed: Names without ports; `*.` before one allows all below it, `*` allows any.
@@ -45,7 +45,7 @@ class HostRule:
         self._remembered: dict[bytes, bool] = {}
 
     def allows(self, host: bytes) -> bool:
-        """Whether the rule allows `host`, the value of the header."""
+        """Returns whether the rule allows `host`, the value of the header."""
         known = self._remembered.get(host)
         if known is None:
             known = self._decide(host)
@@ -95,7 +95,7 @@ def _is_address(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OriginRule:
-    """Whether a page may use the server.
+    """Returns whether a page may use the server.
 
     Attributes:
         allowed: Origins such as `https://chat.example`, or `*`.
@@ -106,7 +106,7 @@ class OriginRule:
     has_keys: bool
 
     def allows(self, origin: bytes, site: bytes, host: bytes, *, brings_key: bool) -> bool:
-        """Whether the page that a request comes from may use the server.
+        """Returns whether the page that a request comes from may use the server.
 
         Args:
             origin: The header `Origin`, which browsers send with all but simple reads; empty if missing.
@@ -123,5 +123,5 @@ class OriginRule:
         return "*" in self.allowed
 
     def lists(self, origin: bytes) -> bool:
-        """Whether the operator allowed that origin by name."""
+        """Returns whether the operator allowed that origin by name."""
         return "*" in self.allowed or origin.decode("latin-1").lower() in self.allowed

@@ -46,7 +46,7 @@ class LimitedProtocol(AdmittedConnection):
 
     @property
     def body_arrived(self) -> bool:
-        """Whether the body of the request that is answered has come to its end."""
+        """Returns whether the body of the request that is answered has come to its end."""
         return not self.cycle.more_body  # of the newest request: the others came before it
 
     def data_received(self, data: bytes) -> None:

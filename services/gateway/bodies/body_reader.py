@@ -55,7 +55,7 @@ class BodyReader:
 
     @property
     def under_way(self) -> int:
-        """How many bodies are arriving."""
+        """The number of bodies that are arriving."""
         return self._under_way.taken
 
     async def read_body(
@@ -131,7 +131,7 @@ class BodyReader:
         return part
 
     def _patience_s(self, size: int) -> float:
-        """How many seconds after its beginning a body may go on of which `size` bytes have come."""
+        """The seconds that a body may take in all if `size` bytes of it have come."""
         if not self._min_rate:
             return self._timeout_s
         return min(self._timeout_s, PATIENCE_S + size / self._min_rate)

@@ -54,12 +54,12 @@ def check_fields(value: Any) -> None:
 
 
 def may_have_more(raw: bytes, limit: int) -> bool:
-    """Whether it may have more than `limit` values: its strings are counted, too. False is certain."""
+    """Returns whether it may have more than `limit` values; counts in its strings, too. False is certain."""
     return len(raw) > limit and _count(raw, _OPENERS) > limit
 
 
 def _has_at_most(raw: bytes, limit: int) -> bool:
-    """Whether it has at most `limit` commas and opening brackets outside its strings.
+    """Returns whether it has at most `limit` commas and opening brackets outside its strings.
 
     A body with many of them in its strings may have half as many strings, which keeps the second look cheap.
     """

@@ -16,7 +16,7 @@ REST = 3.0  # times the time that the body before took
 
 
 def is_large(raw: bytes) -> bool:
-    """Whether a body needs a turn; for most bodies the length alone decides."""
+    """Returns whether a body needs a turn; for most bodies the length alone decides."""
     return len(raw) > MANY_VALUES and may_have_more(raw, MANY_VALUES)
 
 

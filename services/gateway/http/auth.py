@@ -44,12 +44,12 @@ class Keyring:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no keys."""
+        """Returns whether there are no keys."""
         return not self._tenants
 
     @property
     def num_tenants(self) -> int:
-        """How many tenants the keys name; 1 without keys."""
+        """The number of tenants that the keys name; 1 without keys."""
         return len(set(self._tenants.values())) or 1
 
     def _digest(self, key: bytes) -> bytes:

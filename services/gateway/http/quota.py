@@ -38,7 +38,7 @@ class Quota:
         self._by_tenant: dict[str, int] = {}
 
     def held_by(self, tenant: str) -> int:
-        """How many units a tenant has."""
+        """The number of units that a tenant has."""
         return self._by_tenant.get(tenant, 0)
 
     def check_units(self, tenant: str, count: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""How often a tenant may ask. Pure: the time is an argument.
+"""Limits the rate of a tenant's requests. Pure: the time is an argument.
 
 Refusals say when a retry may succeed. How much may be under way at once is decided in `quota.py`.
 """

@@ -14,7 +14,7 @@ _JSON = (b"content-type", b"application/json")
 
 @dataclass(slots=True)
 class CallOutcome:
-    """How a call went, for headers, metrics and the log.
+    """The course of a call, for headers, metrics and the log.
 
     Attributes:
         group: The group of the call's first generation.
@@ -93,7 +93,7 @@ class Reply:
 
     @property
     def started(self) -> bool:
-        """Whether the status was sent and cannot be changed."""
+        """Returns whether the status was sent and cannot be changed."""
         return self.status != 0
 
     def set_request_id(self, shown_id: str) -> None:

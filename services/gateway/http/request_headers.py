@@ -55,7 +55,7 @@ def given_session(headers: RawHeaders, in_body: str | None) -> SessionRef | None
 
 
 def session_mode(headers: RawHeaders) -> Literal["auto", "append", "replace"]:
-    """What the `X-Session-Mode` header asks for; `auto` without one."""
+    """The mode in the header `X-Session-Mode`; `auto` without one."""
     raw = headers.get(b"x-session-mode")
     if raw is None:
         return "auto"

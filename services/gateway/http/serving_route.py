@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class GatewayContext:
-    """What all requests of a gateway share.
+    """The parts that all requests of a gateway share.
 
     Attributes:
         places: Places of requests under way.

@@ -17,7 +17,7 @@ WATCH_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What an answer under way has made and its reader has not taken.
+    """The output of an answer under way that its reader has not taken.
 
     Attributes:
         tenant: Whose answer it is.
@@ -39,10 +39,10 @@ class OpenAnswer(Protocol):
 
     @property
     def reason(self) -> Exception | None:
-        """Why the answer was ended early; None if it was not."""
+        """The reason for ending the answer early; None if it was not."""
 
     def unread(self, now_s: float) -> Unread:
-        """What it has unread; `now_s` is on the loop's clock."""
+        """Measures what its reader has not taken; `now_s` is on the loop's clock."""
         ...
 
     def abort(self, reason: Exception) -> None:
@@ -51,7 +51,7 @@ class OpenAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """What answers may take.
+    """Limits of answers that wait for their readers.
 
     Attributes:
         wait_s: Seconds for a piece to be taken.

@@ -70,7 +70,7 @@ def dump_session(record: SessionRecord, fingerprint: str, now_ms: int) -> bytes:
 
 
 def max_values(record_bytes: int, of_a_body: int) -> int:
-    """How many JSON values the file of the largest record has; each takes four bytes or more in a record."""
+    """The most JSON values of a session's file; each takes four bytes or more in its record."""
     return min(of_a_body, record_bytes // 4 + MAX_FIELDS)
 
 
@@ -188,7 +188,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _is_small(document: dict[str, Any]) -> bool:
-    """Whether its objects and numbers are small: sorting names and computing digits must not take long."""
+    """Returns whether its objects and numbers are small, so that sorting and printing them is fast."""
     found: list[Any] = [document]
     while found:
         one = found.pop()

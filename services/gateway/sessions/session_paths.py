@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def is_session_path(path: str) -> bool:
-    """Whether a request is for the session routes."""
+    """Returns whether a request is for the session routes."""
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 

@@ -93,7 +93,9 @@ class DetachedStreams:
                         pass
         except TimeoutError:
             self._metrics.expired_streams.inc()
-            log.debug("nobody came back to a stream", request_id=stream.request_id, grace_s=grace_s)
+            log.debug(
+                "a client did not come back to its stream", request_id=stream.request_id, grace_s=grace_s
+            )
         except asyncio.CancelledError:
             return  # the stream was left: it is not cancelled
         await stream.cancel("its client did not come back")

@@ -23,7 +23,7 @@ class EventId:
     left: int = 0
 
     def needs_from(self, first_seq: int) -> bool:
-        """Whether the client still needs an event from before that frame."""
+        """Returns whether the client still needs an event from before that frame."""
         return self.seq + 1 < first_seq or (self.seq + 1 == first_seq and self.left > 0)
 
 

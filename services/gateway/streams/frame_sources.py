@@ -37,7 +37,7 @@ class FrameSource(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether `next_frames` is known to return None."""
+        """Returns whether `next_frames` is known to return None."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What pages of the web can have a person's browser send: raw requests with a browser's headers."""
+"""Requests that web pages can make a browser send: raw requests with a browser's headers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Thousands of connections that want nothing, against a real gateway process: its memory, and other clients.
+"""Thousands of idle connections to a real gateway process: its memory, and service to other clients.
 
 The figures are printed (`pytest -s`); the assertions leave much room, since the machine may be busy.
 """

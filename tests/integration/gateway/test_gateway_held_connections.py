@@ -1,4 +1,4 @@
-"""Connections that one address only holds: those who talk get through, and requests under way are not cut.
+"""Connections that one address only holds open: active clients get through, running requests go on.
 
 Real sockets, against a gateway, its TLS, and the admin endpoints of a service with the supervisor's probe.
 """

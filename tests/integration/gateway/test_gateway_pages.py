@@ -1,4 +1,4 @@
-"""Pages that strangers may ask for as often as they like: what is made for all of them is made once."""
+"""Pages that may be requested without a key: the gateway makes them once for all callers."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Streams without a client: how many are kept, for how long, and what a stopping gateway does with them."""
+"""Parked streams: their number, their time, and a gateway that stops."""
 
 import asyncio
 

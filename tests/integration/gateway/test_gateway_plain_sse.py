@@ -1,4 +1,4 @@
-"""Streams are plain server-sent events, as the simplest readers need them, unless the client asks for ids.
+"""Streams are plain server-sent events, which the simplest readers need, unless a client asks for ids.
 
 `PlainReader` reads as `vllm bench serve` and many hand-written clients do: it splits the bytes at empty
 lines, strips the prefix `data: ` and decodes what is left as JSON, so any other line breaks it.

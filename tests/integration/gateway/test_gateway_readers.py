@@ -1,4 +1,4 @@
-"""Readers that do not read: what they cost the gateway and the others. Real sockets."""
+"""Slow readers: their cost for the gateway and for other clients. Real sockets."""
 
 import asyncio
 import json

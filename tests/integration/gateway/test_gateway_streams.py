@@ -1,4 +1,4 @@
-"""Streams that are broken and resumed: gateways die, connections break anywhere, clients come back or do not.
+"""Streams that are broken and resumed: gateways die, connections break anywhere, clients come back or not.
 
 What a client has at the end is compared with an undisturbed run of the same request, and to the byte, ids
 included, with the same stream read again as a whole.
@@ -25,7 +25,7 @@ USAGE = {"include_usage": True}
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("streams"), stream_max_grace_s="20", retention_s="20") as fleet:
+    with Fleet(tmp_path_factory.mktemp("streams"), stream_max_grace_s="20", retention_s="120") as fleet:
         yield fleet
 
 

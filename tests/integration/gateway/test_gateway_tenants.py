@@ -1,4 +1,4 @@
-"""One tenant, or one address, asks for everything: what the others still get. Real sockets."""
+"""One tenant, or one address, asks for everything; the others still get their share. Real sockets."""
 
 import asyncio
 import json

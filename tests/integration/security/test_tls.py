@@ -125,7 +125,7 @@ async def test_a_connection_that_hangs_can_be_closed(authority: Authority, tmp_p
 async def test_no_password_goes_to_a_broker_without_tls(
     authority: Authority, scheme: str, with_ca: bool
 ) -> None:
-    """Somebody between us and the broker could say that it has none."""
+    """An attacker between a service and the broker could claim that the broker has no TLS."""
     heard = bytearray()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Event ids: what they look like, and that what follows any of them is exactly the rest."""
+"""Event ids: their form, and that exactly the rest of a stream follows any of them."""
 
 from collections.abc import Callable
 

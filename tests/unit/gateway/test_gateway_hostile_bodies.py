@@ -1,4 +1,4 @@
-"""Bodies of 4 MiB made to be dear: each is read or refused in a bounded time, with a short answer."""
+"""Bodies of 4 MiB made to be expensive: each is read or refused in a bounded time, with a short answer."""
 
 import difflib
 import json

@@ -1,4 +1,4 @@
-"""What follows from an `Idempotency-Key`."""
+"""`Idempotency-Key`: names, digests, seeds and session ids that follow from a key."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which bodies count as large, and who reads one when."""
+"""Large bodies: which ones count as large, and their turns."""
 
 import asyncio
 import itertools

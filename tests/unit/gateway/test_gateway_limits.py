@@ -1,4 +1,4 @@
-"""Rates, places, body sizes, keys and errors: what the gateway decides without a connection."""
+"""Rates, quotas, body sizes, keys and errors: decisions that need no connection."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the headers of a completion say of its way."""
+"""Headers of a completion about its group, its route and its KV."""
 
 import pytest
 

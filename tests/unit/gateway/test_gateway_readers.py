@@ -1,4 +1,4 @@
-"""Which answers are cut off, what a call may ask for, and what waits for a reader: without a connection."""
+"""Answers that are cut off, and the size that a call may ask for, without a connection."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a made session id tells to those who see it, and to which gateways it is the same."""
+"""Made session ids: they do not tell the first text, and are the same at all gateways."""
 
 import pytest
 

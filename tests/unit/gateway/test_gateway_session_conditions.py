@@ -1,4 +1,4 @@
-"""What a caller may demand of its session."""
+"""Conditions that a caller may set for a turn of its session."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Session files: what is exported can be read back, and nothing else can."""
+"""Session files: an exported file can be read back; any other is refused."""
 
 import json
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Which headers a request may have once: all that the gateway reads."""
+"""Headers that a request may have once: all that the gateway reads."""
 
 import re
 from pathlib import Path
