@@ -12,12 +12,12 @@ from services.worker.engine.checkpoint.model_config import ModelError, read_conf
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.heartbeat import ThreadCarrier
 from services.worker.leader.fleet.name_claim import NameClaim
-from services.worker.leader.intake.work_intake import IntakeLimits
-from services.worker.leader.kv_tier.kv_tier import KVOptions
-from services.worker.leader.leader import Leader
+from services.worker.leader.intake.intake import IntakeLimits
+from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.options import LeaderOptions
-from services.worker.leader.sessions.session_records import SessionRecordLimits
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
+from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
@@ -28,6 +28,7 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineFailed, EngineRefused
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.settings import WorkerSettings
+from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
 from shared.lifecycle import Service, run, settle_memory
@@ -153,16 +154,17 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before there are heartbeats, which it would hold up for longer than routers wait
     bus = await service.connect_bus(stack)
-    leader = Leader(
-        leader_options(settings),
+    ports = LeaderPorts(
         bus=bus,
         outside=await service.connect_bus(stack, "outside", needed=False),
         carrier=ThreadCarrier(lambda stack: service.connect_bus(stack, "heartbeats")),
         engine=engine,
         model=model,
         store=SessionsClient(bus),
+        index=BlocksClient(bus),
         registry=service.registry,
     )
+    leader = build_leader(leader_options(settings), ports)
     claim = NameClaim(
         settings.group,
         settings.instance_id,

@@ -1,7 +1,8 @@
-"""Which requests an engine's death is laid to: those that the fatal step computed, and no others.
+"""Ends the requests that may have killed the engine: those that the fatal step computed, and no others.
 
-Of several each goes on elsewhere as a suspect, where it runs alone for a while (`domain/trials.py`). One that
-was alone in the fatal step, and was in one before on another engine, has killed two: it is failed as poison.
+If there are several, each goes on elsewhere as a suspect, and runs alone there for a while
+(`domain/scheduling/crash_trials.py`). A request that was alone in the fatal step, and was in the fatal step
+of another engine before, has killed two engines: it fails as poison.
 """
 
 import structlog
@@ -12,9 +13,15 @@ from shared.errors import GroupLost, Poison
 log = structlog.get_logger(__name__)
 
 
-def fail_suspects(generations: RequestTable, request_ids: set[str], why: str) -> None:
-    """Ends the requests with these ids, which were computed when the engine died by a fault of its own."""
-    suspects = [one for name in sorted(request_ids) if (one := generations.by_id.get(name)) is not None]
+def fail_suspects(table: RequestTable, keys: set[str], why: str) -> None:
+    """Fails the requests that were computed when the engine died by a fault of its own.
+
+    Args:
+        table: Has the requests.
+        keys: Their `request_key`s.
+        why: The engine's failure.
+    """
+    suspects = [one for key in sorted(keys) if (one := table.by_key.get(key)) is not None]
     for generation in suspects:
         request = generation.request
         if len(suspects) == 1 and request.crashes:
@@ -30,4 +37,4 @@ def fail_suspects(generations: RequestTable, request_ids: set[str], why: str) ->
             )
         else:
             error = GroupLost(f"the group's engine failed: {why}", reason="engine_failed", suspect=True)
-        generations.fail(generation, error)
+        table.fail_request(generation, error)

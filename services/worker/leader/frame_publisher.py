@@ -1,20 +1,18 @@
-"""Sends frames: everything that is due for one reply subject goes out as one message.
+"""Sends frames: all that are due for one reply subject go out as one message.
 
-Whoever makes a frame says how long it may wait for company; one task sends. What is sent is kept in the
-outbox first, so a broker that is away loses nothing that a caller could not ask for again.
+The part that makes a frame says how long it may wait for others; one task sends. Each frame is kept in the
+retransmit buffer first, so a caller can ask again for what was lost while the broker was away.
 """
 
 import asyncio
 import math
-from collections.abc import Callable
 
 import structlog
 
-from services.worker.domain.generation.request import Generation
+from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
-from services.worker.metrics import WorkerMetrics
+from services.worker.leader.context import LeaderContext
 from shared import codec
-from shared.bus.api import Bus
 from shared.errors import RyzError, Unavailable
 from shared.messages import AnyFrame
 
@@ -22,24 +20,16 @@ log = structlog.get_logger(__name__)
 
 
 class FramePublisher:
-    """One bucket of frames per reply subject. Run `run` as a task; frames of a subject keep their order."""
+    """One bucket of frames per reply subject; frames of a subject keep their order.
 
-    def __init__(
-        self,
-        group: str,
-        instance_id: str = "",
-        *,
-        bus: Bus,
-        outbox: RetransmitBuffer,
-        metrics: WorkerMetrics,
-        clock: Callable[[], float],
-    ) -> None:
-        self._group = group
-        self._instance_id = instance_id
-        self._bus = bus
-        self._outbox = outbox
-        self._metrics = metrics
-        self._clock = clock
+    Attributes:
+        buffer: Keeps the frames that were sent.
+    """
+
+    def __init__(self, context: LeaderContext, buffer: RetransmitBuffer) -> None:
+        self.buffer = buffer
+        self._context = context
+        self._clock = context.clock
         self._buckets: dict[str, list[bytes]] = {}
         self._due: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -47,15 +37,15 @@ class FramePublisher:
         self._armed_for = math.inf
 
     def send(self, generation: Generation, frame: AnyFrame, *, within_s: float = 0.0) -> None:
-        """Keeps the frame of an open request for resending, and sends it within that time."""
+        """Keeps the frame of an open request for retransmission, and sends it within that time."""
         now = self._clock()
-        self._put(generation.reply_to, self._outbox.add(generation.key, frame, now), now, within_s)
+        self._put(generation.reply_to, self.buffer.add_frame(generation.key, frame, now), now, within_s)
 
     def send_untracked(self, reply_to: str, frame: AnyFrame) -> None:
         """Sends a frame that is not kept: a refusal, or one that is kept already."""
         self._put(reply_to, codec.encode(frame), self._clock(), 0.0)
 
-    async def run(self) -> None:
+    async def publish_due_frames(self) -> None:
         """Sends what is due, until cancelled."""
         try:
             while True:
@@ -67,9 +57,9 @@ class FramePublisher:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def flush(self) -> None:
-        """Sends everything now, due or not; used at the end, when `run` was cancelled."""
-        await self._send_due(float("inf"))
+    async def flush_frames(self) -> None:
+        """Sends everything now, due or not; used at the end, when `publish_due_frames` was cancelled."""
+        await self._send_due(math.inf)
 
     def _put(self, reply_to: str, frame: bytes, now: float, within_s: float) -> None:
         bucket = self._buckets.get(reply_to)
@@ -85,7 +75,7 @@ class FramePublisher:
             self._arm()
 
     def _arm(self) -> None:
-        """One timer at the earliest due time; there may be none if everything went."""
+        """Sets the timer to the earliest due time, if any frame is left."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,19 +87,20 @@ class FramePublisher:
     async def _send_due(self, now: float) -> None:
         for reply_to in [subject for subject, due in self._due.items() if due <= now]:
             del self._due[reply_to]
-            await self._send(reply_to, self._buckets.pop(reply_to))
+            await self._send_batch(reply_to, self._buckets.pop(reply_to))
 
-    async def _send(self, reply_to: str, frames: list[bytes]) -> None:
-        data = codec.encode_batch(frames, self._group, self._instance_id)
-        if len(data) > self._bus.max_payload and len(frames) > 1:
+    async def _send_batch(self, reply_to: str, frames: list[bytes]) -> None:
+        context = self._context
+        data = codec.encode_batch(frames, context.group, context.instance_id)
+        if len(data) > context.bus.max_payload and len(frames) > 1:
             middle = len(frames) // 2
-            await self._send(reply_to, frames[:middle])
-            await self._send(reply_to, frames[middle:])
+            await self._send_batch(reply_to, frames[:middle])
+            await self._send_batch(reply_to, frames[middle:])
             return
         try:
-            await self._bus.publish(reply_to, data)
+            await context.bus.publish(reply_to, data)
         except Unavailable:
-            self._metrics.unsent_frames.inc(len(frames))
+            context.metrics.unsent_frames.inc(len(frames))
         except RyzError as error:  # a frame that is too large, or a reply subject that is none
-            self._metrics.unsent_frames.inc(len(frames))
+            context.metrics.unsent_frames.inc(len(frames))
             log.error("frames cannot be sent", subject=reply_to, error=error.message)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from services.worker.domain.scheduling.block_names import PrefixSharing
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.leader.intake.work_intake import IntakeLimits
-from services.worker.leader.kv_tier.kv_tier import KVOptions
-from services.worker.leader.sessions.session_records import SessionRecordLimits
+from services.worker.leader.intake.intake import IntakeLimits
+from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 

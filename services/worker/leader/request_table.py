@@ -1,19 +1,21 @@
-"""The requests in hand: the one place where they begin, end, fail and are cancelled.
+"""The requests in hand: where they begin, end, fail and are cancelled.
 
-Keeps requests, scheduler and outbox in step, so that an accepted request gets exactly one last frame and
-leaves no block, queue place or task behind.
+Keeps requests, scheduler and retransmit buffer in step, so that an accepted request gets exactly one last
+frame and leaves no block, queue place or task behind.
 """
 
 import asyncio
-from collections.abc import Callable
+from typing import NamedTuple
 
-from services.worker.domain.generation.request import Generation, request_key
+from services.worker.domain.generation.generation import Generation, request_key
 from services.worker.domain.generation.request_counts import RequestCounts
-from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.tenant_entries import TenantEntries
-from services.worker.domain.scheduling.scheduler import Scheduler
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.engine_state import EngineState
 from services.worker.leader.frame_publisher import FramePublisher
-from services.worker.metrics import WorkerMetrics
+from services.worker.leader.kv_tier.block_ownership import BlockOwnership
+from services.worker.leader.sessions.turn_end import TurnFinisher
+from services.worker.leader.sessions.turn_lines import TurnLines
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
@@ -21,30 +23,53 @@ from shared.messages.base import MAX_ATTEMPT
 MAX_TOMBSTONES = 10_000  # of all tenants; beyond it the oldest of the one that has most is forgotten
 
 
+class EndOfRequest(NamedTuple):
+    """The parts that a request's end concerns.
+
+    Attributes:
+        finisher: Commits the turn of a request that has all its tokens.
+        ownership: Owns the blocks that the request has written.
+        turns: Lets the next turn of the session in.
+    """
+
+    finisher: TurnFinisher
+    ownership: BlockOwnership
+    turns: TurnLines
+
+
 class RequestTable:
     """Everything that was accepted and has not ended.
 
-    tombstone_s: how long a cancel of an unknown request holds, for when it overtakes the request.
+    Args:
+        context: Of the leader.
+        engine: Its scheduler gets the sequences.
+        publisher: Sends the frames.
+        end: The parts that a request's end concerns.
+        tombstone_s: How long a cancel of an unknown request holds, for when it overtakes the request.
+
+    Attributes:
+        by_key: Requests under their `request_key`.
+        counts: How many were taken, and how they ended.
+        publisher: Sends the frames.
+        buffer: Keeps the frames that were sent.
     """
 
     def __init__(
         self,
-        outbox: RetransmitBuffer,
+        context: LeaderContext,
+        engine: EngineState,
         publisher: FramePublisher,
-        metrics: WorkerMetrics,
-        clock: Callable[[], float],
+        end: EndOfRequest,
         tombstone_s: float = 5.0,
     ) -> None:
-        self.outbox = outbox
         self.publisher = publisher
-        self.clock = clock
-        self.by_id: dict[str, Generation] = {}  # under `request_key`
-        self.endings = RequestCounts()
-        self.scheduler: Scheduler | None = None  # None while there is no engine
-        self.on_all_tokens: Callable[[Generation], None] = self.complete  # sees to the end of a generation
-        self.on_end: Callable[[Generation], None] = lambda generation: None
-        self.work = asyncio.Event()  # set when the engine loop has something to do
-        self._metrics = metrics
+        self.buffer = publisher.buffer
+        self.by_key: dict[str, Generation] = {}
+        self.counts = RequestCounts()
+        self._metrics = context.metrics
+        self._clock = context.clock
+        self._engine = engine
+        self._finisher, self._ownership, self._turns = end
         self._tombstone_s = tombstone_s
         self._tombstones = TenantEntries[tuple[float, int]](MAX_TOMBSTONES)  # until when, which attempt
         self._preparing: dict[str, asyncio.Task[None]] = {}
@@ -54,24 +79,27 @@ class RequestTable:
         self._empty.set()
 
     def num_free(self, *, resumed: bool = False) -> int:
-        """How many sequences may come in now, below 0 if too many did.
+        """Returns how many sequences may come in now; below 0 if there are too many.
 
-        resumed: of a request that was admitted before; there may be more of those, as many as may run.
+        Args:
+            resumed: Count for a request that was admitted before. As many of those as may run are let in
+                beyond the limit.
         """
-        if self.scheduler is None:
+        scheduler = self._engine.scheduler
+        if scheduler is None:
             return 0
-        more = self.scheduler.limits.max_running if resumed else 0
-        return self.scheduler.num_free - self._places_held + more
+        more = scheduler.limits.max_running if resumed else 0
+        return scheduler.num_free - self._places_held + more
 
-    def open(self, generation: Generation) -> None:
-        """Takes a request; its places are held until `start` or its end."""
+    def open_request(self, generation: Generation) -> None:
+        """Takes a request; its places are held until `start_request` or its end."""
         request = generation.request
-        self.by_id[generation.key] = generation
+        self.by_key[generation.key] = generation
         self._places_held += request.sampling.n
-        self.outbox.open(generation.key, request.attempt, generation.next_seq, request)
+        self.buffer.open_attempt(generation.key, request.attempt, generation.next_seq, request)
         self._empty.clear()
 
-    def prepare_in_background(self, generation: Generation, task: asyncio.Task[None]) -> None:
+    def track_preparation(self, generation: Generation, task: asyncio.Task[None]) -> None:
         """Remembers the task that prepares a request, to be cancelled with it."""
         key = generation.key
         self._preparing[key] = task
@@ -82,9 +110,10 @@ class RequestTable:
 
         task.add_done_callback(forget)
 
-    def start(self, generation: Generation) -> None:
-        """Hands the sequences of a prepared request to the scheduler; those that ended before stay out."""
-        assert self.scheduler is not None
+    def start_request(self, generation: Generation) -> None:
+        """Gives the sequences of a prepared request to the scheduler, but for those that have ended."""
+        scheduler = self._engine.scheduler
+        assert scheduler is not None
         self._places_held -= generation.request.sampling.n
         generation.started = True
         for choice in generation.choices:
@@ -92,32 +121,36 @@ class RequestTable:
                 generation.open_choices += 1
                 self._arrivals += 1
                 choice.sequence.enqueued_as(self._arrivals, first=generation.resumed)
-                self.scheduler.add(choice.sequence)
+                scheduler.add(choice.sequence)
         self._metrics.prompt_tokens.inc(generation.prompt_tokens)
-        self.work.set()
+        self._engine.work.set()
         if generation.open_choices == 0:
-            self.on_all_tokens(generation)
+            self.finish_request(generation)
 
-    def complete(self, generation: Generation) -> None:
-        """Sends `Done`; the request ran its course."""
+    def finish_request(self, generation: Generation) -> None:
+        """Ends a request that has all its tokens: its turn is committed, then `Done` is sent."""
+        self._finisher.finish_turn(generation, self.complete_request)
+
+    def complete_request(self, generation: Generation) -> None:
+        """Sends `Done`."""
         self._metrics.requests.labels("done").inc()
-        self.endings.count()
+        self.counts.count_end()
         self.publisher.send(generation, generation.done())
         self._remove(generation)
 
-    def fail(self, generation: Generation, error: RyzError) -> None:
-        """Sends what there is and `Failed`, and frees everything the request has, wherever it is.
+    def fail_request(self, generation: Generation, error: RyzError) -> None:
+        """Sends the tokens at hand and `Failed`, and frees everything that the request has.
 
-        One that has all its tokens, and only waits for its session's record to be stored, is complete: a
-        caller that was told of a failure would send the turn a second time.
+        A request that has all its tokens, and only waits for its session's record to be stored, is complete:
+        a caller that was told of a failure would send the turn a second time.
         """
         if generation.ended:
             return
         if generation.has_all_tokens:
-            self.complete(generation)
+            self.complete_request(generation)
             return
         self._metrics.requests.labels(error.code).inc()
-        self.endings.count(error)
+        self.counts.count_end(error)
         frame = generation.tokens()
         if frame is not None:
             self.publisher.send(generation, frame)
@@ -125,60 +158,58 @@ class RequestTable:
         self._remove(generation)
 
     def fail_all(self, error: RyzError) -> None:
-        """Fails every request in hand. With `GroupLost` they are resumed elsewhere, if their callers can."""
-        for generation in list(self.by_id.values()):
-            self.fail(generation, error)
+        """Fails every request in hand. With `GroupLost` their callers resume them elsewhere."""
+        for generation in list(self.by_key.values()):
+            self.fail_request(generation, error)
 
-    def supersede(self, key: str) -> None:
-        """Drops an older attempt without a word; nobody listens to its frames any more."""
-        generation = self.by_id.get(key)
+    def supersede_attempt(self, key: str) -> None:
+        """Drops an older attempt without a frame; its caller ignores frames of it."""
+        generation = self.by_key.get(key)
         if generation is not None:
             self._metrics.requests.labels("superseded").inc()
             generation.ended = True
-            self.outbox.abandon(key, self.clock())
+            self.buffer.abandon_attempt(key, self._clock())
             self._remove(generation)
 
     def keys_of(self, tenant: str, request_id: str) -> list[str]:
-        """The keys of the requests that are meant; without a tenant all that are known of that id."""
-        return [request_key(tenant, request_id)] if tenant else self.outbox.keys(request_id)
+        """Returns the keys of a tenant's request; without a tenant all that are known of that id."""
+        return [request_key(tenant, request_id)] if tenant else self.buffer.keys(request_id)
 
-    def cancel(self, request_id: str, reason: str, attempt: int = MAX_ATTEMPT, *, tenant: str = "") -> None:
-        """Ends a request at its caller's wish, up to that attempt: a later one is not the canceller's, or is
-        what the canceller wants instead. An unknown one is remembered in case it comes later.
+    def cancel_request(
+        self, request_id: str, reason: str, attempt: int = MAX_ATTEMPT, *, tenant: str = ""
+    ) -> None:
+        """Ends a request because its caller wants it, up to that attempt.
+
+        A later attempt belongs to another caller, or is what the caller wants instead. A cancel of an unknown
+        request is remembered, since it may have overtaken the request.
         """
         for key in self.keys_of(tenant, request_id) or [request_key("", request_id)]:
-            generation, known = self.by_id.get(key), self.outbox.attempt(key)
+            generation, known = self.by_key.get(key), self.buffer.attempt(key)
             if generation is not None and generation.request.attempt <= attempt:
                 if generation.request.call_key and generation.has_all_tokens:
-                    continue  # whoever repeats the call is to be told what became of its turn
-                self.fail(generation, Cancelled(f"the request was cancelled: {reason or 'no reason given'}"))
+                    continue  # a caller that repeats the call is to learn what became of its turn
+                error = Cancelled(f"the request was cancelled: {reason or 'no reason given'}")
+                self.fail_request(generation, error)
             elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
                 whose = key.partition("/")[0]
-                self._tombstones.put(whose, request_id, (self.clock() + self._tombstone_s, attempt))
+                self._tombstones.put(whose, request_id, (self._clock() + self._tombstone_s, attempt))
 
     def was_cancelled(self, request: GenerateRequest) -> bool:
-        """Whether a cancel came before the request; it counts once."""
+        """Returns whether a cancel came before the request; a cancel counts once."""
         if not self._tombstones:
             return False
         name, attempt = request.request_id, request.attempt
         return self._take_tombstone(request.tenant, name, attempt) or self._take_tombstone("", name, attempt)
 
-    def _take_tombstone(self, tenant: str, request_id: str, attempt: int) -> bool:
-        found = self._tombstones.get(tenant, request_id)
-        if found is None or attempt > found[1]:
-            return False
-        self._tombstones.pop(tenant, request_id)
-        return found[0] > self.clock()
-
-    def expire(self) -> None:
-        """Forgets tombstones and retained frames that are too old."""
-        now = self.clock()
-        self.outbox.expire(now)
+    def forget_expired(self) -> None:
+        """Forgets cancels of unknown requests and retained frames that are too old."""
+        now = self._clock()
+        self.buffer.forget_expired(now)
         if self._tombstones:
             self._tombstones.drop_oldest(lambda tombstone: tombstone[0] <= now)
 
     async def wait_empty(self, timeout_s: float) -> bool:
-        """Whether all requests ended within that time."""
+        """Returns whether all requests ended within that time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
@@ -187,8 +218,8 @@ class RequestTable:
         return True
 
     def load(self) -> Load:
-        """How busy the group is; a request with n choices counts n times."""
-        scheduler = self.scheduler
+        """Returns how busy the group is; a request with n choices counts n times."""
+        scheduler = self._engine.scheduler
         if scheduler is None:
             return Load(waiting=self._places_held)
         return Load(
@@ -201,18 +232,28 @@ class RequestTable:
             queued_tokens=scheduler.queued_tokens,
         )
 
+    def _take_tombstone(self, tenant: str, request_id: str, attempt: int) -> bool:
+        found = self._tombstones.get(tenant, request_id)
+        if found is None or attempt > found[1]:
+            return False
+        self._tombstones.pop(tenant, request_id)
+        return found[0] > self._clock()
+
     def _remove(self, generation: Generation) -> None:
-        if self.by_id.pop(generation.key, None) is None:
+        """Frees blocks, queue places and tasks of a request that has ended."""
+        if self.by_key.pop(generation.key, None) is None:
             return
         if not generation.started:
             self._places_held -= generation.request.sampling.n
         task = self._preparing.pop(generation.key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-        if self.scheduler is not None:
+        scheduler = self._engine.scheduler
+        if scheduler is not None:
             for choice in generation.choices:
-                self.scheduler.end(choice.sequence)
-        self.on_end(generation)
-        if not self.by_id:
+                scheduler.end(choice.sequence)
+        self._ownership.end_generation(generation)
+        self._turns.leave_line(generation)
+        if not self.by_key:
             self._empty.set()
-        self.work.set()
+        self._engine.work.set()

@@ -6,7 +6,7 @@ to measure with the real one.
 
 import codecs
 
-from services.worker.domain.generation.request import Detokenizer
+from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.model_dir import Model
 from services.worker.text.chat_template import ChatTemplate
 

@@ -79,7 +79,7 @@ def request(**fields: object) -> bytes:
 
 async def test_a_subject_reaches_no_other_subscription(tmp_path: Path) -> None:
     async with world(tmp_path) as place, raw(place) as attacker:
-        instance = place.kit.leader._options.instance_id
+        instance = place.kit.instance_id
         gone = {
             "client": {"acc": "RYZ", "user": "worker", "name": f"worker/{instance}"},
             "reason": "Client Closed",

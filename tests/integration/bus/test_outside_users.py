@@ -332,12 +332,12 @@ async def test_priority_is_clamped(tmp_path: Path, allowed: int, got: int) -> No
         a = both.a
         await a.send(a.ask("r", priority=10, sampling={"max_tokens": 200}))
         await until(lambda: bool(a.of("r")))
-        (generation,) = both.kit.leader._generations.by_id.values()
+        (generation,) = both.kit.leader.parts.table.by_key.values()
         assert generation.request.priority == got
         await a.send(a.ask("low", priority=-5, sampling={"max_tokens": 200}))
         await until(lambda: bool(a.of("low")))
         priorities = {
-            g.request.request_id: g.request.priority for g in both.kit.leader._generations.by_id.values()
+            g.request.request_id: g.request.priority for g in both.kit.leader.parts.table.by_key.values()
         }
         assert priorities["low"] == -5
 
@@ -359,9 +359,9 @@ async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
     """Services resume what was admitted before, beyond the queue's limit; outside that would be a way in."""
     await both.a.send(both.a.ask("r", attempt=7, sampling={"max_tokens": 200}))
     await until(lambda: bool(both.a.of("r")))
-    (generation,) = both.kit.leader._generations.by_id.values()
+    (generation,) = both.kit.leader.parts.table.by_key.values()
     assert (generation.request.attempt, generation.outside, generation.resumed) == (7, True, False)
-    assert not any(waiter.firm for waiter in both.kit.leader._intake.places._waiting())
+    assert not any(waiter.firm for waiter in both.kit.leader.parts.places.waiting_requests())
     assert isinstance(await both.a.end_of("r"), Done)
 
 
@@ -445,7 +445,7 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
         assert set(both.kit.store.records) == {("tenant-a", "s")}
         async with client.submit(chat("left", sampling={"max_tokens": 1500}), timeout_s=10) as stream:
             await stream.wait_accepted()
-        await until(lambda: not both.kit.leader._generations.by_id)
+        await until(lambda: not both.kit.leader.parts.table.by_key)
     finally:
         await client.close()
 

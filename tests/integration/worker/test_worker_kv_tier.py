@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.model_dir import Model, load_model_dir
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig

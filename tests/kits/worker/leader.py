@@ -1,6 +1,7 @@
 """A whole leader on any bus with the null engine, and a caller that collects frames."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,10 +12,12 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
+from services.worker.leader.context import LeaderContext
 from services.worker.leader.fleet.heartbeat import LoopCarrier
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
-from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions
+from services.worker.leader.wiring import LeaderPorts, build_leader
+from services.worker.metrics import WorkerMetrics
 from services.worker.model_dir import Model
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
@@ -22,6 +25,8 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Bus, Message
+from shared.bus.memory import MemoryBroker, MemoryBus
+from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
 from shared.kv_store import data_key
 from shared.messages import (
@@ -89,6 +94,12 @@ def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048)
     )
 
 
+def leader_context(bus: Bus | None = None, clock: Callable[[], float] = time.monotonic) -> LeaderContext:
+    """For parts of a leader that a test makes itself."""
+    metrics = WorkerMetrics(CollectorRegistry())
+    return LeaderContext("g0", "i", "demo", bus or MemoryBus(MemoryBroker()), metrics, clock)
+
+
 class RedisIndex:
     """What ranks have written, as the KV state service would find it; may be told to be away or slow."""
 
@@ -138,29 +149,31 @@ class Kit:
         *,
         instance_id: str = "i",
         outside: Bus | None = None,
+        store: DictStore | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
         self.outside = outside or bus
         self.group = group
+        self.instance_id = instance_id
         self.engine = engine or null_engine()
-        self.store = DictStore()
+        self.store = store or DictStore()
         self.registry = CollectorRegistry()
         options.setdefault("steps", SchedulerLimits(256, 64, 64))
         options.setdefault("back_off", RestartPauses(first_s=0.02))
         # a busy machine gives this process no time for seconds, which a leader would log as an error
         options.setdefault("heartbeat_stale_s", PATIENCE_S)
-        self.leader = Leader(
-            LeaderOptions(group=group, instance_id=instance_id, **options),
+        ports = LeaderPorts(
             bus=bus,
             outside=self.outside,
             carrier=LoopCarrier(bus),
             engine=self.engine,
             model=model or null_model("demo", 2048),
             store=self.store,
-            index=index,
+            index=index or BlocksClient(bus),
             registry=self.registry,
         )
+        self.leader = build_leader(LeaderOptions(group=group, instance_id=instance_id, **options), ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
         self.batches: list[int] = []
         self.expected_errors: set[str] = set()

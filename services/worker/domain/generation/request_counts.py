@@ -1,6 +1,6 @@
-"""How the group's requests end: as they should, or through a fault of the group. Pure.
+"""Counts how the requests of a group end: as they should, or through a fault of the group.
 
-Routers compare the two counts and give a group less work, or none, whose requests break.
+Routers compare the two counts, and give less work, or none, to a group whose requests break.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,26 @@ from shared.errors import GroupLost, Internal, RyzError
 class RequestCounts:
     """Counts since the leader's start.
 
-    A fault of the group's own is a bug, or a model that gives no token. What a caller did wrong, its
-    deadline, its cancel and a place given up are not. A lost engine counts for nothing: the group says itself
-    that it is away, and how long it pauses is decided where it is started again.
+    A fault of the group is a bug, or a model that gives no token. A wrong request, a deadline that passed, a
+    cancel and a displaced request are none. A lost engine counts for nothing: the group's state shows it, and
+    when the engine is started again is decided elsewhere.
+
+    Attributes:
+        taken: `Work` messages for this leader.
+        ended: Requests that ended without a fault of the group.
+        broken: Requests that a fault of the group ended.
     """
 
+    taken: int = 0
     ended: int = 0
     broken: int = 0
 
-    def count(self, error: RyzError | None = None) -> None:
-        """One request ended; without an error it is done."""
+    def count_taken(self) -> None:
+        """Counts a `Work` message."""
+        self.taken += 1
+
+    def count_end(self, error: RyzError | None = None) -> None:
+        """Counts the end of a request; without an error it is done."""
         if isinstance(error, GroupLost):
             return
         if isinstance(error, Internal):

@@ -55,7 +55,7 @@ class RetransmitBuffer:
         """All that is kept of a request; to be read only."""
         return self._requests.get(key)
 
-    def open(
+    def open_attempt(
         self, key: str, attempt: int, first_seq: int = 0, request: GenerateRequest | None = None
     ) -> None:
         """Begins to keep an attempt; frames of an earlier one are forgotten.
@@ -70,17 +70,17 @@ class RetransmitBuffer:
             if request.call_key:
                 self._calls[request.tenant, request.call_key] = key
 
-    def of_call(self, tenant: str, call_key: str) -> str | None:
+    def key_of_call(self, tenant: str, call_key: str) -> str | None:
         """The key of the request that a tenant's call was made with last, unless that failed."""
         key = self._calls.get((tenant, call_key))
         return None if key is None or self._requests[key].failed else key
 
-    def give(self, key: str, request: GenerateRequest, reader: str) -> None:
+    def give_to_reader(self, key: str, request: GenerateRequest, reader: str) -> None:
         """Gives a kept request to another caller; only its new attempt counts from here on."""
         retained = self._requests[key]
         retained.request, retained.attempt, retained.reader = request, request.attempt, reader
 
-    def add(self, key: str, frame: AnyFrame, now: float) -> bytes:
+    def add_frame(self, key: str, frame: AnyFrame, now: float) -> bytes:
         """Keeps a frame of an open request; returns it encoded. `Done` and `Failed` start its retention."""
         retained = self._requests[key]
         data = codec.encode(frame)
@@ -96,14 +96,14 @@ class RetransmitBuffer:
             self._make_room()
         return data
 
-    def abandon(self, key: str, now: float) -> None:
+    def abandon_attempt(self, key: str, now: float) -> None:
         """The attempt ends without a last frame, so that no other caller can have it."""
         retained = self._requests.get(key)
         if retained is not None and key in retained.account.running:
             retained.cancelled = True
             self._end(key, retained, now)
 
-    def expire(self, now: float) -> None:
+    def forget_expired(self, now: float) -> None:
         """Forgets the requests that ended more than the retention time ago."""
         for tenant, account in tuple(self._accounts.items()):
             while account.ended:
@@ -114,7 +114,7 @@ class RetransmitBuffer:
             if not account.running and not account.ended:
                 del self._accounts[tenant]
 
-    def resend(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
+    def frames_from(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
         """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
 
         Frames that were sent before the request changed hands are of the new attempt here.

@@ -1,11 +1,12 @@
-"""What a session's history adds to a request, and what the session is after the turn.
+"""What a session's history adds to a request, and the session's record after the turn.
 
 The rule of `SessionRef.mode`: `append` puts the request's messages after the history, `replace` takes them
-as the whole conversation, `auto` appends when none of them is the assistant's. Where records are kept and
-how they are looked up is decided in `leader/sessions.py`.
+as the whole conversation, `auto` appends when none of them is the assistant's. Records are kept and looked up
+in `leader/sessions/`.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.worker.domain.generation.session_merge import rewind
 from shared.errors import Conflict, SessionNotFound
@@ -17,11 +18,15 @@ from shared.messages.sessions import MAX_MARKS
 class TurnContext:
     """A turn of a session: the conversation that the model sees, and the record before it.
 
-    commits: false when the store did not say what it has, so that nothing may be written over it. stored: the
-        record has this turn already, made when its request came for the first time: as the last one (1), or
-        the one before that (2), and so on.
-    added: how many messages the turn adds to the history; 0: it brings the whole conversation.
-    replaces: the record whose last turn this one takes the place of; `record` is the one before that.
+    Attributes:
+        session: As the caller named it.
+        messages: The whole conversation.
+        record: The session before the turn; None if it is new.
+        commits: False if the store did not answer, so that its record must not be replaced.
+        stored: 0, or the place of this turn in the record, made when its request came for the first time: 1
+            for the last turn, 2 for the one before it, and so on.
+        added: Messages that the turn adds to the history; 0 if it brings the whole conversation.
+        replaces: The record whose last turn this one replaces; `record` is the one before that.
     """
 
     session: SessionRef
@@ -39,12 +44,19 @@ class TurnContext:
 
     @property
     def version(self) -> int:
-        """Of the session before this turn; 0: it is new."""
+        """Of the session before this turn; 0 if it is new."""
         return max(0, self.record.version - self.stored) if self.record is not None else 0
 
 
+class TurnAnswer(NamedTuple):
+    """The answer of a turn: its text, and the packed tokens of prompt and answer."""
+
+    text: str
+    token_ids: bytes
+
+
 def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
-    """Whether the request goes on from the stored conversation, so that it depends on the record."""
+    """Returns whether the request goes on from the stored conversation, so that it depends on the record."""
     if session.mode == "auto":
         return all(message.role != "assistant" for message in messages)
     return session.mode == "append"
@@ -53,7 +65,7 @@ def appends(messages: list[ChatMessage], session: SessionRef) -> bool:
 def conversation(
     messages: list[ChatMessage], session: SessionRef, record: SessionRecord | None
 ) -> list[ChatMessage]:
-    """The whole conversation that the model is to see; a leading system message replaces the stored one."""
+    """Returns the conversation for the model; a leading system message replaces the stored one."""
     if record is None or not appends(messages, session):
         return messages
     history = record.messages
@@ -65,11 +77,11 @@ def conversation(
 
 
 def check_conditions(session: SessionRef, record: SessionRecord | None) -> None:
-    """Raises what the caller wants to hear when its session is not what it demands.
+    """Checks that a session is as the caller demands.
 
     Raises:
-        SessionNotFound: there is none, and there must be.
-        Conflict: it is not at the version that was named.
+        SessionNotFound: There must be a session, and there is none.
+        Conflict: It is not at the version that the caller named.
     """
     name, version = session.session_id, record.version if record is not None else 0
     if session.must_exist and record is None:
@@ -88,43 +100,40 @@ def check_conditions(session: SessionRef, record: SessionRecord | None) -> None:
 
 
 def added_by(messages: list[ChatMessage], session: SessionRef) -> int:
-    """How many messages a request adds to the history; 0: it brings the whole conversation."""
+    """Returns how many messages a request adds to the history; 0 if it brings the whole conversation."""
     if not appends(messages, session):
         return 0
     return len(messages) - (messages[0].role == "system")
 
 
 def new_turn(request: GenerateRequest) -> TurnContext | None:
-    """The turn of a session that is new, so that no part has a record of it; None: no session."""
+    """Returns the turn of a session that has no record yet; None without a session."""
     if request.session is None or request.messages is None:
         return None
     return TurnContext(request.session, request.messages, added=added_by(request.messages, request.session))
 
 
-def turn_of(
-    messages: list[ChatMessage],
-    session: SessionRef,
-    record: SessionRecord | None,
-    request_id: str,
-    resumed_at: int = -1,
-    *,
-    call_key: str = "",
-    call_digest: str = "",
-) -> TurnContext:
-    """The turn that a request is, after that record.
+def turn_of(request: GenerateRequest, record: SessionRecord | None, resumed_at: int = -1) -> TurnContext:
+    """Returns the turn of a request, after that record.
 
-    A request whose answer got lost on the way comes again, perhaps after its turn was stored: then the record
-    has the conversation that the model saw, and its answer, which is not to be stored a second time.
+    A request whose answer was lost comes again, perhaps after its turn was stored: then the record has the
+    conversation that the model saw, and its answer, which must not be stored a second time.
 
-    resumed_at: the session's version when the answer was begun; turns that were stored since come before this
-    one in the record, and are not what its answer goes on from. -1: not known.
-    call_key, call_digest: of a call that counts once, and may come again with another request id.
+    Args:
+        request: Of a session. With a `call_key` it counts once, and may come again under another id.
+        record: The session's newest record.
+        resumed_at: The session's version when the answer was begun; -1 if it was not. Turns that were stored
+            since come before this one in the record, but its answer does not go on from them.
 
     Raises:
-        Conflict: a turn with that key was another one.
+        Conflict: A turn with the same `call_key` was another call.
     """
-    if record is not None and (place := _place_of(request_id, call_key, record)):
-        if call_key and record.recent and record.recent[-place].call_digest != call_digest:
+    session, messages = request.session, request.messages
+    assert session is not None
+    assert messages is not None
+    call_key = request.call_key
+    if record is not None and (place := _place_of(request.request_id, call_key, record)):
+        if call_key and record.recent and record.recent[-place].call_digest != request.call_digest:
             raise Conflict(
                 "this Idempotency-Key was used for another call; use a new key for each call",
                 reason="idempotency_key_reused",
@@ -140,7 +149,7 @@ def turn_of(
 
 
 def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRecord) -> bool:
-    """Whether a request says the same as the session's last turn."""
+    """Returns whether a request says the same as the session's last turn."""
     mark = record.recent[-1] if record.recent else None
     if mark is None or mark.whole or mark.call_key or mark.request_id != record.last_request:
         return False
@@ -153,7 +162,7 @@ def repeats(messages: list[ChatMessage], session: SessionRef, record: SessionRec
 def in_place_of_last(
     messages: list[ChatMessage], session: SessionRef, record: SessionRecord
 ) -> TurnContext | None:
-    """The turn that takes the place of the record's last one, which says the same; None: it cannot."""
+    """Returns a turn that replaces the record's last one, which says the same; None if it cannot."""
     before = rewind(record, record.recent[-1].version - 1)
     if before is None and record.turns > 1:
         return None
@@ -167,7 +176,7 @@ def in_place_of_last(
 
 
 def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
-    """Which of the record's turns has that id or key: 1 is the last one; 0: none."""
+    """Returns which of the record's turns has that id or key: 1 for the last one, 0 for none."""
     if record.last_request == request_id and record.messages:
         return 1
     for place, mark in enumerate(reversed(record.recent), 1):
@@ -178,20 +187,22 @@ def _place_of(request_id: str, call_key: str, record: SessionRecord) -> int:
 
 def next_record(
     turn: TurnContext,
+    request: GenerateRequest,
+    answer: TurnAnswer,
     *,
-    tenant: str,
     model: str,
     group: str,
-    answer: str,
-    token_ids: bytes,
     now_ms: int,
-    request_id: str = "",
-    call_key: str = "",
-    call_digest: str = "",
 ) -> SessionRecord:
-    """The session after the turn: the conversation that the model saw, and its answer.
+    """Returns the session after a turn: the conversation that the model saw, and its answer.
 
-    token_ids: prompt and answer, packed.
+    Args:
+        turn: The turn.
+        request: Its request.
+        answer: The first choice.
+        model: Name of the model.
+        group: Name of the group.
+        now_ms: Unix time in milliseconds.
     """
     record, replaced = turn.record, turn.replaces
     began = replaced or record
@@ -199,25 +210,25 @@ def next_record(
     whole = turn.added == 0
     size = (len(turn.messages) if whole else turn.added) + 1
     mark = TurnMark(
-        request_id=request_id,
+        request_id=request.request_id,
         version=version,
         size=size,
         whole=whole,
-        call_key=call_key,
-        call_digest=call_digest,
+        call_key=request.call_key,
+        call_digest=request.call_digest,
         replaces=replaced.last_request if replaced is not None else "",
     )
     return SessionRecord(
         session_id=turn.session.session_id,
-        tenant=tenant,
+        tenant=request.tenant,
         model=model,
         version=version,
-        messages=[*turn.messages, ChatMessage(role="assistant", content=answer)],
-        token_ids=token_ids,
+        messages=[*turn.messages, ChatMessage(role="assistant", content=answer.text)],
+        token_ids=answer.token_ids,
         turns=1 + (record.turns if record else 0),
         last_group=group,
         created_ms=began.created_ms if began else now_ms,
         updated_ms=now_ms,
-        last_request=request_id,
+        last_request=request.request_id,
         recent=[*(record.recent if record else []), mark][-MAX_MARKS:],
     )

@@ -29,6 +29,12 @@ class WriteBehind:
         self._known: OrderedDict[bytes, None] = OrderedDict()  # the one not seen for longest comes first
         self._doubtful: OrderedDict[bytes, None] = OrderedDict()
 
+    def switch(self, *, enabled: bool, writes: bool) -> None:
+        """Sets whether the store is used, and whether blocks are written to it."""
+        if self.enabled and not enabled:
+            self.forget_all()  # the store may come back empty
+        self.enabled, self.writes = enabled, writes
+
     @property
     def has_work(self) -> bool:
         """Whether a plan has something to take."""

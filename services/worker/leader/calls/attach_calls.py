@@ -1,15 +1,15 @@
-"""Gives a request to another caller who asks for it: its frames go there from then on.
+"""Gives a request to another caller that asks for it: its frames go there from then on.
 
-Only requests that came with a note are given, and only to their own tenant. The one who had it before is told
-so in a last frame of its own attempt; with the next attempt it can neither end the request nor ask for it.
+Only requests that came with a note are given, and only to callers of their own tenant. The former caller gets
+a last frame of its own attempt; with that attempt it can neither end the request nor ask for its frames.
 """
 
 import msgspec
 import structlog
 
-from services.worker.domain.generation.request import failed_frame, request_key
+from services.worker.domain.generation.generation import failed_frame, request_key
+from services.worker.leader.context import LeaderContext
 from services.worker.leader.request_table import RequestTable
-from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
 from shared.bus.subject import can_answer
@@ -23,30 +23,22 @@ ROOM_BYTES = 1024  # of an answer beside the request in it
 
 
 class AttachCalls:
-    """The call of the attach subject, on which all leaders listen; one without that request is silent."""
+    """The call of the attach subject, on which all leaders listen; only one with the request answers."""
 
-    def __init__(
-        self,
-        group: str,
-        instance_id: str,
-        *,
-        generations: RequestTable,
-        metrics: WorkerMetrics,
-        max_payload: int,
-    ) -> None:
-        self._group = group
-        self._instance_id = instance_id
-        self._generations = generations
-        self._metrics = metrics
-        self._max_payload = max_payload
+    def __init__(self, context: LeaderContext, table: RequestTable) -> None:
+        self._context = context
+        self._table = table
 
     async def attach(self, attach: Attach, message: Message) -> Attached | None:
-        """One question. Asked again by the same caller (the same reply subject), the answer is the same."""
-        outbox = self._generations.outbox
+        """Gives the request to the caller.
+
+        The same caller (the same reply subject) gets the same answer if it asks again.
+        """
+        buffer = self._table.buffer
         key = request_key(attach.tenant, attach.request_id)
         if attach.call_key:
-            key = outbox.of_call(attach.tenant, attach.call_key) or ""
-        kept = outbox.kept(key)
+            key = buffer.key_of_call(attach.tenant, attach.call_key) or ""
+        kept = buffer.kept(key)
         request = kept.offer(attach.tenant) if kept is not None else None
         if kept is None or request is None or not message.reply:
             return None
@@ -56,34 +48,34 @@ class AttachCalls:
             if request is None:
                 return None
             self._hand_over(request)
-            outbox.give(key, request, message.reply)
-            self._metrics.attached.inc()
+            buffer.give_to_reader(key, request, message.reply)
+            self._context.metrics.attached.inc()
         return Attached(
             request=codec.encode(request),
-            group=self._group,
-            instance_id=self._instance_id,
+            group=self._context.group,
+            instance_id=self._context.instance_id,
             first_seq=kept.first_seq,
             next_seq=kept.next_seq,
         )
 
     def _renumbered(self, request: GenerateRequest, reply_to: str) -> GenerateRequest | None:
-        """The request as its next attempt; None: there is none, or it would not fit into an answer."""
+        """Returns the request as its next attempt; None if there is none, or an answer cannot hold it."""
         if request.attempt >= MAX_ATTEMPT:
             return None
         request = msgspec.structs.replace(request, attempt=request.attempt + 1, reply_to=reply_to)
-        if len(codec.encode(request)) + ROOM_BYTES > self._max_payload:
+        if len(codec.encode(request)) + ROOM_BYTES > self._context.bus.max_payload:
             log.warning("request too large to be given away", request_id=request.request_id)
             return None
         return request
 
     def _hand_over(self, request: GenerateRequest) -> None:
-        """Sends what the generation makes to the new caller, if it still runs, and tells the former one."""
-        generation = self._generations.by_id.get(request_key(request.tenant, request.request_id))
+        """Redirects the frames of a request that still runs, and sends the former caller its last frame."""
+        generation = self._table.by_key.get(request_key(request.tenant, request.request_id))
         if generation is None:
             return
         gone = Cancelled("another caller has attached to the request", reason="attached_elsewhere")
         last = failed_frame(generation.request, gone, generation.next_seq)
-        self._generations.publisher.send_untracked(generation.reply_to, last)
+        self._table.publisher.send_untracked(generation.reply_to, last)
         generation.request, generation.reply_to = request, request.reply_to
 
 

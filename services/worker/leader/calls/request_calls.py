@@ -1,12 +1,12 @@
-"""The small calls a caller makes about a request that runs: cancel it, send frames again.
+"""Calls about a request that runs: cancel it, send frames again.
 
-On a tenant's subject the broker vouches for the caller: it reaches requests of that tenant and is answered in
-its own inbox. On the others services speak, which are believed.
+On a tenant's subject the broker vouches for the caller, which reaches requests of that tenant only. The other
+subjects are for services, whose messages are trusted.
 """
 
 from services.worker.domain.generation.resend_budget import ResendBudget
+from services.worker.leader.context import LeaderContext
 from services.worker.leader.request_table import RequestTable
-from services.worker.metrics import WorkerMetrics
 from shared import codec
 from shared.bus.api import Message
 from shared.errors import Overloaded
@@ -17,32 +17,25 @@ from shared.subjects import caller_of
 class RequestCalls:
     """The calls of the cancel and resend subjects.
 
-    What names another instance is ignored: two leaders of one name read the same subjects, and only the one
-    that accepted a request may speak of it.
+    Calls that name another instance are ignored: two leaders of one name read the same subjects, and only the
+    one that accepted a request may answer for it.
     """
 
-    def __init__(
-        self,
-        generations: RequestTable,
-        reply_bytes: int,
-        *,
-        instance_id: str,
-        metrics: WorkerMetrics,
-        budget: ResendBudget,
-    ) -> None:
-        self._generations = generations
-        self._reply_bytes = reply_bytes
-        self._instance_id = instance_id
-        self._metrics = metrics
+    def __init__(self, context: LeaderContext, table: RequestTable, budget: ResendBudget) -> None:
+        self._table = table
+        self._reply_bytes = context.bus.max_payload // 2
+        self._instance_id = context.instance_id
+        self._metrics = context.metrics
+        self._clock = context.clock
         self._budget = budget
 
-    async def cancel(self, cancel: Cancel, message: Message) -> None:
-        """Ends the request; one that is unknown may still be on its way."""
+    async def cancel_request(self, cancel: Cancel, message: Message) -> None:
+        """Ends the request; a cancel of an unknown one is remembered."""
         if self._is_meant(cancel.instance_id, "cancel"):
             tenant = _tenant(cancel, message)
-            self._generations.cancel(cancel.request_id, cancel.reason, cancel.attempt, tenant=tenant)
+            self._table.cancel_request(cancel.request_id, cancel.reason, cancel.attempt, tenant=tenant)
 
-    async def resend(self, resend: Resend, message: Message) -> ResendReply | None:
+    async def resend_frames(self, resend: Resend, message: Message) -> ResendReply | None:
         """Returns the frames from the number on; `known` is false for an attempt that is unknown.
 
         Raises:
@@ -50,14 +43,14 @@ class RequestCalls:
         """
         if not self._is_meant(resend.instance_id, "resend"):
             return None
-        generations, reply = self._generations, ResendReply(known=False)
-        caller, now = caller_of(message.subject), generations.clock()
+        table, reply = self._table, ResendReply(known=False)
+        caller, now = caller_of(message.subject), self._clock()
         if caller is not None and (wait_s := self._budget.wait_s(caller.user, now)):
             self._metrics.refused_resends.inc()
             why = f"user {caller.user} has more frames sent again than RYZ_OUTSIDE_RESEND_BYTES_S allows"
             raise Overloaded(why, retry_after_s=wait_s)
-        for key in generations.keys_of(_tenant(resend, message), resend.request_id):
-            reply = generations.outbox.resend(key, resend.attempt, resend.from_seq, self._reply_bytes)
+        for key in table.keys_of(_tenant(resend, message), resend.request_id):
+            reply = table.buffer.frames_from(key, resend.attempt, resend.from_seq, self._reply_bytes)
             if reply.known:
                 break
         if caller is not None:

@@ -1,8 +1,8 @@
-"""The end of a group that is wanted: no new work, what runs ends or moves, and nobody's KV is lost with it.
+"""Ends a group on request: no new work, running requests end or move, KV and session records are kept.
 
-Asked for on the bus, or by a signal. Requests that do not end in time are failed so that their callers resume
-them on another group; before that their KV, and that of the sessions here, is written to the store. Every
-step has a bound: a store, broker or engine that is away makes the end poorer, not longer.
+A drain is asked for on the bus or by a signal. Requests that do not end in time are failed, so that their
+callers resume them on another group; before that their KV, and that of the sessions here, is written to the
+store. Every step has a bound: if store, broker or engine are away, less is kept, but the end comes no later.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from services.worker.leader.context import LeaderContext
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.session_records import SessionRecords
-from shared.bus.api import Message
-from shared.errors import GroupLost, Unavailable
-from shared.messages import DrainGroup, Draining
+from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from shared.errors import GroupLost
 
 log = structlog.get_logger(__name__)
 HAND_OVER_S = 1.0  # for KV to be written: that of running requests before they move, and then the rest
@@ -26,99 +26,84 @@ POLL_S = 0.05
 class Drain:
     """Begins once, however often it is asked for; the shortest time-out of all counts.
 
-    on_begin: called when no more work is taken. announce: tells routers at once.
-    timeout_s: for who names none.
+    Args:
+        context: Of the leader.
+        orchestrator: Its state refuses new work from the beginning of the drain.
+        table: The requests in hand.
+        kv_tier: Writes KV to the store.
+        sessions: Their KV is kept.
+        announce: Sends a heartbeat at once.
+
+    Attributes:
+        done: Set when the drain is over.
     """
 
     def __init__(
         self,
-        group: str,
-        instance_id: str,
-        *,
-        generations: RequestTable,
+        context: LeaderContext,
+        orchestrator: MultiGPUOrchestrator,
+        table: RequestTable,
         kv_tier: KVTier,
         sessions: SessionRecords,
-        on_begin: Callable[[], None],
+        *,
         announce: Callable[[], Awaitable[None]],
-        timeout_s: float,
     ) -> None:
-        self._group = group
-        self._instance_id = instance_id
-        self._generations = generations
+        self.done = asyncio.Event()
+        self._group = context.group
+        self._clock = context.clock
+        self._orchestrator = orchestrator
+        self._table = table
         self._kv_tier = kv_tier
         self._sessions = sessions
-        self._on_begin = on_begin
         self._announce = announce
-        self._timeout_s = timeout_s
         self._deadline = math.inf
         self._draining: asyncio.Task[None] | None = None
-        self._refuses = False
-        self.done = asyncio.Event()
 
     @property
-    def active(self) -> bool:
-        """Whether the group takes no more work, now and for good."""
-        return self._refuses
+    def left_s(self) -> float:
+        """Seconds until requests in hand move."""
+        return max(0.0, self._deadline - self._clock())
 
-    def refusal(self) -> Unavailable:
-        """What is said to who comes with work."""
-        return Unavailable(f"group {self._group} is shutting down", reason="draining")
-
-    async def on_drain(self, asked: DrainGroup, _: Message) -> Draining:
-        """Answers, and drains; what ends the process then waits for `done`."""
-        self.begin(asked.timeout_ms / 1000 if asked.timeout_ms else self._timeout_s)
-        left_s = max(0.0, self._deadline - self._generations.clock())
-        return Draining(
-            group=self._group,
-            instance_id=self._instance_id,
-            requests=len(self._generations.by_id),
-            timeout_ms=round(1000 * left_s),
-        )
-
-    def begin(self, timeout_s: float) -> None:
+    def begin_drain(self, timeout_s: float) -> None:
         """Takes no new work from here on; requests in hand may go on for that long."""
-        self._deadline = min(self._deadline, self._generations.clock() + timeout_s)
-        self._refuse()
+        self._deadline = min(self._deadline, self._clock() + timeout_s)
+        self._orchestrator.drain()
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain(), name="drain")
-            self._draining.add_done_callback(self._ended)
+            self._draining.add_done_callback(self._end_drain)
 
-    async def run(self, timeout_s: float) -> None:
-        """Drains, or joins the drain that is under way; returns when nothing is left to wait for."""
-        self.begin(timeout_s)
+    async def drain_group(self, timeout_s: float) -> None:
+        """Drains, or joins the drain that is under way; returns when it is over."""
+        self.begin_drain(timeout_s)
         await self.done.wait()
 
-    async def stop(self) -> None:
-        """Cuts it short: what still runs moves now."""
-        self._refuse()
+    async def cut_short(self) -> None:
+        """Moves what still runs at once, whether or not a drain is under way."""
+        self._orchestrator.drain()
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.gather(self._draining, return_exceptions=True)
-        self._move()
-
-    def _refuse(self) -> None:
-        self._refuses = True
-        self._on_begin()
+        self._move_requests()
 
     async def _drain(self) -> None:
-        generations, tier = self._generations, self._kv_tier
+        table, tier = self._table, self._kv_tier
         await self._announce()
-        log.info("the group drains", requests=len(generations.by_id))
-        while generations.by_id and (left := self._deadline - generations.clock()) > 0:
-            await generations.wait_empty(min(left, POLL_S))
-        if generations.by_id:
-            log.info("requests move to other groups", number=len(generations.by_id))
+        log.info("the group drains", requests=len(table.by_key))
+        while table.by_key and (left_s := self.left_s) > 0:
+            await table.wait_empty(min(left_s, POLL_S))
+        if table.by_key:
+            log.info("requests move to other groups", number=len(table.by_key))
             await tier.wait_written(HAND_OVER_S / 2)
-            self._move()
+            self._move_requests()
         async with asyncio.timeout(HAND_OVER_S / 2):
-            await tier.keep(self._sessions.newest_first())
+            await tier.keep_sessions(self._sessions.newest_first())
             await tier.wait_written(HAND_OVER_S / 2)
 
-    def _move(self) -> None:
+    def _move_requests(self) -> None:
         error = f"group {self._group} is shutting down, the request goes on elsewhere"
-        self._generations.fail_all(GroupLost(error, reason="draining"))
+        self._table.fail_all(GroupLost(error, reason="draining"))
 
-    def _ended(self, drain: "asyncio.Task[None]") -> None:
+    def _end_drain(self, drain: "asyncio.Task[None]") -> None:
         error = None if drain.cancelled() else drain.exception()
         if error is not None and not isinstance(error, TimeoutError):
             log.error("the drain broke off, the group ends all the same", exc_info=error)

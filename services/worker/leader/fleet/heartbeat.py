@@ -218,7 +218,7 @@ class Heartbeats:
         self._pulse.tell(self._describe())
         await self._carrier.start(self._pulse)
 
-    async def run(self) -> None:
+    async def describe_forever(self) -> None:
         """Describes the group until cancelled: at each interval, or more rarely where that takes long."""
         while True:
             began = time.perf_counter()

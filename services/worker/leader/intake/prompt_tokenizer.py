@@ -69,7 +69,7 @@ class PromptTokenizer:
         self._spent: dict[str, float] = {}  # seconds of each tenant's dear prompts, in this second
         self._running: set[asyncio.Future[Any]] = set()
 
-    def close(self) -> None:
+    def stop_threads(self) -> None:
         """Takes no more; a thread that is busy ends with its prompt."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for running in list(self._running):
@@ -89,7 +89,7 @@ class PromptTokenizer:
             chars += len(message.name) + (len(text) if text.isascii() else 2 * len(text))
         return chars <= INLINE_CHARS
 
-    def at_once(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
+    def tokenize_inline(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
         """The tokens of a short prompt; None: it needs a thread, because its template takes so long, or
         because the tenant's prompts have taken so long in this second.
         """
@@ -110,15 +110,15 @@ class PromptTokenizer:
             if took >= DEAR_S:
                 self._spent[request.tenant] = spent + took
 
-    async def in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
+    async def tokenize_in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
         """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
         work = functools.partial(self._tokens, request, turn, self._timeout_s)
         try:
-            return await self.run(request.tenant, work, _PROMPT)
+            return await self.run_in_thread(request.tenant, work, _PROMPT)
         except TemplateOverran as error:
             raise self._too_slow(_PROMPT) from error
 
-    async def run(self, tenant: str, work: Callable[[], T], failure: str) -> T:
+    async def run_in_thread(self, tenant: str, work: Callable[[], T], failure: str) -> T:
         """What the work of a tenant returns, done in a thread in the tenant's turn.
 
         failure: what has not happened in time, as the beginning of a sentence.
@@ -129,7 +129,7 @@ class PromptTokenizer:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._places.enter(tenant)
-                return await asyncio.shield(self._begin(tenant, work))
+                return await asyncio.shield(self._submit_work(tenant, work))
         except TimeoutError as error:
             raise self._too_slow(failure) from error
 
@@ -141,7 +141,7 @@ class PromptTokenizer:
             reason="tokenizing",
         )
 
-    def _begin(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit_work(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
         """Puts work into a thread. The tenant's place is free when the thread is, whoever still waits."""
         loop = asyncio.get_running_loop()
         try:

@@ -1,46 +1,76 @@
-"""Waiting places: who gets one, who has to give his up, and who has waited for too long before it was ready.
+"""Admits requests to the waiting places, displaces others if they have less right to one, ends expired ones.
 
-A request that was admitted once, on this group or another, gets in before the others and beyond the limit of
-the queue, up to as many as may run. What the queue holds is bounded all the same.
+A request that was admitted before, here or on another group, gets in before the others and beyond the limit
+of the queue, up to as many as may run. The queue is bounded all the same.
 """
 
 from collections.abc import Iterator
 
-from services.worker.domain.generation.request import Generation, request_key
+from services.worker.domain.generation.generation import Generation, request_key
 from services.worker.domain.generation.shedding import WaitingRequest, displaced_by
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.fleet.work_gate import WorkGate
 from services.worker.leader.request_table import RequestTable
-from services.worker.metrics import WorkerMetrics
-from shared.errors import DeadlineExceeded, Overloaded
+from shared.errors import Cancelled, DeadlineExceeded, Overloaded
 from shared.messages import GenerateRequest
 
 
 class WaitingPlaces:
-    """retry_after_s: what those are told for whom there is no place."""
+    """The places of requests that wait.
+
+    Args:
+        context: Of the leader.
+        gate: Refuses work while the group is not ready.
+        table: The requests in hand.
+        retry_after_s: When requests without a place may try again.
+
+    Attributes:
+        gate: As given.
+    """
 
     def __init__(
-        self, group: str, generations: RequestTable, metrics: WorkerMetrics, retry_after_s: float
+        self, context: LeaderContext, gate: WorkGate, table: RequestTable, retry_after_s: float
     ) -> None:
-        self._group = group
-        self._generations = generations
-        self._metrics = metrics
+        self.gate = gate
+        self._group = context.group
+        self._metrics = context.metrics
+        self._clock = context.clock
+        self._table = table
         self._retry_after_s = retry_after_s
 
-    def make_room(self, request: GenerateRequest, *, resumed: bool) -> None:
-        """Sees to it that there is room for a request, at the cost of others if need be.
+    def admit(self, request: GenerateRequest, timeout_s: float, *, resumed: bool) -> None:
+        """Admits a request, at the cost of others if need be.
 
-        resumed: see `Generation.resumed`.
+        Args:
+            request: The request.
+            timeout_s: Until its deadline.
+            resumed: See `Generation.resumed`.
 
-        Raises `Overloaded` if there is none, and nobody who has to give way.
+        Raises:
+            Unavailable: The group takes no work.
+            Cancelled: A cancel came before the request.
+            DeadlineExceeded: The deadline has passed.
+            Overloaded: There is no place, and no request that has to give way.
         """
+        refusal = self.gate.refusal()
+        if refusal is not None:
+            raise refusal
+        if self._table.was_cancelled(request):
+            raise Cancelled("the request was cancelled before it arrived")
+        if timeout_s <= 0:
+            raise DeadlineExceeded("the request's deadline had passed when it reached the group")
+        self._make_room(request, resumed=resumed)
+
+    def _make_room(self, request: GenerateRequest, *, resumed: bool) -> None:
         num_sequences = request.sampling.n
         # what resumed requests hold beyond the limit is not to be made up for by those that displace others
-        missing = num_sequences - max(0, self._generations.num_free(resumed=resumed))
+        missing = num_sequences - max(0, self._table.num_free(resumed=resumed))
         if missing <= 0:
             return
         key = request_key(request.tenant, request.request_id)
         newcomer = WaitingRequest(key, request.tenant, request.priority, num_sequences)
-        displaced = displaced_by(newcomer, self._waiting(), missing)
+        displaced = displaced_by(newcomer, self.waiting_requests(), missing)
         if not displaced:
             raise Overloaded(
                 f"the queue of group {self._group} is full; try again later",
@@ -49,20 +79,20 @@ class WaitingPlaces:
             )
         self._metrics.shed_requests.inc(len(displaced))
         for key in displaced:
-            generation = self._generations.by_id.get(key)
+            generation = self._table.by_key.get(key)
             if generation is not None:
-                self._generations.fail(generation, self._shed())
+                self._table.fail_request(generation, self._shed())
 
-    def expire(self) -> None:
-        """Ends requests whose deadline passed while they were prepared; the scheduler sees to the others."""
-        now = self._generations.clock()
-        for generation in list(self._generations.by_id.values()):
+    def fail_expired(self) -> None:
+        """Fails requests whose deadline passed while they were prepared; the engine loop fails the others."""
+        now = self._clock()
+        for generation in list(self._table.by_key.values()):
             if not generation.started and generation.deadline <= now:
                 waited = now - generation.arrived
                 error = DeadlineExceeded(
                     f"the deadline passed {waited:.1f} s after the group took the request"
                 )
-                self._generations.fail(generation, error)
+                self._table.fail_request(generation, error)
 
     def _shed(self) -> Overloaded:
         return Overloaded(
@@ -73,8 +103,9 @@ class WaitingPlaces:
             group=self._group,
         )
 
-    def _waiting(self) -> Iterator[WaitingRequest]:
-        for key, generation in self._generations.by_id.items():
+    def waiting_requests(self) -> Iterator[WaitingRequest]:
+        """Yields the requests that hold waiting places."""
+        for key, generation in self._table.by_key.items():
             request = generation.request
             places = _places(generation)
             if places:
@@ -89,14 +120,14 @@ class WaitingPlaces:
 
 
 def _places(generation: Generation) -> int:
-    """How many waiting places a request holds."""
+    """Returns how many waiting places a request holds."""
     if not generation.started:
         return generation.request.sampling.n
     return sum(choice.sequence.phase is SequencePhase.WAITING for choice in generation.choices)
 
 
 def _is_firm(generation: Generation) -> bool:
-    """Whether a request has begun, here or before it came here."""
+    """Whether a request has begun, here or on another group."""
     if generation.resumed or generation.first_token_at:
         return True
     return generation.started and any(_was_admitted(choice.sequence) for choice in generation.choices)

@@ -1,8 +1,8 @@
-"""Which stored blocks belong to which session: gathered while sequences run, told to the KV state service.
+"""Which stored blocks belong to which session: gathered while sequences run, then committed.
 
-What was told replaces what the session held before, so it is told in whole: all leading blocks that are known
-to be stored. Nobody waits for it; what cannot be told in time expires in the store and is computed again.
-What the store turns out not to have is written once more, if it is still here.
+A commit to the KV state service replaces what the session held before, so it names all leading
+blocks that are known to be stored. No request waits for it; blocks that cannot be committed in time expire
+in the store and are computed again. Blocks that the store has lost are written once more, if still here.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Protocol
 
 import structlog
 
-from services.worker.domain.generation.request import Generation
+from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.metrics import WorkerMetrics
+from services.worker.leader.context import LeaderContext
 from shared.errors import RyzError
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks, SessionRecord
 from shared.messages.blocks import MAX_NAMES
@@ -24,50 +24,61 @@ log = structlog.get_logger(__name__)
 MAX_BATCH = 64
 MAX_BATCH_NAMES = 16_384  # a quarter of what a message may have, by the usual limit
 MAX_HOLDINGS = 8192
-FEW_BLOCKS = 8  # stored since the last time, for which a running sequence is told again
-LINGER_S = (
-    10.0  # how long the last blocks of a sequence that ended may take to be written, and again to be told
-)
+FEW_BLOCKS = 8  # stored since the last commit of a running sequence, for which it is committed again
+LINGER_S = 10.0  # for the last blocks of an ended sequence to be written, and again to be committed
 Key = tuple[str, int]  # request id, choice
 
 
 class BlockIndex(Protocol):
-    """The KV state service, as far as a leader needs it for blocks; `Unavailable` when it does not answer."""
+    """The KV state service, as far as a leader needs it for blocks.
+
+    Both calls raise `Unavailable` when the service does not answer in time.
+    """
 
     async def find(
         self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
     ) -> BlocksFound:
-        """How many leading names are stored; those found are not evicted for so long.
+        """Returns how many leading names are stored.
 
-        With `parts`, of which a block consists, also those that nobody has told of yet.
+        Args:
+            names: Of a sequence's blocks, from the first on.
+            lease_ms: Time for which the blocks found are not evicted.
+            timeout_s: For the call.
+            parts: Parts of a block. If given, blocks that are stored and not committed yet count, too.
         """
         ...
 
     async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
-        """Tells which blocks were written, and who holds them."""
+        """Registers blocks that were written, and the sessions that hold them."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Holding:
-    """One sequence's blocks. `names` grows with the sequence; `told` is how many were told last.
+    """The blocks of one sequence.
 
-    until: told for the last time then at the latest; 0: the sequence runs. rewritten: the store had lost some
-    of them before, and they were written anew.
+    Attributes:
+        tenant: Of the session.
+        session_id: Empty for sequences that no session continues.
+        priority: Of the request.
+        names: Grows with the sequence.
+        committed: How many names were committed last.
+        until: When they are committed for the last time, at the latest; 0 while the sequence runs.
+        rewritten: Whether the store had lost some of them, and they were written anew.
     """
 
     tenant: str
     session_id: str
     priority: int
     names: list[bytes]
-    told: int = 0
+    committed: int = 0
     until: float = 0.0
     rewritten: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Due:
-    """The first `names` of a holding are to be told; `last`: there will be no more."""
+    """Names of a holding that are to be committed; with `last` there will be no more."""
 
     key: Key
     holding: _Holding
@@ -76,30 +87,44 @@ class _Due:
 
 
 class BlockOwnership:
-    """parts: KV heads of a block. pause: called with the seconds for which nothing is to be written."""
+    """The blocks of running sequences and of kept sessions.
+
+    Args:
+        context: Of the leader.
+        index: Gets the commits.
+        timeout_s: For one call.
+        pause: Stops the writing of blocks for that many seconds.
+    """
 
     def __init__(
         self,
-        group: str,
+        context: LeaderContext,
         index: BlockIndex,
-        metrics: WorkerMetrics,
-        clock: Callable[[], float],
         *,
         timeout_s: float,
         pause: Callable[[float], None],
     ) -> None:
-        self.parts = 1
-        self._group = group
+        self._group = context.group
         self._index = index
-        self._metrics = metrics
-        self._clock = clock
+        self._metrics = context.metrics
+        self._clock = context.clock
         self._timeout_s = timeout_s
         self._pause = pause
         self._held: dict[Key, _Holding] = {}
         self._silent_until = 0.0
+        self._parts = 1
 
-    def begin(self, generation: Generation) -> None:
-        """The sequences of a generation are with the scheduler."""
+    @property
+    def num_held(self) -> int:
+        """Sequences whose blocks are still to be committed."""
+        return len(self._held)
+
+    def open_store(self, parts: int) -> None:
+        """Begins with an engine whose blocks consist of so many parts, one for each KV head."""
+        self._parts = parts
+
+    def begin_generation(self, generation: Generation) -> None:
+        """Follows the sequences of a generation that is with the scheduler."""
         request = generation.request
         for choice in generation.choices:
             # a session goes on from its first choice; the others are kept by their age
@@ -113,63 +138,68 @@ class BlockOwnership:
         while len(self._held) > MAX_HOLDINGS:
             del self._held[next(iter(self._held))]
 
-    def end(self, generation: Generation) -> None:
-        """A generation ended; what it wrote is told when it is all there."""
+    def end_generation(self, generation: Generation) -> None:
+        """Commits what a generation wrote when all of it is stored."""
         for choice in generation.choices:
             holding = self._held.get((generation.key, choice.sequence.choice))
             if holding is not None:
                 holding.until = self._clock() + LINGER_S
 
-    def keep(self, record: SessionRecord, names: Sequence[bytes]) -> None:
-        """A session holds these blocks, though nothing of it runs: they are told when they are written."""
-        key = (f"session/{record.tenant}/{record.session_id}", 0)  # no tenant and request are called so
+    def keep_session(self, record: SessionRecord, names: Sequence[bytes]) -> None:
+        """Commits blocks of a session of which nothing runs, when they are written."""
+        key = (f"session/{record.tenant}/{record.session_id}", 0)  # no `request_key` looks like this
         self._held[key] = _Holding(
             record.tenant, record.session_id, 0, list(names), until=self._clock() + LINGER_S
         )
 
-    def clear(self) -> None:
-        """The engine is gone, and with it what was being written."""
+    def close_store(self) -> None:
+        """Forgets everything: the engine is down, and what was being written is lost."""
         self._held.clear()
 
-    async def tell(self, behind: WriteBehind) -> None:
-        """Tells everything that is due. Raises `RyzError` when the service does not answer."""
+    async def commit_due(self, behind: WriteBehind) -> None:
+        """Commits everything that is due. Raises `RyzError` when the service does not answer."""
         while self._clock() >= self._silent_until and (batch := self._due(behind)):
             answer = await self._commit(batch)
-            if answer.pause_ms:  # nothing was registered, perhaps; it is told again when there may be room
+            if answer.pause_ms:  # perhaps nothing was registered; committed again when there may be room
                 self._silent_until = self._clock() + answer.pause_ms / 1000
                 self._pause(answer.pause_ms / 1000)
                 return
             for due in batch:
-                due.holding.told = len(due.names)
+                due.holding.committed = len(due.names)
             missing = len({name for due in batch for name in due.names}) - answer.stored
-            if missing > 0 and not answer.over_quota:  # else it is not said whose are missing
+            if missing > 0 and not answer.over_quota:  # else the answer does not say whose are missing
                 await self._write_again(behind, batch)
             for due in batch:
-                told = due.holding.told == len(due.names)
-                if due.last and told and self._held.get(due.key) is due.holding:
+                done = due.holding.committed == len(due.names)
+                if due.last and done and self._held.get(due.key) is due.holding:
                     del self._held[due.key]
 
-    async def tell_last(self, behind: WriteBehind | None) -> None:
-        """Tells what is written, since nothing more will be; within the time of one call, or not at all."""
+    async def commit_last(self, behind: WriteBehind | None) -> None:
+        """Commits what is written, since no more will be; within the time of one call, or not at all."""
         for holding in self._held.values():
             holding.until = self._clock() - 1.0
         if behind is not None:
             with suppress(RyzError, TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
-                    await self.tell(behind)
+                    await self.commit_due(behind)
 
-    async def run(self, behind: Callable[[], WriteBehind | None], interval_s: float) -> None:
-        """Tells what is due, for ever. Run it as a task; cancel it to end it."""
+    async def commit_forever(self, behind: Callable[[], WriteBehind | None], interval_s: float) -> None:
+        """Commits what is due at each interval, until cancelled.
+
+        Args:
+            behind: Returns the write-behind of the running engine; None while there is no store.
+            interval_s: Between commits.
+        """
         while True:
             await asyncio.sleep(interval_s)
             now = behind()
             if now is None or not now.enabled:
                 continue
             try:
-                await self.tell(now)
+                await self.commit_due(now)
             except RyzError as error:
                 self._metrics.kv_commits_failed.inc()
-                log.debug("blocks not told", error=error.message)
+                log.debug("blocks not committed", error=error.message)
                 await asyncio.sleep(1.0)
 
     async def _commit(self, batch: Sequence[_Due]) -> BlocksCommitted:
@@ -179,7 +209,7 @@ class BlockOwnership:
                 session_id=due.holding.session_id,
                 priority=due.holding.priority,
                 names=b"".join(due.names),
-                parts=self.parts,
+                parts=self._parts,
             )
             for due in batch
         ]
@@ -189,8 +219,9 @@ class BlockOwnership:
         return answer
 
     async def _write_again(self, behind: WriteBehind, batch: Sequence[_Due]) -> None:
-        """Looks which blocks of a batch are not in the store. Once for each holding they are written anew:
-        a store that does not keep them, as those of a deleted session, is not to get them for ever.
+        """Writes the blocks of a batch anew that the store does not have, once for each holding.
+
+        A store that does not keep them, such as those of a deleted session, must not get them for ever.
         """
         lost = 0
         for due in batch:
@@ -200,7 +231,7 @@ class BlockOwnership:
                 continue
             lost += len(names)
             behind.forget(names)
-            holding.told = min(holding.told, found)
+            holding.committed = min(holding.committed, found)
             if not holding.rewritten:
                 holding.rewritten = True
                 behind.add(names)
@@ -209,19 +240,19 @@ class BlockOwnership:
             log.info("blocks that were written are not in the store", missing=lost)
 
     def _due(self, behind: WriteBehind) -> list[_Due]:
-        """What is to be told now: at most a batch. Holdings that have nothing more to tell leave."""
+        """Returns at most a batch of what is to be committed now; drops holdings that are done."""
         batch: list[_Due] = []
         now, room = self._clock(), MAX_BATCH_NAMES
         for key, holding in list(self._held.items()):
             ended = holding.until > 0
-            if not ended and len(holding.names) - holding.told < FEW_BLOCKS:
+            if not ended and len(holding.names) - holding.committed < FEW_BLOCKS:
                 continue
             count = min(MAX_NAMES, behind.num_known_of(holding.names))
             waits = count < len(holding.names) and behind.is_due(holding.names[count])
             last = ended and (not waits or now > holding.until)
-            if ended and now > holding.until + LINGER_S:  # nobody would hear of it
+            if ended and now > holding.until + LINGER_S:
                 del self._held[key]
-            elif count - holding.told >= (1 if last else FEW_BLOCKS):
+            elif count - holding.committed >= (1 if last else FEW_BLOCKS):
                 if len(batch) == MAX_BATCH or (batch and count > room):
                     break
                 batch.append(_Due(key, holding, holding.names[:count], last))

@@ -1,17 +1,18 @@
-"""The end of a turn: the session's next record is made, and `Done` goes out.
+"""The end of a turn: the session's next record is made and committed, and the request completes.
 
 For a session id that the caller gave, `Done` waits a moment for the record to be stored, so that the next
-turn finds it on any group; for an id that was made for the request it does not. `Done` says what is known
-then: `stored` only after the store's word.
+turn finds it on any group; for an id that was made for the request it does not. `Done` says `stored` only
+after the store has confirmed it.
 """
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Literal
 
-from services.worker.domain.generation.request import Generation
-from services.worker.domain.generation.turn_context import TurnContext, next_record
-from services.worker.leader.request_table import RequestTable
+from services.worker.domain.generation.generation import Generation
+from services.worker.domain.generation.turn_context import TurnAnswer, TurnContext, next_record
+from services.worker.leader.context import LeaderContext
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.session_commits import CommitOutcome
 from services.worker.leader.sessions.session_records import SessionRecords
@@ -20,76 +21,74 @@ from shared.messages import SessionOutcome, SessionRecord
 
 
 class TurnFinisher:
-    """Called when a generation has all its tokens."""
+    """Commits the turns of generations that have all their tokens.
+
+    Args:
+        context: Of the leader.
+        sessions: Get the records.
+        deliveries: Expect the answers of the turns.
+        commit_wait_s: For which `Done` waits for the store.
+    """
 
     def __init__(
         self,
-        group: str,
-        model: str,
-        *,
-        generations: RequestTable,
+        context: LeaderContext,
         sessions: SessionRecords,
         deliveries: DeliveryTracker,
         commit_wait_s: float,
     ) -> None:
-        self._group = group
-        self._model = model
-        self._generations = generations
+        self._context = context
         self._sessions = sessions
         self._deliveries = deliveries
         self._commit_wait_s = commit_wait_s
 
-    def finish(self, generation: Generation) -> None:
-        """Commits the turn, if it is one of a session, and completes the request now or soon."""
+    def finish_turn(self, generation: Generation, complete: Callable[[Generation], None]) -> None:
+        """Commits the turn, if it is one of a session, and calls `complete` now or soon."""
         turn, record = generation.turn, None
         if turn is None:
-            self._generations.complete(generation)
+            complete(generation)
             return
         if turn.commits:
             record = self._record_of(generation, turn)
-        generation.session = outcome_of(turn, None, self._sessions.store_trouble)
+        generation.session = outcome_of(turn, None, self._sessions.writer.trouble)
         if record is None:
-            self._generations.complete(generation)
+            complete(generation)
             return
-        self._deliveries.expect(generation.request)
+        self._deliveries.expect_delivery(generation.request)
         stored = self._sessions.commit(record, joins=turn.session.if_version < 0)
         if not turn.session.given:
-            self._generations.complete(generation)
+            complete(generation)
             return
 
-        def complete() -> None:
+        def complete_once() -> None:
             timer.cancel()
             if not generation.ended:
                 commit = stored.result() if stored.done() else None
-                generation.session = outcome_of(turn, commit, self._sessions.store_trouble)
-                self._generations.complete(generation)
+                generation.session = outcome_of(turn, commit, self._sessions.writer.trouble)
+                complete(generation)
 
-        timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete)
-        stored.add_done_callback(lambda _: complete())
+        timer = asyncio.get_running_loop().call_later(self._commit_wait_s, complete_once)
+        stored.add_done_callback(lambda _: complete_once())
 
     def _record_of(self, generation: Generation, turn: TurnContext) -> SessionRecord:
-        choice = generation.choices[0]
+        choice, context = generation.choices[0], self._context
         return next_record(
             turn,
-            tenant=generation.request.tenant,
-            model=self._model,
-            group=self._group,
-            answer="".join(choice.text),
-            token_ids=pack_tokens(choice.sequence.tokens),
+            generation.request,
+            TurnAnswer("".join(choice.text), pack_tokens(choice.sequence.tokens)),
+            model=context.model,
+            group=context.group,
             now_ms=time.time_ns() // 1_000_000,
-            request_id=generation.request.request_id,
-            call_key=generation.request.call_key,
-            call_digest=generation.request.call_digest,
         )
 
 
 def outcome_of(turn: TurnContext, commit: CommitOutcome | None, trouble: str) -> SessionOutcome:
-    """What the caller is told of its turn.
+    """Returns what the caller is told of its turn.
 
     Args:
-        turn: of the request.
-        commit: what the store said; None: it has not yet.
-        trouble: why, if that is known.
+        turn: Of the request.
+        commit: The store's answer; None if there is none yet.
+        trouble: Why the last write of records failed, if it did.
     """
     stored: Literal["stored", "pending", "conflict", "not_stored"] = "stored"
     reason = ""

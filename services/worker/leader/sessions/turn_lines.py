@@ -1,14 +1,14 @@
-"""One turn of a session at a time: a later one waits here until the one before it has ended.
+"""Runs one turn of a session at a time: a later one waits until the one before it has ended.
 
-It waits before its session's record is looked up, so that it sees the turn before it. Another group may have
-a turn of the same session all the same (spill, failover): their records are joined in `sessions.py`.
+It waits before its session's record is looked up, so that it sees the turn before it. Another group may run a
+turn of the same session all the same (overflow, failover); `session_merge.py` joins their records.
 """
 
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from services.worker.domain.generation.request import Generation
+from services.worker.domain.generation.generation import Generation
 from shared.errors import Conflict, Overloaded
 
 Key = tuple[str, str]  # tenant, session id
@@ -16,10 +16,13 @@ Key = tuple[str, str]  # tenant, session id
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """max_waiting: turns of one session that may wait for the one that runs. Times in seconds.
+    """Times in seconds.
 
-    yield_s: after a lost group, how long a turn of which nothing was said yet waits for one whose answer had
-    begun there.
+    Attributes:
+        max_waiting: Turns of one session that may wait for the one that runs.
+        wait_s: For which a turn waits for another.
+        yield_s: For which, after the loss of a group, a turn without an answer waits for turns of its session
+            whose answers had begun there.
     """
 
     max_waiting: int = 16
@@ -34,11 +37,16 @@ class _Line:
 
 
 class TurnLines:
-    """The lines of all sessions that have a turn now. A turn is named by its generation."""
+    """The turns of all sessions; a turn is identified by its generation."""
 
     def __init__(self, limits: TurnLimits) -> None:
         self._limits = limits
         self._lines: dict[Key, _Line] = {}
+
+    @property
+    def num_lines(self) -> int:
+        """Sessions that have a turn."""
+        return len(self._lines)
 
     @property
     def num_waiting(self) -> int:
@@ -46,20 +54,20 @@ class TurnLines:
         return sum(len(line.waiting) for line in self._lines.values())
 
     def enter_now(self, generation: Generation) -> bool:
-        """Takes the session's place if it is free, as that of a new session is."""
+        """Enters if no turn of the session runs, as for a new session; returns whether it did."""
         key = _key_of(generation)
         return key is None or self._lines.setdefault(key, _Line(generation)).owner is generation
 
     def yield_s(self, generation: Generation) -> float:
-        """How long a turn that comes from a lost group gives way to one whose answer had begun there."""
+        """Returns for how many seconds a turn that comes from a lost group gives way to others."""
         return self._limits.yield_s if generation.request.attempt and not _has_begun(generation) else 0.0
 
-    async def enter(self, generation: Generation) -> None:
-        """Waits until it is the one's turn.
+    async def enter_line(self, generation: Generation) -> None:
+        """Waits for the turns before this one.
 
         Raises:
-            Overloaded: too many turns wait already, or this one has waited too long.
-            Conflict: another turn runs, and the caller wants the session as it is.
+            Overloaded: Too many turns wait already, or this one has waited too long.
+            Conflict: Another turn runs, and the caller wants the session as it is.
         """
         request, limits = generation.request, self._limits
         begun = _has_begun(generation)
@@ -86,8 +94,8 @@ class TurnLines:
             )
         await self._wait(line, generation, begun=begun)
 
-    def leave(self, generation: Generation) -> None:
-        """The turn has ended, however it did; the next one is let in. Does nothing for others."""
+    def leave_line(self, generation: Generation) -> None:
+        """Lets the next turn in after one that ended; does nothing for requests that are not in a line."""
         key = _key_of(generation)
         line = self._lines.get(key) if key is not None else None
         if line is None or line.owner is not generation:
@@ -102,7 +110,7 @@ class TurnLines:
 
     async def _wait(self, line: _Line, generation: Generation, *, begun: bool) -> None:
         entry = (generation, asyncio.get_running_loop().create_future())
-        if begun:  # its reader has the beginning of the answer
+        if begun:  # its caller has the beginning of the answer
             line.waiting.appendleft(entry)
         else:
             line.waiting.append(entry)

@@ -32,13 +32,13 @@ def begin(box: RetransmitBuffer, tenant: str, name: str, prompt_bytes: int, **mo
     request = GenerateRequest(
         request_id=name, model="m", prompt="x" * prompt_bytes, note=b"n", tenant=tenant, **more
     )
-    box.open(key, 0, 0, request)
-    box.add(key, Tokens(request_id=name, seq=0, deltas=[Delta(text="y" * 100)]), 0.0)
+    box.open_attempt(key, 0, 0, request)
+    box.add_frame(key, Tokens(request_id=name, seq=0, deltas=[Delta(text="y" * 100)]), 0.0)
     return key
 
 
 def end(box: RetransmitBuffer, key: str, now: float = 1.0) -> None:
-    box.add(key, Done(request_id=key.partition("/")[2], seq=1, usage=Usage()), now)
+    box.add_frame(key, Done(request_id=key.partition("/")[2], seq=1, usage=Usage()), now)
 
 
 def test_a_tenants_flood_costs_no_other_tenants_answers() -> None:
@@ -52,8 +52,8 @@ def test_a_tenants_flood_costs_no_other_tenants_answers() -> None:
             end(box, key)
         assert box.num_bytes <= MAX_BYTES
     for number, key in enumerate(kept):
-        assert len(box.resend(key, 0, 0).frames) == 2
-        assert box.of_call("small", f"k{number}") == key
+        assert len(box.frames_from(key, 0, 0).frames) == 2
+        assert box.key_of_call("small", f"k{number}") == key
 
 
 def test_prompts_of_requests_that_run_are_given_up_before_answers_of_others() -> None:
@@ -62,7 +62,7 @@ def test_prompts_of_requests_that_run_are_given_up_before_answers_of_others() ->
     end(box, answer)
     running = [begin(box, "large", f"l{number}", 30_000) for number in range(30)]
     assert box.num_bytes <= MAX_BYTES
-    assert len(box.resend(answer, 0, 0).frames) == 2
+    assert len(box.frames_from(answer, 0, 0).frames) == 2
     for key in running:  # all can be had and read still
         retained = box.kept(key)
         assert retained is not None
@@ -109,9 +109,9 @@ def test_a_prompt_is_kept_while_it_may_be_needed(last: Done | Failed, whole: boo
         call_digest="d",
         confirms=True,
     )
-    box.open("t/r", 0, 0, asked)
+    box.open_attempt("t/r", 0, 0, asked)
     assert 52_000 < box.num_bytes < 54_000
-    box.add("t/r", last, 1.0)
+    box.add_frame("t/r", last, 1.0)
     kept = box.kept("t/r")
     assert kept is not None
     offered = kept.offer("t")
@@ -123,21 +123,21 @@ def test_a_prompt_is_kept_while_it_may_be_needed(last: Done | Failed, whole: boo
     assert (offered.note, offered.call_key, offered.call_digest) == (b"n", "k", "d")
     assert offered.resume is not None
     assert offered.resume.next_seq == 7
-    box.expire(20.0)
+    box.forget_expired(20.0)
     assert box.num_bytes == 0
 
 
 def test_what_is_abandoned_is_forgotten_in_time() -> None:
     box = make()
     key = begin(box, "t", "r", 500)
-    box.abandon(key, 1.0)
+    box.abandon_attempt(key, 1.0)
     kept = box.kept(key)
     assert kept is not None
     assert kept.offer("t") is None
-    box.abandon(key, 5.0)  # it has ended already
-    box.expire(11.0)
+    box.abandon_attempt(key, 5.0)  # it has ended already
+    box.forget_expired(11.0)
     assert (len(box), box.num_bytes) == (0, 0)
-    box.abandon(key, 20.0)
+    box.abandon_attempt(key, 20.0)
 
 
 def test_sums_are_right_whatever_happens() -> None:
@@ -155,20 +155,22 @@ def test_sums_are_right_whatever_happens() -> None:
                 if rng.random() < 0.5:
                     end(box, key, now)
                 else:
-                    box.abandon(key, now)
+                    box.abandon_attempt(key, now)
         elif what < 0.55:
-            box.expire(now)
+            box.forget_expired(now)
         else:
             key = rng.choice(open_keys)
             kept = box.kept(key)
             if kept is not None and key in kept.account.running:
-                box.add(key, Tokens(request_id="r", seq=kept.next_seq, deltas=[Delta(text="z" * 50)]), now)
+                box.add_frame(
+                    key, Tokens(request_id="r", seq=kept.next_seq, deltas=[Delta(text="z" * 50)]), now
+                )
         assert box.num_bytes <= 20_000
         everything = [kept for key in "abc" for name in range(200) if (kept := box.kept(f"{key}/r{name}"))]
         assert sum(kept.num_bytes for kept in everything) == box.num_bytes
         accounts = {id(kept.account): kept.account for kept in everything}.values()
         assert sum(account.num_bytes for account in accounts) == box.num_bytes
     for key in {key for key in open_keys if box.kept(key)}:
-        box.abandon(key, 1_000.0)
-    box.expire(2_000.0)
+        box.abandon_attempt(key, 1_000.0)
+    box.forget_expired(2_000.0)
     assert (len(box), box.num_bytes) == (0, 0)

@@ -112,7 +112,7 @@ async def full(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
             await kit.ask(chat(f"w{number}", tenant="a", sampling={"max_tokens": 4}))
         await kit.until(lambda: all(kit.frames[f"w{number}"] for number in range(4)))
         yield kit
-        kit.leader._generations.cancel("runs", "the test is over")
+        kit.leader.parts.table.cancel_request("runs", "the test is over")
         await kit.all_free(5.0)
 
 
@@ -136,7 +136,7 @@ async def test_a_higher_priority_displaces_the_newest(full: Kit) -> None:
     await full.until(lambda: bool(full.frames["new"]))
     assert isinstance(full.frames["new"][0], Accepted)
     assert full.leader.load().waiting <= 4
-    assert full.leader._heartbeat().broken_total == 0
+    assert full.leader.parts.table.counts.broken == 0
 
 
 async def test_another_tenant_gets_its_share(full: Kit) -> None:
@@ -165,7 +165,7 @@ async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) ->
     await full.ask(resumed("again"))
     await full.until(lambda: bool(full.frames["again"]))
     assert not any(refused(full, f"w{number}") for number in range(4))
-    waiting = [s for s in full.leader._generations.scheduler.waiting if s.phase is SequencePhase.WAITING]  # type: ignore[union-attr]
+    waiting = [s for s in full.leader.parts.engine.scheduler.waiting if s.phase is SequencePhase.WAITING]  # type: ignore[union-attr]
     assert waiting[0].request_id == "a/again"
     failed = await full.failure(resumed("too-many"))  # one more may run, and it is there
     assert failed.code == "overloaded"
@@ -174,7 +174,7 @@ async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) ->
     assert isinstance(shed, Failed)
     assert not refused(full, "again")
     assert not refused(full, "w2")
-    full.leader._generations.cancel("runs", "make room")
+    full.leader.parts.table.cancel_request("runs", "make room")
     frames = await full.end_of("again")
     assert isinstance(frames[-1], Done)
     assert (frames[0].seq, len(tokens_of(frames))) == (2, 6)

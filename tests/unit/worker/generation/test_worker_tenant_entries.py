@@ -1,18 +1,17 @@
 """What is kept of tenants within one bound: a flood of one costs no other tenant anything."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.sized_entries import SizedEntries
 from services.worker.domain.generation.tenant_entries import TenantEntries
-from services.worker.leader.request_table import MAX_TOMBSTONES, RequestTable
+from services.worker.leader.frame_publisher import FramePublisher
+from services.worker.leader.request_table import MAX_TOMBSTONES, EndOfRequest, RequestTable
 from services.worker.leader.sessions.delivery_tracker import MAX_SESSIONS, DeliveryTracker
-from services.worker.metrics import WorkerMetrics
-from tests.kits.worker.leader import chat
+from tests.kits.worker.leader import chat, leader_context
 
 
 def test_the_oldest_of_who_has_most_goes() -> None:
@@ -50,7 +49,7 @@ async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
     deliveries = DeliveryTracker(confirm_s=0.01)
 
     def expect(tenant: str, name: str) -> None:
-        deliveries.expect(chat(name, tenant=tenant, confirms=True, session={"session_id": name}))
+        deliveries.expect_delivery(chat(name, tenant=tenant, confirms=True, session={"session_id": name}))
 
     expect("few", "s")
     for number in range(MAX_SESSIONS + 10):
@@ -62,22 +61,22 @@ async def test_a_flood_of_answers_leaves_what_other_tenants_wait_for() -> None:
 
 @pytest.mark.parametrize("attempt", [0, 1])
 async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) -> None:
-    outbox = RetransmitBuffer(retention_s=1.0, max_bytes=1000)
     now = [0.0]
-    generations = RequestTable(
-        outbox, cast(Any, None), WorkerMetrics(CollectorRegistry()), lambda: now[0], tombstone_s=5.0
-    )
+    context = leader_context(clock=lambda: now[0])
+    publisher = FramePublisher(context, RetransmitBuffer(retention_s=1.0, max_bytes=1000))
+    none: Any = None
+    table = RequestTable(context, none, publisher, EndOfRequest(none, none, none), tombstone_s=5.0)
     for name in ("mine", "late"):
-        generations.cancel(name, "", attempt, tenant="few")
+        table.cancel_request(name, "", attempt, tenant="few")
     for number in range(MAX_TOMBSTONES + 10):
-        generations.cancel(f"r{number}", "", attempt, tenant="many")
-    assert generations.was_cancelled(chat("mine", tenant="few", attempt=attempt))
-    assert not generations.was_cancelled(chat("mine", tenant="few", attempt=attempt))  # it counts once
-    assert not generations.was_cancelled(chat("r0", tenant="many", attempt=attempt))
-    assert generations.was_cancelled(chat(f"r{MAX_TOMBSTONES}", tenant="many", attempt=attempt))
+        table.cancel_request(f"r{number}", "", attempt, tenant="many")
+    assert table.was_cancelled(chat("mine", tenant="few", attempt=attempt))
+    assert not table.was_cancelled(chat("mine", tenant="few", attempt=attempt))  # it counts once
+    assert not table.was_cancelled(chat("r0", tenant="many", attempt=attempt))
+    assert table.was_cancelled(chat(f"r{MAX_TOMBSTONES}", tenant="many", attempt=attempt))
     now[0] = 5.0
-    generations.expire()
-    assert not generations.was_cancelled(chat("late", tenant="few", attempt=attempt))
+    table.forget_expired()
+    assert not table.was_cancelled(chat("late", tenant="few", attempt=attempt))
     await asyncio.sleep(0)
 
 

@@ -93,7 +93,7 @@ async def test_says_how_much_of_a_sequence_it_has(kit: Group) -> None:
 async def test_gets_a_session_and_tells_routers(kit: Group) -> None:
     await filled(kit)
     kit.remember()
-    scheduler = kit.leader._generations.scheduler
+    scheduler = kit.leader.parts.engine.scheduler
     assert scheduler is not None
     scheduler.blocks.drop(list(kit.blocks))
     warmed = await kit.warm()
@@ -128,7 +128,7 @@ async def test_what_cannot_be_had_is_said(kit: Group) -> None:
 
 async def test_an_engine_that_is_gone_takes_no_session(kit: Group) -> None:
     kit.expected_errors = {"the engine failed"}
-    kit.leader._group._recovery = FailureRecoveryManager(RestartPauses(first_s=5.0))
+    kit.leader.parts.orchestrator._recovery = FailureRecoveryManager(RestartPauses(first_s=5.0))
     kit.remember()
     kit.ranks.die()
     await kit.until(lambda: kit.leader.state == "recovering")
@@ -148,7 +148,7 @@ async def test_a_session_that_is_gone_leaves_neither_text_nor_blocks(kit: Group)
     assert record.messages[0].content == text
     tokens = codec.unpack_tokens(record.token_ids)
     names = kit.leader.kv_names(tokens)
-    scheduler = kit.leader._generations.scheduler
+    scheduler = kit.leader.parts.engine.scheduler
     assert scheduler is not None
     assert scheduler.blocks.num_found(names) > 0
     gone = SessionGone(tenant="default", session_id="s", names=b"".join(names[:1]))

@@ -4,25 +4,24 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.request import ChoiceState, Generation
+from services.worker.domain.generation.choice_state import ChoiceState
+from services.worker.domain.generation.generation import Generation
 from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.write_behind import WriteBehind
-from services.worker.leader.kv_tier import block_ownership as kv_holdings
+from services.worker.leader.kv_tier import block_ownership
 from services.worker.leader.kv_tier.block_ownership import FEW_BLOCKS, LINGER_S, MAX_BATCH, BlockOwnership
-from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, Sampling
 from tests.kits.worker.kv_tier import Index
-from tests.kits.worker.leader import chat
+from tests.kits.worker.leader import chat, leader_context
 
 
 class Teller:
-    """Holdings with a store of names."""
+    """Block ownership with a store of names."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -31,18 +30,16 @@ class Teller:
         self.behind = WriteBehind()
         self.behind.enabled = True
         self.blocks = BlockManager(4096)
-        self.holdings = BlockOwnership(
-            "g0",
+        self.ownership = BlockOwnership(
+            leader_context(clock=lambda: self.now),
             self.index,
-            WorkerMetrics(CollectorRegistry()),
-            lambda: self.now,
             timeout_s=1.0,
             pause=self.pauses.append,
         )
         self._made = 0
 
     def sequence(self, name: str, count: int, *, written: bool = True) -> Generation:
-        """A generation of one sequence with so many full blocks, which is known to the holdings."""
+        """A generation of one sequence with so many full blocks, whose blocks are followed."""
         self._made += 1
         one = Sequence(
             request_id=name,
@@ -57,7 +54,7 @@ class Teller:
         generation.choices.append(ChoiceState(one, None, None, str))  # type: ignore[arg-type]
         self.blocks.allocate(self._made, count * BLOCK_SIZE)
         self.blocks.register(self._made, 0, one.block_names)
-        self.holdings.begin(generation)
+        self.ownership.begin_generation(generation)
         if written:
             self.write(generation)
         return generation
@@ -80,7 +77,7 @@ class Teller:
     async def tell(self) -> list[int]:
         """Numbers of blocks that were told now."""
         before = len(self.index.held)
-        await self.holdings.tell(self.behind)
+        await self.ownership.commit_due(self.behind)
         return [len(one.names) // 16 for one in self.index.held[before:]]
 
 
@@ -93,10 +90,10 @@ async def test_running_sequences_are_told_now_and_then_and_at_their_end() -> Non
     assert await teller.tell() == [FEW_BLOCKS]
     teller.write(one)
     assert await teller.tell() == []
-    teller.holdings.end(one)
+    teller.ownership.end_generation(one)
     assert await teller.tell() == [FEW_BLOCKS + 3]
-    assert not teller.holdings._held
-    teller.holdings.end(one)  # not known any more
+    assert not teller.ownership._held
+    teller.ownership.end_generation(one)  # not known any more
 
 
 async def test_an_end_waits_for_what_is_being_written_but_not_for_ever() -> None:
@@ -106,45 +103,45 @@ async def test_an_end_waits_for_what_is_being_written_but_not_for_ever() -> None
     teller.write(one, 2)
     teller.behind.add(names)
     teller.behind.take(teller.blocks)
-    teller.holdings.end(one)
+    teller.ownership.end_generation(one)
     assert await teller.tell() == []
     teller.now += LINGER_S + 1
     assert await teller.tell() == [2]
-    assert not teller.holdings._held
+    assert not teller.ownership._held
 
 
 async def test_one_with_nothing_written_leaves() -> None:
     teller = Teller()
-    teller.holdings.end(teller.sequence("a", 3, written=False))
+    teller.ownership.end_generation(teller.sequence("a", 3, written=False))
     assert await teller.tell() == []
-    assert not teller.holdings._held
+    assert not teller.ownership._held
 
 
 async def test_what_was_not_heard_is_told_again_and_then_forgotten() -> None:
     teller = Teller()
     teller.index.away = True
-    teller.holdings.end(teller.sequence("a", 3))
+    teller.ownership.end_generation(teller.sequence("a", 3))
     with pytest.raises(Unavailable):
         await teller.tell()
     teller.index.away = False
     assert await teller.tell() == [3]
     teller.index.away = True
-    teller.holdings.end(teller.sequence("b", 3))
+    teller.ownership.end_generation(teller.sequence("b", 3))
     teller.now += 2 * LINGER_S + 1
     assert await teller.tell() == []
-    assert not teller.holdings._held
+    assert not teller.ownership._held
 
 
 async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
     teller = Teller()
     for number in range(MAX_BATCH + 5):
-        teller.holdings.end(teller.sequence(f"a{number}", 2))
+        teller.ownership.end_generation(teller.sequence(f"a{number}", 2))
     assert await teller.tell() == [2] * (MAX_BATCH + 5)
     assert [len(commit) for commit in teller.index.commits] == [MAX_BATCH, 5]
-    monkeypatch.setattr(kv_holdings, "MAX_BATCH_NAMES", 20)
+    monkeypatch.setattr(block_ownership, "MAX_BATCH_NAMES", 20)
     teller.index.commits.clear()
     for number, count in enumerate((30, 12, 8, 3)):
-        teller.holdings.end(teller.sequence(f"b{number}", count))
+        teller.ownership.end_generation(teller.sequence(f"b{number}", count))
     assert sorted(await teller.tell()) == [3, 8, 12, 30]
     assert [[len(one.names) // 16 for one in commit] for commit in teller.index.commits] == [
         [30],
@@ -154,13 +151,13 @@ async def test_batches_are_bounded_in_sequences_and_in_names(monkeypatch: pytest
 
 
 async def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_holdings, "MAX_HOLDINGS", 3)
+    monkeypatch.setattr(block_ownership, "MAX_HOLDINGS", 3)
     teller = Teller()
     for number in range(5):
         teller.sequence(f"a{number}", 1)
-    assert [key[0] for key in teller.holdings._held] == ["default/a2", "default/a3", "default/a4"]
-    teller.holdings.clear()
-    assert not teller.holdings._held
+    assert [key[0] for key in teller.ownership._held] == ["default/a2", "default/a3", "default/a4"]
+    teller.ownership.close_store()
+    assert not teller.ownership._held
 
 
 async def test_only_what_is_lost_is_written_again_and_told() -> None:
@@ -169,11 +166,11 @@ async def test_only_what_is_lost_is_written_again_and_told() -> None:
     names = torn.choices[0].sequence.block_names
     for name in names[6:]:
         del teller.index.store[name]
-    teller.holdings.end(torn)
+    teller.ownership.end_generation(torn)
     assert await teller.tell() == [10, 10]
     assert teller.flush() == names[6:]
     assert await teller.tell() == [10]
-    assert list(teller.holdings._held) == [("default/a", 0)]
+    assert list(teller.ownership._held) == [("default/a", 0)]
     assert teller.behind.num_known_of(whole.choices[0].sequence.block_names) == 10
 
 
@@ -185,9 +182,9 @@ async def test_what_the_store_never_keeps_is_not_written_for_ever() -> None:
         await teller.tell()
         teller.flush()
     assert len(teller.index.commits) == 2
-    teller.holdings.end(one)
+    teller.ownership.end_generation(one)
     await teller.tell()
-    assert not teller.holdings._held
+    assert not teller.ownership._held
 
 
 async def test_what_is_over_a_quota_does_not_make_others_write_again() -> None:
@@ -202,7 +199,7 @@ async def test_what_is_over_a_quota_does_not_make_others_write_again() -> None:
 
 async def test_a_store_without_room_is_told_again_after_the_pause() -> None:
     teller = Teller()
-    teller.holdings.end(teller.sequence("a", 4))
+    teller.ownership.end_generation(teller.sequence("a", 4))
     teller.index.answers = [BlocksCommitted(stored=0, pause_ms=2000, evicted=3)]
     assert await teller.tell() == [4]
     assert teller.pauses == [2.0]
@@ -210,14 +207,14 @@ async def test_a_store_without_room_is_told_again_after_the_pause() -> None:
     teller.now += 2.1
     assert await teller.tell() == [4]
     assert not teller.behind.has_work
-    assert not teller.holdings._held
+    assert not teller.ownership._held
 
 
 async def test_goes_on_after_trouble_and_rests_while_there_is_no_store() -> None:
     teller = Teller()
     behind: WriteBehind | None = None
-    task = asyncio.create_task(teller.holdings.run(lambda: behind, 0.005))
-    teller.holdings.end(teller.sequence("a", 3))
+    task = asyncio.create_task(teller.ownership.commit_forever(lambda: behind, 0.005))
+    teller.ownership.end_generation(teller.sequence("a", 3))
     await asyncio.sleep(0.03)
     assert teller.index.commits == []
     teller.index.away = True

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.leader.kv_tier.kv_options import KVOptions
 from shared import codec, kv_hash
 from shared.bus.memory import MemoryBus
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Usage
@@ -39,7 +39,7 @@ class Group(Kit):
 
     def drop(self, names: list[bytes]) -> None:
         """The group has these no longer."""
-        scheduler = self.leader._generations.scheduler
+        scheduler = self.leader.parts.engine.scheduler
         assert scheduler is not None
         scheduler.blocks.drop(names)
 
@@ -112,12 +112,12 @@ async def test_lookups_that_fail_open_the_circuit_until_a_probe_gets_through(mem
         assert kit.state["state"] == "away"
         assert kit.metric("kv_store_up") == 0
         assert kit.leader.detail()["degraded"] == ["kv_store"]
-        assert not kit.leader._kv_tier.rates().store
+        assert not kit.leader.parts.kv_tier.rates().store
         kit.index.away = False
         await kit.until(lambda: kit.metric("kv_store_up") == 1)
         assert kit.metric("kv_lookups_total", outcome="failed") == 3, "probes are no lookups"
         assert (kit.state["state"], kit.state["losses"]) == ("used", 1)
-        assert kit.leader._kv_tier.rates().store
+        assert kit.leader.parts.kv_tier.rates().store
 
 
 async def test_a_lookup_that_takes_too_long_costs_no_more_than_its_limit(memory_bus: MemoryBus) -> None:
@@ -156,7 +156,7 @@ async def test_what_comes_late_is_of_use_to_the_next_one(memory_bus: MemoryBus, 
         kit.ranks.hangs = True
         await kit.ask(ask("a"))
         await kit.until(lambda: bool(kit.ranks.orders))
-        kit.leader._generations.cancel("a", "")
+        kit.leader.parts.table.cancel_request("a", "")
         await kit.end_of("a")
         load = kit.leader.load()
         assert load.free_blocks == load.total_blocks - 13, "ranks may still write there"
@@ -189,16 +189,16 @@ async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
     async with Group(memory_bus, store) as kit:
         names = kit.leader.kv_names(PROMPT)
         kit.ranks.corrupt = {names[5]}
-        kit.leader._kv_tier.write_behind.writes = False  # type: ignore[union-attr]
+        kit.leader.parts.kv_tier.write_behind.writes = False  # type: ignore[union-attr]
         frames = await kit.run(ask("a"))
         assert usage_of(frames).fetched_tokens == 5 * 16
         assert kit.metric("kv_corrupt_blocks_total") == 1
         assert kit.metric("kv_fetches_total", outcome="part") == 1
-        scheduler = kit.leader._generations.scheduler
+        scheduler = kit.leader.parts.engine.scheduler
         assert scheduler is not None
         scheduler.blocks.drop(names)
         kit.index.finds = 0
-        kit.leader._kv_tier._health.switch()  # it writes again
+        kit.leader.parts.kv_tier.health.apply()  # it writes again
         again = await kit.run(ask("b"))
         assert usage_of(again).fetched_tokens == 5 * 16
         assert kit.index.finds == 1
@@ -216,7 +216,7 @@ async def test_what_the_store_lost_is_written_again(memory_bus: MemoryBus) -> No
         lost = dict(kit.blocks)
         kit.blocks.clear()
         names = kit.leader.kv_names(PROMPT)
-        scheduler = kit.leader._generations.scheduler
+        scheduler = kit.leader.parts.engine.scheduler
         assert scheduler is not None
         scheduler.blocks.drop(names)
         assert source_of(await kit.run(ask("b"))) == "new"
@@ -253,7 +253,7 @@ async def test_an_engine_that_fails_amid_a_fetch_fails_the_request_once(
         kit.ranks.hangs = True
         await kit.ask(ask("a"))
         await kit.until(lambda: bool(kit.ranks.orders))
-        warming = asyncio.create_task(kit.leader._kv_tier.warm(kit.leader.kv_names(PROMPT[:64])))
+        warming = asyncio.create_task(kit.leader.parts.kv_tier.fetch_blocks(kit.leader.kv_names(PROMPT[:64])))
         await kit.until(lambda: len(kit.ranks.orders) == 2)
         kit.ranks.die()
         frames = await kit.end_of("a")
@@ -311,7 +311,7 @@ async def test_a_request_that_is_over_when_it_comes_leaves_nothing(memory_bus: M
         resume = {"token_ids": [codec.pack_tokens([1, 2, 3, 4])], "next_seq": 5}
         frames = await kit.run(ask("a", resume=resume))
         assert isinstance(frames[-1], Done)
-        await kit.until(lambda: not kit.leader._kv_tier.holdings._held)
+        await kit.until(lambda: not kit.leader.parts.kv_tier.ownership.num_held)
 
 
 async def test_a_bug_in_starting_a_request_answers_it_once(
@@ -323,7 +323,7 @@ async def test_a_bug_in_starting_a_request_answers_it_once(
         def broken(generation: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(kit.leader._kv_tier, "begin", broken)
+        monkeypatch.setattr(kit.leader.parts.kv_tier, "begin_generation", broken)
         for name, tokens in (("short", [1] * 20), ("long", PROMPT)):
             frames = await kit.run(ask(name, tokens))
             assert isinstance(frames[-1], Failed)
@@ -341,8 +341,8 @@ async def test_blocks_of_a_session_are_held_for_it(memory_bus: MemoryBus) -> Non
 
 async def test_no_room_in_the_store_pauses_writing(memory_bus: MemoryBus) -> None:
     async with Group(memory_bus) as kit:
-        tier = kit.leader._kv_tier
-        tier._health.pause(0.05)
+        tier = kit.leader.parts.kv_tier
+        tier.health.pause_writes(0.05)
         assert kit.state["writes"] is False
         frames = await kit.run(ask("a"))
         assert source_of(frames) == "new"
@@ -352,28 +352,28 @@ async def test_no_room_in_the_store_pauses_writing(memory_bus: MemoryBus) -> Non
 
 async def test_gets_blocks_for_a_session_that_will_come(memory_bus: MemoryBus, store: Store) -> None:
     async with Group(memory_bus, store) as kit:
-        tier = kit.leader._kv_tier
+        tier = kit.leader.parts.kv_tier
         names = kit.leader.kv_names(PROMPT)
-        assert await tier.warm([]) == 0
-        assert await tier.warm([bytes(16)]) == 0
+        assert await tier.fetch_blocks([]) == 0
+        assert await tier.fetch_blocks([bytes(16)]) == 0
         kit.ranks.hangs = True
-        assert await tier.warm(names) == 0, "it takes too long"
+        assert await tier.fetch_blocks(names) == 0, "it takes too long"
         kit.ranks.release()
         await kit.all_free()
-        assert await tier.warm(names) == 0, "it is all there"
+        assert await tier.fetch_blocks(names) == 0, "it is all there"
         kit.drop(names)
-        assert await tier.warm(names) == 12
+        assert await tier.fetch_blocks(names) == 12
         kit.index.away = True
         for _ in range(3):
-            assert await tier.warm([kv_hash.root("x", "y", "z")]) == 0
-        assert await tier.warm(names) == 0
+            assert await tier.fetch_blocks([kv_hash.root("x", "y", "z")]) == 0
+        assert await tier.fetch_blocks(names) == 0
         await kit.all_free()
-    assert await tier.warm(names) == 0
+    assert await tier.fetch_blocks(names) == 0
 
 
 async def test_no_blocks_for_a_session_where_there_is_no_place(memory_bus: MemoryBus, store: Store) -> None:
     async with Group(memory_bus, store, engine={"num_blocks": 8}) as kit:
-        assert await kit.leader._kv_tier.warm(kit.leader.kv_names(PROMPT)) == 0
+        assert await kit.leader.parts.kv_tier.fetch_blocks(kit.leader.kv_names(PROMPT)) == 0
         await kit.all_free()
 
 

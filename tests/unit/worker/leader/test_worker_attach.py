@@ -42,18 +42,18 @@ def tokens(seq: int) -> Tokens:
 
 def outbox(*frames: AnyFrame, **more: Any) -> RetransmitBuffer:
     box = RetransmitBuffer(retention_s=10, max_bytes=100_000)
-    box.open("r", 0, 0, request(**more))
+    box.open_attempt("r", 0, 0, request(**more))
     for frame in frames:
-        box.add("r", frame, 0.0)
+        box.add_frame("r", frame, 0.0)
     return box
 
 
 def test_what_is_given_counts_as_the_new_attempt() -> None:
     box = outbox(Accepted(request_id="r", group="g"), tokens(1))
-    box.give("r", request(attempt=1), "b")
-    box.add("r", Tokens(request_id="r", seq=2, attempt=1, deltas=[]), 0.0)
-    assert box.resend("r", 0, 0) == ResendReply(known=False, attempt=1)
-    reply = box.resend("r", 1, 0)
+    box.give_to_reader("r", request(attempt=1), "b")
+    box.add_frame("r", Tokens(request_id="r", seq=2, attempt=1, deltas=[]), 0.0)
+    assert box.frames_from("r", 0, 0) == ResendReply(known=False, attempt=1)
+    reply = box.frames_from("r", 1, 0)
     assert [(frame.seq, frame.attempt) for frame in reply.frames] == [(0, 1), (1, 1), (2, 1)]
     assert (reply.attempt, reply.next_seq, reply.known) == (1, 3, True)
     assert box.attempt("r") == 1
@@ -79,10 +79,10 @@ def test_who_can_have_it(tenant: str, more: dict[str, Any], frames: list[AnyFram
 def test_a_kept_request_counts_and_goes_with_its_frames() -> None:
     box = outbox(prompt="x" * 5000)
     assert 5000 < box.num_bytes < 7000
-    box.add("r", Done(request_id="r", usage=Usage()), 0.0)
-    box.expire(10.0)
+    box.add_frame("r", Done(request_id="r", usage=Usage()), 0.0)
+    box.forget_expired(10.0)
     assert (box.num_bytes, box.kept("r")) == (0, None)
-    box.open("r", 0, 0, request(note=b"", prompt="x" * 5000))
+    box.open_attempt("r", 0, 0, request(note=b"", prompt="x" * 5000))
     assert box.num_bytes == 0
 
 

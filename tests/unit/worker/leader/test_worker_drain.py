@@ -43,7 +43,7 @@ async def moved(kit: Kit, request_id: str) -> Failed:
 
 
 def scheduler_of(kit: Kit) -> Scheduler:
-    scheduler = kit.leader._generations.scheduler
+    scheduler = kit.leader.parts.engine.scheduler
     assert scheduler is not None
     return scheduler
 
@@ -80,8 +80,8 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
         async with asyncio.timeout(2):
             await kit.leader.drained.wait()
         await ask_to_drain(kit)
-        assert kit.leader._heartbeat().broken_total == 0
-        assert kit.leader._heartbeat().ended_total == 1  # what moved ends elsewhere
+        assert kit.leader.parts.table.counts.broken == 0
+        assert kit.leader.parts.table.counts.ended == 1  # what moved ends elsewhere
 
 
 async def test_nonsense_does_not_drain(memory_bus: MemoryBus) -> None:
@@ -161,7 +161,7 @@ async def test_it_may_drain_before_it_is_ready(memory_bus: MemoryBus) -> None:
     engine.start = late_start  # type: ignore[method-assign]
     kit = Kit(memory_bus, engine)
     starting = asyncio.create_task(kit.leader.start())
-    await kit.until(lambda: len(kit.leader._subscriptions) > 8)
+    await kit.until(lambda: len(kit.leader.parts.subscriptions) > 8)
     await asyncio.sleep(0.01)
     assert (await ask_to_drain(kit)).requests == 0
     async with asyncio.timeout(2):

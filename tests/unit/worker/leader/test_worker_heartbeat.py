@@ -77,7 +77,7 @@ async def threaded(group: Group, recorder: Recorder) -> AsyncIterator[Heartbeats
 
     heartbeats = Heartbeats(ThreadCarrier(connect), INTERVAL_S, STALE_S, group.describe)
     await heartbeats.start()
-    describing = asyncio.create_task(heartbeats.run())
+    describing = asyncio.create_task(heartbeats.describe_forever())
     yield heartbeats
     describing.cancel()
     await heartbeats.stop()
@@ -187,7 +187,7 @@ async def test_long_descriptions_are_made_more_rarely(recorder: Recorder) -> Non
 
     heartbeats = Heartbeats(LoopCarrier(recorder), 0.005, 10.0, describe)
     await heartbeats.start()
-    describing = asyncio.create_task(heartbeats.run())
+    describing = asyncio.create_task(heartbeats.describe_forever())
     await asyncio.sleep(0.5)
     describing.cancel()
     await heartbeats.stop()
@@ -200,5 +200,5 @@ def test_faults_of_the_group_are_told_from_others() -> None:
     good = (None, Cancelled("gone"), DeadlineExceeded("late"), InvalidRequest("wrong"), Overloaded("shed"))
     lost = (GroupLost("the engine failed", reason="engine_failed"), GroupLost("it drains", reason="draining"))
     for error in (Internal("a bug"), *good, *lost):
-        endings.count(error)
+        endings.count_end(error)
     assert (endings.broken, endings.ended) == (1, len(good))

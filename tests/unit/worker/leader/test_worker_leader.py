@@ -245,7 +245,7 @@ async def test_work_whose_answer_can_go_nowhere_is_not_begun(kit: Kit, reply_to:
 async def test_gathered_frames_fit_into_messages(
     memory_bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.leader.engine_loop.WHOLE_FLUSH_S", 60.0)
+    monkeypatch.setattr("services.worker.leader.token_output.WHOLE_FLUSH_S", 60.0)
     async with Kit(memory_bus) as kit:
         wanted = {"n": 16, "max_tokens": 400, "logprobs": 1}
         frames = await kit.run(chat("r", delivery="whole", sampling=wanted))

@@ -238,7 +238,7 @@ async def test_what_was_held_for_a_stream_that_gave_way_is_sent_meanwhile(memory
         await kit.ask(chat("a", prompt="x" * 16, sampling={"max_tokens": 200}))
         await kit.ask(chat("b", prompt="y" * 16, sampling={"max_tokens": 200}))
         await kit.until(lambda: kit.metric("num_preemptions_total") == 1)
-        generation = kit.leader._generations.by_id["default/b"]
+        generation = kit.leader.parts.table.by_key["default/b"]
         await kit.until(lambda: not generation.choices[0].unsent_tokens, 0.15)
         assert kit.leader.load().waiting == 1, "it has not gone on yet"
         assert len(tokens_of(await kit.end_of("b"))) == 200
@@ -250,7 +250,7 @@ async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory
         kit.expected_errors = {"the engine failed", "the engine loop failed"}
         await kit.ask(chat("r", sampling={"max_tokens": 500}))
         await kit.until(lambda: len(kit.frames["r"]) > 2)
-        scheduler: Any = kit.leader._generations.scheduler
+        scheduler: Any = kit.leader.parts.engine.scheduler
         scheduler.apply = None  # calling that is the bug
         failed = (await kit.end_of("r"))[-1]
         assert isinstance(failed, Failed)

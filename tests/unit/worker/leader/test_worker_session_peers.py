@@ -5,8 +5,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
+from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.metrics import WorkerMetrics
+from shared.bus.memory import MemoryBroker, MemoryBus
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.worker.leader import DictStore
@@ -57,7 +60,7 @@ async def test_a_turn_that_the_store_does_not_have_yet_is_had_from_its_leader() 
     sessions, _ = sessions_of(store, record(3, "g1"), record(2))
     assert await sessions.lookup("t", "s", "g1") == record(3, "g1")
     assert sessions.newest("t", "s") == record(3, "g1")  # also while its own one waits to be stored
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert store.records["t", "s"] == record(2)
 
 
@@ -105,13 +108,20 @@ async def test_a_session_begun_anew_after_a_deletion_is_not_lost_with_it() -> No
 async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away() -> None:
     store, told = DictStore(), list[int]()
     store.away = True
-    sessions, _ = sessions_of(store, None)
 
-    async def on_turns(records: list[SessionRecord]) -> None:
-        told.extend(one.version for one in records)
+    class Announcer(TurnAnnouncer):
+        async def announce(self, records: list[SessionRecord]) -> None:
+            told.extend(one.version for one in records)
 
-    sessions.on_turns = on_turns
+    announcer = Announcer("g0", MemoryBus(MemoryBroker()))
+    sessions = SessionRecords(
+        store,
+        SessionRecordLimits(),
+        WorkerMetrics(CollectorRegistry()),
+        lambda: 2**20,
+        announcer=announcer,
+    )
     for version in (1, 2, 2, 3):  # the second of the two is late, and does not count
         sessions.commit(record(version))
-    await sessions.flush(0.05)
+    await sessions.writer.flush_records(0.05)
     assert told == [1, 2, 3]

@@ -12,8 +12,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.session_cache import record_bytes
-from services.worker.leader.fleet import group_description
-from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
+from services.worker.leader.fleet import group_status
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
+from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.metrics import WorkerMetrics
 from shared import codec, subjects
 from shared.bus.memory import MemoryBus
@@ -116,7 +117,7 @@ async def test_records_that_wait_for_long_are_told(kit: Kit, monkeypatch: pytest
     kit.store.away = True
     await kit.run(chat("b", **given("late")))
     assert kit.leader.detail()["degraded"] == []  # not for long yet
-    monkeypatch.setattr(group_description, "RECORDS_LATE_S", 0.05)
+    monkeypatch.setattr(group_status, "RECORDS_LATE_S", 0.05)
     await kit.until(lambda: kit.leader.detail()["degraded"] == ["session_store"])
     kit.store.away = False
     await kit.until(lambda: kit.leader.detail()["degraded"] == [], 5.0)
@@ -238,18 +239,18 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
         store, SessionRecordLimits(cache_bytes=20_000, max_pending=10), metrics, lambda: 4000
     )
     waiting = [sessions.commit(record(f"s{number}", text="y" * 200)) for number in range(30)]
-    assert sessions.num_pending == 10
+    assert sessions.writer.num_pending == 10
     assert 5 < sessions.num_cached < 20
     assert [future.done() for future in waiting] == [True] * 20 + [False] * 10
     with pytest.raises(Unavailable):
         await sessions.lookup("t", "s0")
-    assert await sessions.flush(0.1) is False
+    assert await sessions.writer.flush_records(0.1) is False
     store.away = False
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert [future.result().outcome for future in waiting] == ["dropped"] * 20 + ["stored"] * 10
     assert store.commits == 10  # one record per message of at most 4000 / 2 bytes
     stale = sessions.commit(record("s29", version=1))
-    await sessions.flush(1.0)
+    await sessions.writer.flush_records(1.0)
     assert stale.result().outcome == "stale"
     assert (await sessions.lookup("t", "s29")) == store.records["t", "s29"]
 
@@ -264,7 +265,7 @@ async def test_a_turn_that_ends_late_does_not_undo_those_after_the_other() -> No
     assert newest is not None
     assert newest.messages[0].content == "fast, next"
     store.away = False
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert first.result().outcome == second.result().outcome == "stored"
     assert store.records["t", "s"].messages[0].content == "fast, next"
 
@@ -286,13 +287,13 @@ async def test_a_session_deleted_and_begun_anew_elsewhere_does_not_get_its_past_
     store = DictStore()
     sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
     sessions.commit(msgspec.structs.replace(record("s", 5, "deleted"), created_ms=1))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     store.records["t", "s"] = msgspec.structs.replace(record("s", 1, "anew"), created_ms=2)
     found = await sessions.lookup("t", "s")
     assert found is not None
     assert found.messages[0].content == "anew"
     sessions.commit(msgspec.structs.replace(found, version=2))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert store.records["t", "s"].version == 2
 
 
@@ -313,7 +314,7 @@ async def test_an_answer_of_the_store_that_makes_no_sense_is_as_good_as_none() -
 async def test_commits_of_one_session_are_joined() -> None:
     store = DictStore()
     sessions = SessionRecords(store, SessionRecordLimits(), WorkerMetrics(CollectorRegistry()), lambda: 2**20)
-    run = asyncio.create_task(sessions.run())
+    run = asyncio.create_task(sessions.writer.write_forever())
     futures = [sessions.commit(record("s", version)) for version in range(1, 6)]
     assert {commit.outcome for commit in await asyncio.gather(*futures)} == {"stored"}
     assert store.records["t", "s"].version == 5
@@ -368,9 +369,9 @@ async def test_a_flood_that_cannot_be_stored_costs_no_other_tenant_a_turn(
     with structlog.testing.capture_logs() as logs:
         flood = [sessions.commit(record(f"a{number}", text="y" * 200)) for number in range(100)]
     late = sessions.commit(record("b9", tenant="bob"))
-    assert sessions.num_pending <= 20
+    assert sessions.writer.num_pending <= 20
     store.away = False
-    assert await sessions.flush(5.0)
+    assert await sessions.writer.flush_records(5.0)
     assert [future.result().outcome for future in (*early, late)] == ["stored"] * 4
     assert flood[0].result().outcome == "dropped"
     assert flood[-1].result().outcome == "stored"
@@ -385,7 +386,7 @@ async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -
     sessions.commit(record("mine", tenant="bob"))
     for number in range(100):
         sessions.commit(record(f"a{number}"))
-    assert await sessions.flush(5.0)
+    assert await sessions.writer.flush_records(5.0)
     assert sessions.newest("bob", "mine") is not None
     assert sessions.newest("t", "a0") is None
     assert sessions.newest("t", "a99") is not None
@@ -411,7 +412,7 @@ async def test_records_are_written_by_turns_of_tenants() -> None:
     for number in range(3):
         sessions.commit(record(f"b{number}", tenant="bob"))
     sessions.commit(record("c", text="y" * 800, tenant="carl"))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert store.batches[:3] == [["a0"], ["b0", "b1", "b2"], ["c"]]
 
 
@@ -433,7 +434,7 @@ async def test_a_record_that_is_refused_takes_no_other_with_it(
         name: sessions.commit(record(name, tenant=tenant))
         for tenant, name in (("a", "1"), ("a", "bad"), ("a", "2"), ("b", "3"), ("b", "4"))
     }
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     outcomes = {name: future.result().outcome for name, future in futures.items()}
     assert outcomes == dict.fromkeys("1234", "stored") | {"bad": outcome}
 
@@ -445,7 +446,7 @@ async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
         store, SessionRecordLimits(copy_s=0.2), WorkerMetrics(CollectorRegistry()), lambda: 2**20
     )
     sessions.commit(record("s", 3, "deleted long ago"))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     (kept,) = store.records.values()
     store.records.clear()  # the news was lost, and the store has forgotten the deletion by now
     assert sessions.vouched("t", "s") == await sessions.lookup("t", "s") == kept
@@ -466,7 +467,7 @@ async def test_a_copy_is_as_young_as_the_store_s_last_word() -> None:
         store, SessionRecordLimits(copy_s=0.3), WorkerMetrics(CollectorRegistry()), lambda: 2**20
     )
     sessions.commit(record("s", 3))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     for _ in range(3):
         await asyncio.sleep(0.15)
         assert await sessions.lookup("t", "s") is not None
@@ -483,6 +484,6 @@ async def test_an_old_turn_that_waits_to_be_stored_is_waited_for() -> None:
     await asyncio.sleep(0.15)
     with pytest.raises(Unavailable):
         await sessions.lookup("t", "s")
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert waiting.result().outcome == "stored"
     assert await sessions.lookup("t", "s") == store.records["t", "s"]

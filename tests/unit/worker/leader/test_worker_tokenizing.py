@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.worker.domain.generation.request import Detokenizer
+from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.leader.intake.prompt_tokenizer import (
     INLINE_CHARS,
     INLINE_COPIED,
@@ -289,17 +289,17 @@ async def test_a_tenant_whose_short_prompts_take_long_has_them_tokenized_in_thre
     tokenizing = PromptTokenizer(model, metrics, lambda: 2048, clock=lambda: tokenizer.now)
 
     def at_once(tenant: str, chars: int) -> bool:
-        return tokenizing.at_once(chat("r", tenant=tenant, prompt="x" * chars), None) is not None
+        return tokenizing.tokenize_inline(chat("r", tenant=tenant, prompt="x" * chars), None) is not None
 
     try:
         assert [at_once("many", 20) for _ in range(4)] == [True, True, True, False]
         assert at_once("few", 20)
         assert not at_once("many", 1)
-        assert len(await tokenizing.in_thread(chat("r", tenant="many", prompt="xx"), None)) == 2
+        assert len(await tokenizing.tokenize_in_thread(chat("r", tenant="many", prompt="xx"), None)) == 2
         tokenizer.now += 1.0
         assert at_once("many", 20)
     finally:
-        tokenizing.close()
+        tokenizing.stop_threads()
 
 
 async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_however_many_come() -> None:
@@ -315,9 +315,9 @@ async def test_prompts_that_cost_less_than_a_thread_are_tokenized_at_once_howeve
     )
     try:
         for _ in range(1000):
-            assert tokenizing.at_once(chat("r", prompt="xx"), None) is not None
+            assert tokenizing.tokenize_inline(chat("r", prompt="xx"), None) is not None
     finally:
-        tokenizing.close()
+        tokenizing.stop_threads()
 
 
 async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
@@ -347,4 +347,4 @@ async def test_a_request_of_a_tenant_without_inline_time_runs_its_course(
 def test_other_texts_than_ascii_count_twice_and_names_count_too(fields: dict[str, Any], short: bool) -> None:
     tokenizing = PromptTokenizer(null_model("demo", 2048), WorkerMetrics(CollectorRegistry()), lambda: 2048)
     assert tokenizing.is_short(chat("r", **fields)) is short
-    tokenizing.close()
+    tokenizing.stop_threads()

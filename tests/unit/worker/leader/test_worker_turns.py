@@ -10,8 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.session_merge import follows, rebase, rewind
-from services.worker.domain.generation.turn_context import TurnContext, added_by, next_record, turn_of
-from services.worker.leader.sessions.session_records import SessionRecordLimits, SessionRecords
+from services.worker.domain.generation.turn_context import (
+    TurnAnswer,
+    TurnContext,
+    added_by,
+    next_record,
+    turn_of,
+)
+from services.worker.leader.sessions.record_limits import SessionRecordLimits
+from services.worker.leader.sessions.session_records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLimits
 from services.worker.metrics import WorkerMetrics
 from shared.bus.memory import MemoryBus
@@ -22,6 +29,7 @@ from shared.messages import (
     ChatMessage,
     Done,
     Failed,
+    GenerateRequest,
     SessionCommitted,
     SessionOutcome,
     SessionRecord,
@@ -40,6 +48,13 @@ def said(record: SessionRecord) -> list[str]:
     return [message.content for message in record.messages]
 
 
+def asked(
+    request_id: str, messages: list[ChatMessage], ref: SessionRef | None = None, **fields: str
+) -> GenerateRequest:
+    session = ref or SessionRef(session_id="s")
+    return chat(request_id, messages=messages, session=session, tenant="t", **fields)
+
+
 def turn(
     text: str, base: SessionRecord | None, *, system: str = "", whole: bool = False, now_ms: int = 5
 ) -> SessionRecord:
@@ -47,11 +62,9 @@ def turn(
     messages = [ChatMessage(role="user", content=text)]
     if system:
         messages.insert(0, ChatMessage(role="system", content=system))
-    ref = SessionRef(session_id="s", mode="replace" if whole else "append")
-    return next_record(
-        turn_of(messages, ref, base, text), tenant="t", model="m", group="g", answer=text.upper(),
-        token_ids=b"", now_ms=now_ms, request_id=text,
-    )  # fmt: skip
+    request = asked(text, messages, SessionRef(session_id="s", mode="replace" if whole else "append"))
+    answer = TurnAnswer(text.upper(), b"")
+    return next_record(turn_of(request, base), request, answer, model="m", group="g", now_ms=now_ms)
 
 
 def test_turns_that_went_on_from_the_same_record_are_put_one_after_the_other() -> None:
@@ -119,14 +132,13 @@ def test_an_answer_that_was_begun_goes_on_from_what_it_was_begun_with() -> None:
     second = turn("b", first)
     messages = [ChatMessage(role="user", content="c")]
     ref = SessionRef(session_id="s")
-    resumed = turn_of(messages, ref, second, "c", 1)
+    request = asked("c", messages)
+    resumed = turn_of(request, second, 1)
     assert [message.content for message in resumed.messages] == ["a", "A", "c"]
-    assert turn_of(messages, ref, second, "c", 0).record is None
-    assert turn_of(messages, ref, second, "c").version == 2
+    assert turn_of(request, second, 0).record is None
+    assert turn_of(request, second).version == 2
     assert added_by([ChatMessage(role="system", content="x"), *messages], ref) == 1
-    again = turn_of(
-        messages, ref, turn("d", turn("c", first)), "c", 1
-    )  # it was stored, and another one since
+    again = turn_of(request, turn("d", turn("c", first)), 1)  # it was stored, and another one since
     assert ([message.content for message in again.messages], again.stored, again.number) == (
         ["a", "A", "c"], 2, 1,
     )  # fmt: skip
@@ -167,7 +179,7 @@ async def test_a_stale_record_goes_after_the_other_turn(newer_waits: bool) -> No
     futures = [sessions.commit(mine)]
     if newer_waits:
         futures.append(sessions.commit(turn("d", mine)))
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert [future.result() for future in futures] == [("stored", 1, 1)] * len(futures)
     assert said(store.records["t", "s"])[:6] == ["a", "A", "c", "C", "b", "B"]
     assert sessions.newest("t", "s") == store.records["t", "s"]
@@ -179,7 +191,7 @@ async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
     base = turn("a", None)
     store.records["t", "s"] = turn("c", base)
     future = sessions.commit(turn("b", base), joins=False)
-    assert await sessions.flush(1.0)
+    assert await sessions.writer.flush_records(1.0)
     assert future.result().outcome == "stale"
     assert said(store.records["t", "s"]) == ["a", "A", "c", "C"]
 
@@ -187,12 +199,14 @@ async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
 @pytest.fixture
 async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
     async with Kit(
-        memory_bus, null_engine(delay_s=0.001), turns=TurnLimits(max_waiting=3, wait_s=0.5, yield_s=0.05)
+        memory_bus,
+        null_engine(delay_s=0.001),
+        store=Lagging(),
+        turns=TurnLimits(max_waiting=3, wait_s=0.5, yield_s=0.05),
     ) as kit:
-        kit.store = kit.leader._sessions._store = Lagging()
         yield kit
         await kit.all_free()
-        assert not kit.leader._turns._lines
+        assert not kit.leader.parts.turns.num_lines
 
 
 def outcome(frames: list[Any]) -> SessionOutcome:
@@ -224,16 +238,16 @@ async def test_a_line_is_bounded_in_number_and_in_time(kit: Kit) -> None:
     assert isinstance(late, Failed)
     assert "waited 0.5 s" in late.message
     assert isinstance((await kit.run(chat("other", session={"session_id": "o"})))[-1], Done)
-    for generation in list(kit.leader._generations.by_id.values()):
-        kit.leader._generations.cancel(generation.request.request_id, "the test is over")
+    for generation in list(kit.leader.parts.table.by_key.values()):
+        kit.leader.parts.table.cancel_request(generation.request.request_id, "the test is over")
 
 
 async def test_a_turn_that_leaves_the_line_does_not_hold_it_up(kit: Kit) -> None:
     await kit.ask(chat("a", sampling={"max_tokens": 100}, **given()))
     for name in ("b", "c", "d"):
         await kit.ask(chat(name, name, **given()))
-    kit.leader._generations.cancel("b", "left")
-    kit.leader._generations.cancel("a", "left")
+    kit.leader.parts.table.cancel_request("b", "left")
+    kit.leader.parts.table.cancel_request("a", "left")
     assert outcome(await kit.end_of("c")).turns == 1
     assert outcome(await kit.end_of("d")).turns == 2
 
@@ -301,11 +315,9 @@ async def test_a_made_session_is_new_and_its_record_on_the_way(kit: Kit) -> None
 
 def keyed(text: str, base: SessionRecord | None, request_id: str, digest: str = "d") -> SessionRecord:
     messages = [ChatMessage(role="user", content=text)]
-    found = turn_of(messages, SessionRef(session_id="s"), base, request_id, call_key="k", call_digest=digest)
-    return next_record(
-        found, tenant="t", model="m", group="g", answer=text.upper(), token_ids=b"", now_ms=5,
-        request_id=request_id, call_key="k", call_digest=digest,
-    )  # fmt: skip
+    request = asked(request_id, messages, call_key="k", call_digest=digest)
+    answer = TurnAnswer(text.upper(), b"")
+    return next_record(turn_of(request, base), request, answer, model="m", group="g", now_ms=5)
 
 
 def test_a_call_that_is_made_twice_at_once_is_joined_to_one_turn() -> None:
@@ -313,12 +325,11 @@ def test_a_call_that_is_made_twice_at_once_is_joined_to_one_turn() -> None:
     first, second = keyed("b", base, "r-1"), keyed("b", base, "r-2")
     assert rebase(second, first) is first
     messages = [ChatMessage(role="user", content="b")]
-    ref = SessionRef(session_id="s")
-    again = turn_of(messages, ref, turn("c", first), "r-3", call_key="k", call_digest="d")
+    again = turn_of(asked("r-3", messages, call_key="k", call_digest="d"), turn("c", first))
     assert (again.stored, again.number, again.commits) == (2, 1, False)
     assert [message.content for message in again.messages] == ["a", "A", "b"]
     with pytest.raises(Conflict, match="Idempotency-Key"):
-        turn_of(messages, ref, first, "r-3", call_key="k", call_digest="other")
+        turn_of(asked("r-3", messages, call_key="k", call_digest="other"), first)
 
 
 def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
@@ -326,17 +337,17 @@ def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
 
     def begin(name: str) -> None:
         request = chat(name, note=b"n", tenant="t", call_key="k", call_digest="d")
-        outbox.open(f"t/{name}", 0, 0, request)
+        outbox.open_attempt(f"t/{name}", 0, 0, request)
 
     begin("one")
-    assert outbox.of_call("t", "k") == "t/one"
-    assert outbox.of_call("other", "k") is None
-    outbox.add("t/one", Failed(request_id="one", code="group_lost", message="x"), 0.0)
-    assert outbox.of_call("t", "k") is None
+    assert outbox.key_of_call("t", "k") == "t/one"
+    assert outbox.key_of_call("other", "k") is None
+    outbox.add_frame("t/one", Failed(request_id="one", code="group_lost", message="x"), 0.0)
+    assert outbox.key_of_call("t", "k") is None
     begin("two")
-    outbox.expire(20.0)  # forgetting the first leaves the second
-    assert outbox.of_call("t", "k") == "t/two"
-    outbox.add("t/two", Done(request_id="two", usage=Usage()), 21.0)
-    assert outbox.of_call("t", "k") == "t/two"
-    outbox.expire(40.0)
-    assert outbox.of_call("t", "k") is None
+    outbox.forget_expired(20.0)  # forgetting the first leaves the second
+    assert outbox.key_of_call("t", "k") == "t/two"
+    outbox.add_frame("t/two", Done(request_id="two", usage=Usage()), 21.0)
+    assert outbox.key_of_call("t", "k") == "t/two"
+    outbox.forget_expired(40.0)
+    assert outbox.key_of_call("t", "k") is None

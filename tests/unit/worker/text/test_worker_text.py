@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stop_strings import StopMatcher, StopStrings
-from services.worker.domain.generation.turn_context import TurnContext, appends, conversation, next_record
+from services.worker.domain.generation.turn_context import (
+    TurnAnswer,
+    TurnContext,
+    appends,
+    conversation,
+    next_record,
+)
 from shared import codec
 from shared.messages import (
     Accepted,
@@ -22,6 +28,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.base import MAX_ATTEMPT
+from tests.kits.worker.leader import chat
 
 
 def shown(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
@@ -132,10 +139,11 @@ def test_history_is_put_before_the_new_messages_unless_they_bring_their_own() ->
 
 def test_a_turn_makes_the_next_version() -> None:
     session, asked = SessionRef(session_id="s"), [message("user", "q")]
-    common = {"tenant": "t", "model": "m", "group": "g1", "answer": "a", "token_ids": b""}
-    first = next_record(TurnContext(session, asked), now_ms=9, **common)  # type: ignore[arg-type]
+    request, answer = chat("r", messages=asked, tenant="t"), TurnAnswer("a", b"")
+    first = next_record(TurnContext(session, asked), request, answer, model="m", group="g1", now_ms=9)
     assert (first.version, first.turns, first.created_ms) == (1, 1, 9)
-    second = next_record(TurnContext(session, asked, record()), now_ms=9, **common)  # type: ignore[arg-type]
+    turn = TurnContext(session, asked, record())
+    second = next_record(turn, request, answer, model="m", group="g1", now_ms=9)
     assert (second.version, second.turns, second.created_ms, second.updated_ms) == (5, 3, 5, 9)
     assert second.messages[-1] == message("assistant", "a")
     assert second.last_group == "g1"
@@ -146,23 +154,23 @@ def tokens(seq: int, text: str = "x", name: str = "r") -> Tokens:
 
 
 def filled(name: str, outbox: RetransmitBuffer, count: int, text: str = "x") -> None:
-    outbox.open(name, 0)
-    outbox.add(name, Accepted(request_id=name, group="g"), 0.0)
+    outbox.open_attempt(name, 0)
+    outbox.add_frame(name, Accepted(request_id=name, group="g"), 0.0)
     for seq in range(1, count):
-        outbox.add(name, tokens(seq, text, name), 0.0)
+        outbox.add_frame(name, tokens(seq, text, name), 0.0)
 
 
 def test_missed_frames_come_again_while_they_are_kept() -> None:
     outbox = RetransmitBuffer(retention_s=10, max_bytes=10_000)
     filled("r", outbox, 4)
-    assert [frame.seq for frame in outbox.resend("r", 0, 2).frames] == [2, 3]
-    assert outbox.resend("r", 0, 9) == outbox.resend("r", 0, 4)
-    assert not outbox.resend("r", 1, 0).known
-    assert not outbox.resend("other", 0, 0).known
-    outbox.add("r", Done(request_id="r", seq=4, usage=Usage()), 5.0)
-    outbox.expire(14.9)
-    assert outbox.resend("r", 0, 4).next_seq == 5
-    outbox.expire(15.0)
+    assert [frame.seq for frame in outbox.frames_from("r", 0, 2).frames] == [2, 3]
+    assert outbox.frames_from("r", 0, 9) == outbox.frames_from("r", 0, 4)
+    assert not outbox.frames_from("r", 1, 0).known
+    assert not outbox.frames_from("other", 0, 0).known
+    outbox.add_frame("r", Done(request_id="r", seq=4, usage=Usage()), 5.0)
+    outbox.forget_expired(14.9)
+    assert outbox.frames_from("r", 0, 4).next_seq == 5
+    outbox.forget_expired(15.0)
     assert outbox.attempt("r") is None
     assert outbox.num_bytes == 0
 
@@ -170,29 +178,29 @@ def test_missed_frames_come_again_while_they_are_kept() -> None:
 def test_a_newer_attempt_replaces_the_older() -> None:
     outbox = RetransmitBuffer(retention_s=10, max_bytes=10_000)
     filled("r", outbox, 3)
-    outbox.open("r", 1, first_seq=3)
-    assert not outbox.resend("r", 0, 0).known
-    assert outbox.resend("r", 1, 3).known
-    assert not outbox.resend("r", 1, 2).known
+    outbox.open_attempt("r", 1, first_seq=3)
+    assert not outbox.frames_from("r", 0, 0).known
+    assert outbox.frames_from("r", 1, 3).known
+    assert not outbox.frames_from("r", 1, 2).known
 
 
 def test_bytes_are_bounded_ended_requests_go_first() -> None:
     outbox = RetransmitBuffer(retention_s=10, max_bytes=8_000)
     filled("ended", outbox, 3)
-    outbox.add("ended", Done(request_id="ended", seq=3, usage=Usage()), 0.0)
+    outbox.add_frame("ended", Done(request_id="ended", seq=3, usage=Usage()), 0.0)
     filled("running", outbox, 4)
     for seq in range(4, 60):
-        outbox.add("running", tokens(seq, "y" * 50, "running"), 0.0)
+        outbox.add_frame("running", tokens(seq, "y" * 50, "running"), 0.0)
         assert outbox.num_bytes <= 8_000
     assert outbox.attempt("ended") is None
-    assert not outbox.resend("running", 0, 0).known
-    assert outbox.resend("running", 0, 59).frames[0].seq == 59
+    assert not outbox.frames_from("running", 0, 0).known
+    assert outbox.frames_from("running", 0, 59).frames[0].seq == 59
 
 
 def test_a_reply_is_no_larger_than_it_may_be() -> None:
     outbox = RetransmitBuffer(retention_s=10, max_bytes=1_000_000)
     filled("r", outbox, 50)
-    reply = outbox.resend("r", 0, 0, max_bytes=2_000)
+    reply = outbox.frames_from("r", 0, 0, max_bytes=2_000)
     assert reply.next_seq == 50
     assert 1 < len(reply.frames) < 49
     assert len(codec.encode(reply)) <= 2_000
@@ -201,11 +209,11 @@ def test_a_reply_is_no_larger_than_it_may_be() -> None:
 def test_a_reply_is_no_larger_for_having_changed_hands() -> None:
     outbox = RetransmitBuffer(retention_s=10, max_bytes=1_000_000)
     asked = GenerateRequest(request_id="r", model="m", prompt="p", note=b"n")
-    outbox.open("r", 0, 0, asked)
+    outbox.open_attempt("r", 0, 0, asked)
     for seq in range(50):
-        outbox.add("r", Tokens(request_id="r", seq=seq, deltas=[]), 0.0)
-    outbox.give("r", msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader")
-    reply = outbox.resend("r", MAX_ATTEMPT, 0, max_bytes=2_000)
+        outbox.add_frame("r", Tokens(request_id="r", seq=seq, deltas=[]), 0.0)
+    outbox.give_to_reader("r", msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader")
+    reply = outbox.frames_from("r", MAX_ATTEMPT, 0, max_bytes=2_000)
     assert {frame.attempt for frame in reply.frames} == {MAX_ATTEMPT}
     assert 1 < len(reply.frames) < 49
     assert len(codec.encode(reply)) <= 2_000

@@ -1,0 +1,124 @@
+"""One choice of a request: its sequence, its text, and what the caller has not got yet.
+
+Turns sampled tokens into text through a detokenizer, and applies stop strings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.worker.domain.generation.stop_strings import StopMatcher
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.plan import Sampled
+from shared.codec import pack_tokens
+from shared.messages import Delta, FinishReason, TokenLogprob, TopLogprob
+
+
+class Detokenizer(Protocol):
+    """Turns the tokens of one sequence into text, one after another."""
+
+    def feed(self, token_id: int) -> str:
+        """Returns the text that is complete with this token; never a part of a UTF-8 character."""
+        ...
+
+    def flush(self) -> str:
+        """Returns the rest at the end; bytes that are no character become U+FFFD."""
+        ...
+
+
+TokenText = Callable[[int], str]
+
+
+@dataclass(slots=True, eq=False)
+class ChoiceState:
+    """One choice of a request.
+
+    Attributes:
+        sequence: Its tokens.
+        detokenizer: Of its tokens.
+        stops: Finds its stop strings; None if there are none.
+        token_text: Returns the text of a token for log probabilities.
+        finish_reason: Why it ended; None while it goes on.
+        text: Everything shown so far, in pieces.
+        unsent_text: Text that the caller has not got yet; likewise tokens and log probabilities.
+    """
+
+    sequence: Sequence
+    detokenizer: Detokenizer
+    stops: StopMatcher | None
+    token_text: TokenText
+    finish_reason: FinishReason | None = None
+    text: list[str] = field(default_factory=list)
+    unsent_text: str = ""
+    unsent_tokens: list[int] = field(default_factory=list)
+    unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def advance(self, sampled: Sampled, reason: FinishReason | None) -> FinishReason | None:
+        """Takes a token and the scheduler's reason to end, if any; returns the final reason."""
+        token_id = sampled.token_id
+        piece, reason = self._text_of(token_id, reason)
+        if piece:
+            self.text.append(piece)
+            self.unsent_text += piece
+        self.unsent_tokens.append(token_id)
+        if self.sequence.sampling.logprobs >= 0:
+            self.unsent_logprobs.append(self._logprob(sampled))
+        self.finish_reason = reason
+        return reason
+
+    def prime(self) -> FinishReason | None:
+        """Takes the tokens that an earlier attempt has sent; their text is not sent again.
+
+        Returns:
+            Why the choice ends with them; None if it goes on.
+        """
+        tokens, start = self.sequence.tokens, self.sequence.prompt_len
+        last = len(tokens) - 1
+        for index in range(start, len(tokens)):
+            ended = self.sequence.end_reason() if index == last else None
+            piece, self.finish_reason = self._text_of(tokens[index], ended)
+            if piece:
+                self.text.append(piece)
+            if self.finish_reason is not None:
+                break
+        return self.finish_reason
+
+    def take_delta(self) -> Delta | None:
+        """Returns what the caller has not got yet, and counts it as sent."""
+        if not self.unsent_tokens:
+            return None
+        delta = Delta(
+            choice=self.sequence.choice,
+            text=self.unsent_text,
+            token_ids=pack_tokens(self.unsent_tokens),
+            logprobs=self.unsent_logprobs,
+            finish_reason=self.finish_reason,
+        )
+        self.unsent_text, self.unsent_tokens = "", []
+        if self.unsent_logprobs:
+            self.unsent_logprobs = []
+        return delta
+
+    def _text_of(self, token_id: int, reason: FinishReason | None) -> tuple[str, FinishReason | None]:
+        # an end-of-sequence token is not text, whether or not the tokenizer calls it special
+        piece = "" if reason == "stop" else self.detokenizer.feed(token_id)
+        if reason is not None:
+            piece += self.detokenizer.flush()
+        if self.stops is None:
+            return piece, reason
+        piece, stopped = self.stops.feed(piece)
+        if stopped:
+            return piece, "stop"
+        return (piece + self.stops.flush() if reason is not None else piece), reason
+
+    def _logprob(self, sampled: Sampled) -> TokenLogprob:
+        text = self.token_text
+        return TokenLogprob(
+            token_id=sampled.token_id,
+            token=text(sampled.token_id),
+            logprob=sampled.logprob,
+            top=[
+                TopLogprob(token_id=a.token_id, token=text(a.token_id), logprob=a.logprob)
+                for a in sampled.top
+            ],
+        )

@@ -1,0 +1,174 @@
+"""A request that a leader has taken: its choices, and the numbered frames that its caller gets.
+
+Makes frames and numbers them. The scheduler decides which tokens are computed when; `FramePublisher` sends
+the frames, `RetransmitBuffer` keeps them.
+"""
+
+from dataclasses import dataclass, field
+
+from services.worker.domain.generation.choice_state import ChoiceState
+from services.worker.domain.generation.turn_context import TurnContext
+from shared.errors import GroupLost, RyzError
+from shared.messages import (
+    Accepted,
+    Done,
+    Failed,
+    GenerateRequest,
+    KVSource,
+    SessionOutcome,
+    Tokens,
+    Usage,
+)
+
+
+def request_key(tenant: str, request_id: str) -> str:
+    """Returns the leader's name for a request: ids are chosen by callers, and unique in a tenant only."""
+    return f"{tenant}/{request_id}"
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A request that this leader has taken. Every frame made here has the next number.
+
+    Times are on the leader's monotonic clock, in seconds.
+
+    Attributes:
+        request: As its caller sent it; another one after it was given to another caller.
+        reply_to: Subject of its frames.
+        deadline: When it fails if it has not ended.
+        arrived: When it was taken.
+        choices: Its choices, once it is prepared.
+        next_seq: Number of the next frame.
+        prompt_tokens: Tokens of its prompt.
+        open_choices: Choices that go on.
+        turn: Of its session; None without one.
+        session_turns: Turns of the session before this one.
+        session_version: Of the session before this turn; -1 until it is known.
+        session: What the caller is told of the session at the end.
+        started: Whether the scheduler has its sequences.
+        first_token_at: When it got its first token; 0 before.
+        last_token_at: When it got its newest tokens.
+        last_flush_at: When tokens were sent last.
+        ended: Whether its last frame was made.
+        outside: Whether it came from an outside service, whose attempt numbers give it no precedence.
+        key: Its `request_key`.
+    """
+
+    request: GenerateRequest
+    reply_to: str
+    deadline: float
+    arrived: float
+    choices: list[ChoiceState] = field(default_factory=list)
+    next_seq: int = 0
+    prompt_tokens: int = 0
+    open_choices: int = 0
+    turn: TurnContext | None = None
+    session_turns: int = 0
+    session_version: int = -1
+    session: SessionOutcome | None = None
+    started: bool = False
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    last_flush_at: float = 0.0
+    ended: bool = False
+    outside: bool = False
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        self.key = request_key(self.request.tenant, self.request.request_id)
+        self.next_seq = self.request.resume.next_seq if self.request.resume else 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it was admitted before, as far as its caller is trusted: it gets in before others."""
+        return self.request.attempt > 0 and not self.outside
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Whether all its tokens are computed; its session's record may still be on its way."""
+        return self.started and self.open_choices == 0
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the first frame was made."""
+        return self.next_seq > (self.request.resume.next_seq if self.request.resume else 0)
+
+    def accepted(
+        self,
+        group: str,
+        reason: str,
+        session_turns: int,
+        *,
+        kv: KVSource = "",
+        instance_id: str = "",
+        fingerprint: str = "",
+    ) -> Accepted:
+        """Returns the first frame."""
+        request = self.request
+        return Accepted(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            seq=self._number(),
+            group=group,
+            reason=reason,
+            session_id=request.session.session_id if request.session else "",
+            session_turns=session_turns,
+            kv=kv,
+            instance_id=instance_id,
+            fingerprint=fingerprint,
+            session_version=self.session_version,
+        )
+
+    def tokens(self) -> Tokens | None:
+        """Returns everything the caller has not got yet as one frame; None if there is nothing."""
+        deltas = [delta for choice in self.choices if (delta := choice.take_delta()) is not None]
+        if not deltas:
+            return None
+        request = self.request
+        return Tokens(
+            request_id=request.request_id, attempt=request.attempt, seq=self._number(), deltas=deltas
+        )
+
+    def done(self) -> Done:
+        """Returns the last frame of a request that completed."""
+        # of the first choice: the others find what it computed
+        cached = self.choices[0].sequence.cached_tokens if self.choices else 0
+        fetched = self.choices[0].sequence.fetched_tokens if self.choices else 0
+        usage = Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=sum(choice.sequence.num_output for choice in self.choices),
+            cached_tokens=min(self.prompt_tokens, max(0, cached)),
+            fetched_tokens=min(self.prompt_tokens, fetched),
+        )
+        self.ended = True
+        request = self.request
+        return Done(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            seq=self._number(),
+            usage=usage,
+            session=self.session,
+        )
+
+    def failed(self, error: RyzError) -> Failed:
+        """Returns the last frame of a request that failed."""
+        self.ended = True
+        return failed_frame(self.request, error, self._number(), resumable=isinstance(error, GroupLost))
+
+    def _number(self) -> int:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return seq
+
+
+def failed_frame(request: GenerateRequest, error: RyzError, seq: int, *, resumable: bool = False) -> Failed:
+    """Returns an error as a frame; `resumable` if another group may go on with the request."""
+    return Failed(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        seq=seq,
+        code=error.code,
+        message=error.message,
+        data=error.data,
+        resumable=resumable,
+    )

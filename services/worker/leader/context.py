@@ -1,0 +1,28 @@
+"""What all parts of one leader share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.worker.metrics import WorkerMetrics
+from shared.bus.api import Bus
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderContext:
+    """Identity and instruments of one leader.
+
+    Attributes:
+        group: Name of the group.
+        instance_id: Names this process among all that lead the group, now or later.
+        model: Name under which the group serves its model.
+        bus: Connection for requests, frames and calls.
+        metrics: Counters of the group.
+        clock: Returns monotonic seconds.
+    """
+
+    group: str
+    instance_id: str
+    model: str
+    bus: Bus
+    metrics: WorkerMetrics
+    clock: Callable[[], float]

@@ -1,0 +1,96 @@
+"""The engine as the parts of the leader see it: its scheduler, its limits, and whether it stores KV blocks.
+
+`EngineSupervisor` and `EngineLoop` write it; all others read. Scheduler and facts are replaced at each start.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.worker.domain.scheduling.block_manager import BlockManager
+from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What sequences of one start of the engine are made with.
+
+    Attributes:
+        context_length: Tokens that a sequence may have, the prompt included.
+        vocab_size: Token ids are below it.
+        fingerprint: Names the weights and the KV format.
+        names: Names the KV blocks.
+    """
+
+    context_length: int
+    vocab_size: int
+    fingerprint: str = ""
+    names: BlockNames = UNNAMED
+
+
+class EngineState:
+    """The engine, and what is known of its present start.
+
+    Attributes:
+        engine: The port to the ranks, or to the null engine.
+        clock: Returns monotonic seconds.
+        costs: Measured costs of computing and of fetching KV; kept over restarts.
+        work: Set when there may be a step to plan.
+        facts: Of the last start; before the first one, of the model alone.
+        info: What the engine said of itself at the last start; None before the first one.
+        scheduler: None while the engine is down.
+        kv_scheduler: The same scheduler if the engine has a KV store, else None.
+        kv_parts: Parts of a stored block, one for each KV head.
+        num_tokens: Tokens computed since the leader started, prefill and decode.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: SchedulerLimits,
+        sharing: PrefixSharing,
+        context_length: int,
+        costs: TransferCostModel,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.engine = engine
+        self.costs = costs
+        self.work = asyncio.Event()
+        self.facts = EngineFacts(context_length, 0)
+        self.info: EngineInfo | None = None
+        self.scheduler: Scheduler | None = None
+        self.kv_scheduler: Scheduler | None = None
+        self.kv_parts = 1
+        self.num_tokens = 0
+        self._limits = limits
+        self._sharing = sharing
+        self.clock = clock
+
+    def begin_start(self, info: EngineInfo) -> Scheduler:
+        """Records a start of the engine; returns the scheduler made for it."""
+        names = BlockNames(info.fingerprint, info.kv_format, self._sharing)
+        # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
+        context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
+        self.info = info
+        self.facts = EngineFacts(
+            context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names
+        )
+        self.scheduler = Scheduler(
+            BlockManager(info.num_blocks), self._limits, names, costs=self.costs, clock=self.clock
+        )
+        if info.kv_parts is not None and names.sharing != "off":
+            self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
+        return self.scheduler
+
+    def end_start(self) -> Scheduler | None:
+        """Records that the engine is down; returns the scheduler that it had."""
+        scheduler, self.scheduler, self.kv_scheduler = self.scheduler, None, None
+        return scheduler
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """Counts the tokens of a step that is done."""
+        self.num_tokens += num_tokens

@@ -1,0 +1,90 @@
+"""Starts the engine, and ends its requests when it fails.
+
+When it is started again is decided by `MultiGPUOrchestrator`.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.crash_suspects import fail_suspects
+from services.worker.leader.engine_state import EngineState
+from services.worker.leader.kv_tier.kv_tier import KVTier
+from services.worker.leader.request_table import RequestTable
+from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
+from shared.errors import GroupLost
+
+log = structlog.get_logger(__name__)
+
+
+class EngineSupervisor:
+    """Keeps engine state, KV tier and requests in step with the engine's starts and failures.
+
+    Args:
+        context: Of the leader.
+        orchestrator: Starts the engine and keeps the group's state.
+        engine: Written at each start and failure.
+        table: Its requests are failed with the engine.
+        kv_tier: Opened and closed with the engine.
+        announce: Sends a heartbeat at once.
+    """
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        orchestrator: MultiGPUOrchestrator,
+        engine: EngineState,
+        table: RequestTable,
+        kv_tier: KVTier,
+        *,
+        announce: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._metrics = context.metrics
+        self._orchestrator = orchestrator
+        self._engine = engine
+        self._table = table
+        self._kv_tier = kv_tier
+        self._announce = announce
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the engine computes."""
+        return self._orchestrator.is_up
+
+    async def start_engine(self) -> EngineInfo:
+        """Starts the engine. Raises `EngineFailed` when it does not come up."""
+        info = await self._orchestrator.start()
+        self._engine.begin_start(info)
+        self._kv_tier.open_store()
+        return info
+
+    async def announce_recovery(self) -> None:
+        """Tells routers that the engine is up again."""
+        log.info("the engine is ready again")
+        await self._announce()
+
+    def lose_engine(self, error: EngineFailed) -> None:
+        """Ends all requests after a failure of the engine; those that may have caused it as suspects."""
+        recovery, why = self._orchestrator.lost(error), str(error)
+        log.error(
+            "the engine failed",
+            why=why,
+            kind=error.failure.kind,
+            restart_in_s=round(recovery.pause_s, 2),
+            gives_up=recovery.gives_up,
+        )
+        self._metrics.engine_failures.inc()
+        scheduler = self._engine.end_start()
+        failure, suspects = error.failure, set[str]()
+        if failure.fault and scheduler is not None:
+            suspects = scheduler.requests_in(failure.step_ids)
+        self._kv_tier.close_store()
+        fail_suspects(self._table, suspects, why)
+        self._table.fail_all(GroupLost(f"the group's engine failed: {why}", reason="engine_failed"))
+
+    async def restart_due(self) -> None:
+        """Announces the loss, and returns when the engine is to be started again."""
+        await self._announce()
+        await self._orchestrator.restart_due()

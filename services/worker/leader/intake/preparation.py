@@ -1,0 +1,153 @@
+"""Prepares accepted requests: history, tokens, sequences, KV lookup; then the scheduler gets them.
+
+Short requests are prepared at once; those that need a session record, a long text tokenized or a KV lookup go
+on in a task.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+
+import structlog
+
+from services.worker.domain.generation.generation import Generation
+from services.worker.domain.generation.turn_context import TurnContext
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
+from services.worker.leader.intake.sequence_builder import SequenceBuilder
+from services.worker.leader.kv_tier.kv_tier import KVTier
+from services.worker.leader.request_table import RequestTable
+from services.worker.leader.sessions.session_turns import SessionTurns
+from shared.errors import Internal, RyzError
+from shared.messages import KVSource, Route
+
+log = structlog.get_logger(__name__)
+ACCEPT_STREAM_S = 0.002  # for which the first frame waits for others, of a request that streams
+ACCEPT_WHOLE_S = 0.015  # the same of others
+
+
+class Preparation:
+    """Brings requests from their acceptance to the scheduler."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        table: RequestTable,
+        turns: SessionTurns,
+        tokenizer: PromptTokenizer,
+        builder: SequenceBuilder,
+        *,
+        kv_tier: KVTier,
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._turns = turns
+        self._tokenizer = tokenizer
+        self._builder = builder
+        self._kv_tier = kv_tier
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log = log.bind()  # once: that costs more than a line that is not written
+
+    def prepare_request(self, generation: Generation, route: Route) -> None:
+        """Prepares and starts a request, now or in a task. Errors end it."""
+        request, builder = generation.request, self._builder
+        if self._turns.needs_lookup(request) or not self._tokenizer.is_short(request):
+            self._start_in_background(generation, self._prepare(generation, route), route)
+            return
+        try:
+            builder.check_request(request)
+            turn = self._turns.begin_new(generation)
+            tokens = self._tokenizer.tokenize_inline(request, turn)
+            if tokens is None:
+                self._start_in_background(generation, self._prepare(generation, route), route)
+                return
+            builder.build_choices(generation, tokens, turn)
+            kv = self._kv_tier.prefixes.source_at_hand(generation)
+            if kv is None:
+                self._start_in_background(generation, self._kv_tier.prefixes.find_source(generation), route)
+            else:
+                self._start_request(generation, route, kv)
+        except Exception as error:  # whatever it is, the caller gets an answer
+            self._send_accepted(generation, route)
+            self._fail_request(generation, error)
+
+    async def wait_tasks(self) -> None:
+        """Waits for the tasks of requests that were failed or cancelled before."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start_in_background(
+        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
+    ) -> None:
+        task = asyncio.create_task(self._start_later(generation, preparing, route))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._table.track_preparation(generation, task)
+
+    async def _start_later(
+        self, generation: Generation, preparing: Coroutine[None, None, KVSource], route: Route
+    ) -> None:
+        """Starts the request when it is prepared; sends `Accepted` before if that takes long."""
+        prepared = asyncio.create_task(preparing)
+        try:
+            within_s = ACCEPT_WHOLE_S
+            if self._turns.needs_lookup(generation.request):
+                within_s += self._turns.yield_s(generation)
+            await asyncio.wait({prepared}, timeout=within_s)
+            if not prepared.done():
+                self._send_accepted(generation, route, generation.session_turns)
+            kv = await prepared
+            self._start_request(generation, route, kv)
+        except Exception as error:  # whatever it is, the caller gets an answer
+            self._send_accepted(generation, route)
+            self._fail_request(generation, error)
+        finally:
+            prepared.cancel()
+
+    async def _prepare(self, generation: Generation, route: Route) -> KVSource:
+        """Looks up the history if there is any, makes sequences, and looks up their KV."""
+        request, tokenizer = generation.request, self._tokenizer
+        self._builder.check_request(request)
+        if self._turns.needs_lookup(request):
+            last_group = route.last_group if route.last_group != self._context.group else ""
+            turn: TurnContext | None = await self._turns.begin_turn(generation, last_group)
+        else:
+            turn = self._turns.begin_new(generation)
+        if turn is not None:
+            generation.session_turns, generation.session_version = turn.number, turn.version
+        short = tokenizer.is_short(request) and (turn is None or turn.record is None)
+        tokens = tokenizer.tokenize_inline(request, turn) if short else None
+        if tokens is None:
+            tokens = await tokenizer.tokenize_in_thread(request, turn)
+        await self._builder.build_long_choices(generation, tokens, turn)
+        return await self._kv_tier.prefixes.find_source(generation)
+
+    def _start_request(self, generation: Generation, route: Route, kv: KVSource) -> None:
+        self._context.metrics.kv_sources.labels(kv or "unknown").inc()
+        self._send_accepted(generation, route, generation.session_turns, kv)
+        self._log.debug("prompt taken", request_id=generation.request.request_id, route=route.reason, kv=kv)
+        self._kv_tier.begin_generation(generation)  # first: the request may end when it starts
+        self._table.start_request(generation)
+
+    def _send_accepted(
+        self, generation: Generation, route: Route, session_turns: int = 0, kv: KVSource = ""
+    ) -> None:
+        """Sends the first frame, unless it was sent before or the request has ended."""
+        if generation.was_accepted or generation.ended:
+            return
+        whole = generation.request.delivery == "whole"
+        frame = generation.accepted(
+            self._context.group,
+            route.reason,
+            session_turns,
+            kv=kv,
+            instance_id=self._context.instance_id,
+            fingerprint=self._builder.fingerprint,
+        )
+        within_s = ACCEPT_WHOLE_S if whole else ACCEPT_STREAM_S
+        self._table.publisher.send(generation, frame, within_s=within_s)
+
+    def _fail_request(self, generation: Generation, error: Exception) -> None:
+        if not isinstance(error, RyzError):
+            log.error("request failed", request_id=generation.request.request_id, exc_info=error)
+            error = Internal("the group could not prepare the request; its log says why")
+        self._table.fail_request(generation, error)

@@ -1,0 +1,32 @@
+"""Names the blocks of long sequences in slices, between which the event loop goes on."""
+
+import asyncio
+from itertools import islice
+
+from services.worker.leader.engine_state import EngineState
+
+_SLICE = 256  # names that are made at once; some 0.3 ms
+
+
+async def name_blocks(engine: EngineState, token_ids: bytes, tenant: str) -> list[bytes]:
+    """Returns the names of all full blocks of a tenant's packed tokens."""
+    names: list[bytes] = []
+    coming = engine.facts.names.of_packed(token_ids, tenant)
+    while part := list(islice(coming, _SLICE)):
+        names += part
+        await asyncio.sleep(0)
+    return names
+
+
+async def count_cached_blocks(engine: EngineState, token_ids: bytes, tenant: str) -> int:
+    """Returns how many leading blocks are in the group's memory; none is named beyond the first gap."""
+    scheduler, count = engine.scheduler, 0
+    if scheduler is None:
+        return 0
+    for name in engine.facts.names.of_packed(token_ids, tenant):
+        if not scheduler.blocks.is_cached(name):
+            break
+        count += 1
+        if count % _SLICE == 0:
+            await asyncio.sleep(0)
+    return count

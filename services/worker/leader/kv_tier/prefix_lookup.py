@@ -1,0 +1,101 @@
+"""Looks up how much of a prompt's KV is stored, and says where the KV is likely to come from."""
+
+from services.worker.domain.generation.generation import Generation
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.engine_state import EngineState
+from services.worker.leader.kv_tier.block_ownership import BlockIndex
+from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.leader.kv_tier.store_health import StoreHealth
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+from shared.errors import RyzError
+from shared.messages import BlocksFound, KVSource
+from shared.messages.blocks import MAX_NAMES
+
+
+class PrefixLookup:
+    """Asks the KV state service, if the store is used."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        options: KVOptions,
+        engine: EngineState,
+        index: BlockIndex,
+        health: StoreHealth,
+    ) -> None:
+        self._options = options
+        self._engine = engine
+        self._index = index
+        self._health = health
+        self._metrics = context.metrics
+        self._clock = context.clock
+
+    def names_of(self, sequence: Sequence) -> list[bytes]:
+        """Returns the names of the blocks that a sequence could find."""
+        return self._engine.facts.names.of(sequence)[: (len(sequence.tokens) - 1) // BLOCK_SIZE]
+
+    def source_at_hand(self, generation: Generation) -> KVSource | None:
+        """Returns where a prompt's KV comes from, or None if the store has to be asked."""
+        scheduler = self._engine.kv_scheduler
+        if not generation.choices or scheduler is None:
+            return ""
+        names = self.names_of(generation.choices[0].sequence)
+        found = scheduler.blocks.num_found(names)
+        enough = (len(names) - found) * BLOCK_SIZE < self._options.min_tokens
+        if enough or not scheduler.write_behind.enabled:
+            return "warm" if found else "new"
+        return None
+
+    async def find_source(self, generation: Generation) -> KVSource:
+        """Asks what of a prompt is stored, and keeps it there for as long as fetching may take.
+
+        Returns:
+            What the rule would do now. It decides again when there are blocks for the sequence.
+        """
+        at_hand = self.source_at_hand(generation)
+        if at_hand is not None:
+            return at_hand
+        policy = generation.request.kv
+        if policy == "recompute":
+            return "recompute"
+        scheduler, names = self._engine.kv_scheduler, self.names_of(generation.choices[0].sequence)
+        assert scheduler is not None
+        answer = await self.count_stored(names)
+        here = scheduler.blocks.num_found(names)
+        if scheduler is not self._engine.kv_scheduler:
+            return ""
+        behind, count = scheduler.write_behind, 0
+        if answer is not None:
+            behind.found(names[:answer])
+            count = behind.num_trusted_of(names[:answer])
+            behind.unlearn(names[max(answer, here) :])
+        for choice in generation.choices:
+            choice.sequence.stored = count
+        if count <= here:
+            return "warm" if here else "new"
+        fetches = policy == "fetch" or self._engine.costs.fetches(
+            count - here, self._clock(), scheduler.queued_tokens, scheduler.under_way
+        )
+        return "fetch" if fetches else "recompute"
+
+    async def count_stored(self, names: list[bytes]) -> int | None:
+        """Returns how many leading blocks are stored; None if the service does not answer."""
+        try:
+            found = await self.find_blocks(names[:MAX_NAMES])
+        except RyzError as error:
+            self._metrics.kv_lookups.labels("failed").inc()
+            self._health.record_failure(self._health.lookups, error.message)
+            return None
+        count = min(found.count, len(names))
+        self._metrics.kv_lookups.labels("found" if count else "unknown").inc()
+        self._health.record_success(self._health.lookups)
+        return count
+
+    async def find_blocks(self, names: list[bytes]) -> BlocksFound:
+        """Asks the KV state service for blocks, which it keeps for twice the time of a fetch."""
+        options, parts = self._options, self._engine.kv_parts
+        lease_ms = round(2000 * options.fetch_timeout_s)
+        return await self._index.find(
+            names, lease_ms=lease_ms, timeout_s=options.lookup_timeout_s, parts=parts
+        )

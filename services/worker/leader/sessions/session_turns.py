@@ -1,0 +1,82 @@
+"""The beginning of a session's turn: it waits for the turn before it, and gets the session's history."""
+
+from services.worker.domain.generation.generation import Generation
+from services.worker.domain.generation.turn_context import (
+    TurnContext,
+    appends,
+    check_conditions,
+    in_place_of_last,
+    new_turn,
+    repeats,
+    turn_of,
+)
+from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.turn_lines import TurnLines
+from shared.errors import Unavailable
+from shared.messages import GenerateRequest, SessionRecord
+
+
+class SessionTurns:
+    """Begins turns.
+
+    Args:
+        lines: Lets one turn of a session run at a time.
+        records: Have the histories.
+        deliveries: Know which answers did not reach their callers.
+    """
+
+    def __init__(self, lines: TurnLines, records: SessionRecords, deliveries: DeliveryTracker) -> None:
+        self._lines = lines
+        self._records = records
+        self._deliveries = deliveries
+
+    @staticmethod
+    def needs_lookup(request: GenerateRequest) -> bool:
+        """Whether a session record has to be looked up first."""
+        return request.messages is not None and request.session is not None and request.session.given
+
+    def yield_s(self, generation: Generation) -> float:
+        """Seconds for which a turn gives way to others of its session; see `TurnLines`."""
+        return self._lines.yield_s(generation)
+
+    def begin_new(self, generation: Generation) -> TurnContext | None:
+        """Begins the turn of a session whose id was made for it, so that no record has to be looked up."""
+        self._lines.enter_now(generation)
+        generation.session_version = 0
+        return new_turn(generation.request)
+
+    async def begin_turn(self, generation: Generation, last_group: str) -> TurnContext:
+        """Begins a turn of a session whose id the caller gave.
+
+        Args:
+            generation: The request.
+            last_group: Had the last turn, as far as the router knew; empty if that was this group.
+
+        Raises:
+            Overloaded: Too many turns of the session wait, or this one has waited too long.
+            Conflict: The session is not as the caller demands.
+            SessionNotFound: There must be a session, and there is none.
+            Unavailable: The turn goes on from a record that cannot be read now.
+        """
+        await self._lines.enter_line(generation)
+        request = generation.request
+        session, messages = request.session, request.messages
+        assert session is not None
+        assert messages is not None
+        record: SessionRecord | None = None
+        try:
+            record = await self._records.lookup(request.tenant, session.session_id, last_group)
+        except Unavailable:
+            if appends(messages, session) or session.must_exist or session.if_version >= 0:
+                raise
+            return TurnContext(session, messages, commits=False)
+        resumed_at = request.resume.session_version if request.resume is not None else -1
+        turn = turn_of(request, record, resumed_at)
+        if resumed_at >= 0 or turn.stored:
+            return turn
+        check_conditions(session, record)
+        if record is None or request.call_key or not repeats(messages, session, record):
+            return turn
+        lost = await self._deliveries.was_lost(request.tenant, session.session_id, record.last_request)
+        return (in_place_of_last(messages, session, record) or turn) if lost else turn

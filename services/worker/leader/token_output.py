@@ -1,0 +1,111 @@
+"""Turns the tokens of a step into frames, and decides when each stream's frames are sent.
+
+Streams get their first and last text at once. The rest is sent at most once per `stream_interval_s`, for all
+streams after the same step, so that processes between leader and callers wake up once for several steps.
+"""
+
+import structlog
+
+from services.worker.domain.generation.generation import Generation
+from services.worker.domain.scheduling.scheduler import Advance, Scheduler
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.request_table import RequestTable
+from shared.errors import Internal
+
+log = structlog.get_logger(__name__)
+WHOLE_FLUSH_S = 0.05
+WHOLE_FLUSH_ITEMS = 2048  # tokens and their alternatives in a frame, which has to fit into a message
+
+
+class TokenOutput:
+    """Gives generations their tokens, and sends or holds back what callers have not got."""
+
+    def __init__(self, context: LeaderContext, table: RequestTable, stream_interval_s: float) -> None:
+        self._metrics = context.metrics
+        self._table = table
+        self._publisher = table.publisher
+        self._stream_interval_s = stream_interval_s
+        self._streams_sent_at = 0.0
+        self._held: dict[str, Generation] = {}  # streams with tokens that wait for the interval's end
+
+    def emit_tokens(self, scheduler: Scheduler, advances: list[Advance], now: float) -> None:
+        """Gives each generation its tokens of a step, and sends what is due."""
+        table, touched = self._table, dict[str, Generation]()
+        self._metrics.generation_tokens.inc(len(advances))
+        for advance in advances:
+            sequence = advance.sequence
+            generation = table.by_key.get(sequence.request_id)
+            if generation is None:  # another choice of it failed a moment ago
+                continue
+            if advance.sampled.error:
+                self._fail_without_token(generation, advance.sampled.error)
+                continue
+            try:
+                choice = generation.choices[sequence.choice]
+                reason = choice.advance(advance.sampled, advance.finish_reason)
+            except Exception:  # a bug in one request's text must not end the others
+                log.exception("no text from tokens", request_id=sequence.request_id)
+                table.fail_request(generation, Internal("the group could not make text of the tokens"))
+                continue
+            if reason is not None:
+                generation.open_choices -= 1
+                if advance.finish_reason is None:  # a stop string
+                    scheduler.end(sequence)
+            touched[sequence.request_id] = generation
+        due = now - self._streams_sent_at >= self._stream_interval_s
+        for generation in touched.values():
+            if not generation.ended:
+                self._send_or_hold(generation, now, due)
+        if due:
+            self._streams_sent_at = now
+            self._send_held(now)
+
+    def _fail_without_token(self, generation: Generation, why: str) -> None:
+        log.error("the model gave no token", request_id=generation.request.request_id, why=why)
+        self._metrics.failed_sequences.inc()
+        self._table.fail_request(generation, Internal(f"the model gave no next token: {why}"))
+
+    def _send_or_hold(self, generation: Generation, now: float, due: bool) -> None:
+        """Sends a generation's new tokens, or holds them; `due`: the interval of the streams is over."""
+        first = not generation.first_token_at
+        if not first:
+            self._metrics.inter_token.observe(now - generation.last_token_at)
+        else:
+            generation.first_token_at = now
+            self._metrics.first_token.observe(now - generation.arrived)
+        generation.last_token_at = now
+        complete = generation.open_choices == 0
+        if not complete and self._may_wait(generation, now, due or first):
+            return
+        self._flush(generation, now)
+        if complete:
+            self._table.finish_request(generation)
+
+    def _may_wait(self, generation: Generation, now: float, due: bool) -> bool:
+        """Whether a generation's tokens are held until more can be sent with them."""
+        request = generation.request
+        if request.delivery == "whole":
+            due = now - generation.last_flush_at >= WHOLE_FLUSH_S
+        if due:
+            return False
+        gathered = 0
+        for choice in generation.choices:
+            gathered += len(choice.unsent_tokens)
+        if gathered * (2 + request.sampling.logprobs) >= WHOLE_FLUSH_ITEMS:
+            return False
+        if request.delivery == "stream":
+            self._held[generation.key] = generation
+        return True
+
+    def _send_held(self, now: float) -> None:
+        """Sends what was held for streams that have no token of this step."""
+        held, self._held = self._held, {}
+        for generation in held.values():
+            if not generation.ended:
+                self._flush(generation, now)
+
+    def _flush(self, generation: Generation, now: float) -> None:
+        generation.last_flush_at = now
+        frame = generation.tokens()
+        if frame is not None:
+            self._publisher.send(generation, frame)

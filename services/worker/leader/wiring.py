@@ -1,0 +1,172 @@
+"""Builds a leader: every part once, each handed to those that need it.
+
+The order follows the data: what is shared, the engine's state, KV tier and sessions, the requests, what
+describes them, and last what drives and calls them.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from services.worker.domain.generation.resend_budget import ResendBudget
+from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
+from services.worker.domain.scheduling.transfer_costs import TransferCostModel
+from services.worker.leader.bad_messages import BadMessages
+from services.worker.leader.calls.attach_calls import AttachCalls
+from services.worker.leader.calls.drain_calls import DrainCalls
+from services.worker.leader.calls.holders_calls import HoldersCalls
+from services.worker.leader.calls.request_calls import RequestCalls
+from services.worker.leader.calls.session_calls import LeaderSessionCalls
+from services.worker.leader.context import LeaderContext
+from services.worker.leader.engine_loop import EngineLoop
+from services.worker.leader.engine_state import EngineState
+from services.worker.leader.engine_supervisor import EngineSupervisor
+from services.worker.leader.fleet.drain import Drain
+from services.worker.leader.fleet.fence import Fence
+from services.worker.leader.fleet.group_description import GroupDescription
+from services.worker.leader.fleet.group_status import GroupStatus
+from services.worker.leader.fleet.heartbeat import HeartbeatCarrier, Heartbeats
+from services.worker.leader.fleet.work_gate import WorkGate
+from services.worker.leader.frame_publisher import FramePublisher
+from services.worker.leader.intake.intake import Intake
+from services.worker.leader.intake.preparation import Preparation
+from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
+from services.worker.leader.intake.sequence_builder import SequenceBuilder
+from services.worker.leader.intake.waiting_places import WaitingPlaces
+from services.worker.leader.kv_tier.block_ownership import BlockIndex
+from services.worker.leader.kv_tier.kv_tier import KVTier
+from services.worker.leader.leader import Leader, LeaderParts
+from services.worker.leader.options import LeaderOptions
+from services.worker.leader.request_table import EndOfRequest, RequestTable
+from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.peer_sessions import PeerSessionClient
+from services.worker.leader.sessions.session_commits import RecordStore
+from services.worker.leader.sessions.session_records import SessionRecords
+from services.worker.leader.sessions.session_turns import SessionTurns
+from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
+from services.worker.leader.sessions.turn_end import TurnFinisher
+from services.worker.leader.sessions.turn_lines import TurnLines
+from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
+from services.worker.leader.token_output import TokenOutput
+from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
+from services.worker.model_dir import Model
+from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
+from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from services.worker.rank_protocol.plan import Engine
+from shared.bus.api import Bus
+from shared.bus.endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderPorts:
+    """What a leader needs from outside.
+
+    Attributes:
+        bus: Requests, frames and calls.
+        outside: Where the calls of services outside are read; answers to them go out on `bus`. If the broker
+            cuts this connection because of a flood, the other one stays.
+        carrier: Sends the heartbeats.
+        engine: Computes.
+        model: Its tokenizer and template.
+        store: Keeps session records.
+        index: Keeps the KV blocks' index.
+        registry: Gets the metrics.
+        clock: Returns monotonic seconds.
+    """
+
+    bus: Bus
+    outside: Bus
+    carrier: HeartbeatCarrier
+    engine: Engine
+    model: Model
+    store: RecordStore
+    index: BlockIndex
+    registry: CollectorRegistry
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+
+def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
+    """Returns a leader that is ready to start."""
+    bus, model, metrics = ports.bus, ports.model, WorkerMetrics(ports.registry)
+    context = LeaderContext(options.group, options.instance_id, model.name, bus, metrics, ports.clock)
+    bad_messages = BadMessages(metrics)
+    endpoint = Endpoint(bus, bad_messages.report)
+    orchestrator = MultiGPUOrchestrator(ports.engine, FailureRecoveryManager(options.back_off))
+    gate = WorkGate(options.group, orchestrator, options.intake.retry_after_s)
+    engine = EngineState(
+        ports.engine,
+        options.steps,
+        options.prefix_sharing,
+        model.context_length,
+        TransferCostModel(options.steps.token_budget, options.kv.fetch),
+        clock=ports.clock,
+    )
+    kv_tier = KVTier(context, options.kv, engine, ports.index)
+
+    announcer = TurnAnnouncer(options.group, bus)
+    peers = PeerSessionClient(bus, options.sessions.lookup_timeout_s)
+    sessions = SessionRecords(
+        ports.store, options.sessions, metrics, lambda: bus.max_payload, peers, announcer=announcer
+    )
+    turns, deliveries = TurnLines(options.turns), DeliveryTracker()
+    finisher = TurnFinisher(context, sessions, deliveries, options.commit_wait_s)
+
+    buffer = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
+    end = EndOfRequest(finisher, kv_tier.ownership, turns)
+    table = RequestTable(context, engine, FramePublisher(context, buffer), end)
+    tokenizer = PromptTokenizer(
+        model, metrics, lambda: engine.facts.context_length, options.tokenize_timeout_s
+    )
+    preparation = Preparation(
+        context,
+        table,
+        SessionTurns(turns, sessions, deliveries),
+        tokenizer,
+        SequenceBuilder(model, engine, tokenizer),
+        kv_tier=kv_tier,
+    )
+    places = WaitingPlaces(context, gate, table, options.intake.retry_after_s)
+    intake = Intake(context, endpoint, table, places, preparation, max_request_s=options.intake.max_request_s)
+
+    description = GroupDescription(options, model, orchestrator, engine, table, kv_tier=kv_tier)
+    heartbeats = Heartbeats(
+        ports.carrier, options.heartbeat_interval_s, options.heartbeat_stale_s, description.heartbeat
+    )
+    supervisor = EngineSupervisor(context, orchestrator, engine, table, kv_tier, announce=heartbeats.beat)
+    output = TokenOutput(context, table, options.stream_interval_s)
+    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output)
+    drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
+
+    calls = LeaderCalls(
+        intake=intake,
+        requests=RequestCalls(context, table, ResendBudget(options.outside_resend_bytes_s)),
+        attach=AttachCalls(context, table),
+        sessions=LeaderSessionCalls(context, engine, kv_tier, sessions, gate, announcer=announcer),
+        holders=HoldersCalls(context, engine, options.tensor_parallel),
+        drain=DrainCalls(context, drain, table, options.drain_timeout_s),
+        fence=Fence(context, table),
+        deliveries=deliveries,
+    )
+    ports.registry.register(LoadCollector(table))
+    ports.registry.register(RatesCollector(kv_tier))
+    parts = LeaderParts(
+        orchestrator=orchestrator,
+        engine=engine,
+        table=table,
+        kv_tier=kv_tier,
+        sessions=sessions,
+        turns=turns,
+        tokenizer=tokenizer,
+        places=places,
+        preparation=preparation,
+        heartbeats=heartbeats,
+        loop=loop,
+        drain=drain,
+        status=GroupStatus(context, orchestrator, engine, table, kv_tier, sessions=sessions),
+        subscriptions=Subscriptions(
+            context, endpoint, bad_messages, calls, ports.outside, outside_calls_s=options.outside_calls_s
+        ),
+    )
+    return Leader(parts, options.sessions.commit_timeout_s)
