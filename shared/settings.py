@@ -34,12 +34,12 @@ class RyzSettings(BaseSettings):
 
 
 def _default_instance() -> str:
-    # a restarted container keeps host name and pid, so they alone do not tell two lives apart
+    # a restarted container keeps host name and pid, so the name needs a random part
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class BusSettings(RyzSettings):
-    """How the broker is reached; commands that only ask something need no more."""
+    """How to reach the broker; enough for commands that only send requests."""
 
     nats_url: Annotated[str, Field(pattern=r"^(nats|tls|ws|wss)://[^\s]+$")] = "nats://127.0.0.1:4222"
     """The broker; commas separate the servers of a cluster."""
@@ -61,12 +61,12 @@ class BusSettings(RyzSettings):
     /proc/net/tcp. `ryz up` sets it for its own broker."""
 
     def caller(self, url: str = "") -> Caller | None:
-        """Who a service outside is by the broker's URL; None: none of those. See `caller_by`."""
+        """Return the bus user that a service outside is, by the broker's URL, or None; see `caller_by`."""
         return caller_by(url or self.nats_url, self.nats_tenant)
 
 
 class RedisTlsSettings(RyzSettings):
-    """TLS to Redis, for those who have a `redis_url`; `redis_address` joins them."""
+    """TLS to Redis."""
 
     redis_ca: str = ""
     """PEM file of authorities for Redis's certificate, with a `rediss://` address. Empty: the system's."""
@@ -76,13 +76,17 @@ class RedisTlsSettings(RyzSettings):
     """Its private key; empty: it is in the certificate's file."""
 
     def redis_address(self, url: str, variable: str = "RYZ_REDIS_URL") -> str:
-        """The URL with these files in it; raises `InvalidRequest`, with the variable, for one of no use."""
+        """Return a Redis URL with these files in it.
+
+        Raises:
+            InvalidRequest: The URL cannot be used; the text names `variable`.
+        """
         check_address(url, variable)
         return with_files(url, self.redis_ca, self.redis_cert, self.redis_key, variable)
 
 
 class SessionSizeSettings(RyzSettings):
-    """How large a session may be, for the store of them and for who refuses one before it gets there."""
+    """The size of a session, for the KV state service and for gateways, which refuse larger ones early."""
 
     session_max_bytes: Annotated[int, Interval(ge=1024, le=8 * 2**20)] = 512 * 1024
     """Largest session record; it has to fit into one message of the broker. Gateways and the KV state service
@@ -90,7 +94,7 @@ class SessionSizeSettings(RyzSettings):
 
 
 class PinLimitSettings(RyzSettings):
-    """How many sessions may be pinned, for the KV state service and for routers."""
+    """The number of pinned sessions, for the KV state service and for routers."""
 
     router_pins_max: UpToTenMillion = 65_536
     """Pinned sessions of all tenants, which every router remembers; more are refused. Routers and the KV
@@ -98,7 +102,7 @@ class PinLimitSettings(RyzSettings):
 
 
 class CommonSettings(BusSettings):
-    """What every service needs. Services derive their own from it."""
+    """Settings of every service."""
 
     instance_id: str = Field(default_factory=_default_instance, pattern=r"^[A-Za-z0-9_.-]{1,128}$")
     """Name of this process in logs, metrics and status; default: host, pid and a random part."""
@@ -129,7 +133,7 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def load(kind: type[S]) -> S:
-    """The settings of that kind from the environment; ends the process with status 2 if one is wrong."""
+    """Read settings from the environment; a wrong one ends the process with status 2."""
     try:
         return kind()
     except ValidationError as error:
@@ -137,7 +141,7 @@ def load(kind: type[S]) -> S:
 
 
 def describe(error: ValidationError, prefix: str = ENV_PREFIX) -> str:
-    """One line for all wrong settings: variable, value, what was expected."""
+    """Describe all wrong settings in one line: variable, value, what was expected."""
     parts = []
     for item in error.errors():
         name = "".join(f"_{part}" for part in item["loc"])[1:].upper()

@@ -25,7 +25,7 @@ from shared.settings import (
 
 
 class KVStateSettings(CommonSettings, RedisTlsSettings, SessionSizeSettings, PinLimitSettings):
-    """See the fields; the variables are called `RYZ_` and the field's name."""
+    """The variables are called `RYZ_` and the field's name."""
 
     redis_url: Annotated[str, Field(pattern=r"^(redis|rediss|unix)://[^\s]+$", repr=False)] = (
         "redis://127.0.0.1:6379/0"

@@ -29,7 +29,7 @@ from shared.settings import CommonSettings, PinLimitSettings
 
 
 class RouterSettings(CommonSettings, PinLimitSettings):
-    """See the fields; the variables are called `RYZ_` and the field's name."""
+    """The variables are called `RYZ_` and the field's name."""
 
     router_policy: PolicyName = "hybrid"
     """How a group is chosen."""
@@ -111,7 +111,7 @@ class RouterSettings(CommonSettings, PinLimitSettings):
     """Half-life of a group's share of the work."""
 
     def fleet_limits(self) -> FleetLimits:
-        """What the fleet needs of these."""
+        """Return the limits of the fleet."""
         return FleetLimits(
             missed_heartbeats=self.router_missed_heartbeats,
             slack_s=self.router_heartbeat_slack_s,
@@ -127,11 +127,11 @@ class RouterSettings(CommonSettings, PinLimitSettings):
         )
 
     def hybrid_limits(self) -> HybridLimits:
-        """When `hybrid` compares costs."""
+        """Return the limits from which `hybrid` compares costs."""
         return HybridLimits(self.router_threshold, self.router_threshold_s, self.router_lead_s)
 
     def costs(self) -> Costs:
-        """How they are made up."""
+        """Return the assumed costs."""
         return Costs(
             self.router_assumed_tokens_per_s,
             self.router_assumed_fetch_tokens_per_s,

@@ -1,4 +1,4 @@
-"""Starts a group's leader: settings, model files, bus connections, engine, and the leader on top of them."""
+"""Starts a group's leader: settings, model files, bus connections, engine, leader."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -35,20 +35,20 @@ from shared.lifecycle import Service, run, settle_memory
 from shared.settings import load
 
 log = structlog.get_logger(__name__)
-# Heartbeats come from a thread, which has to get the interpreter's lock several times for each of them. With
-# Python's default (5 ms) a loop that never rests made one of a hundred 100 ms late, with this 80 ms.
+# The thread that sends heartbeats needs the interpreter's lock several times for each. Beside a busy event
+# loop one of a hundred was 100 ms late with Python's default (5 ms), and 80 ms with this value.
 SWITCH_INTERVAL_S = 0.001
 
 
 def make_model(settings: WorkerSettings) -> Model:
-    """The model's files, or the built-in model of the null engine."""
+    """Read the model's files, or make the built-in model of the null engine."""
     if settings.model:
         return load_model_dir(Path(settings.model), settings.model_name)
     return null_model(settings.model_name or "null", settings.null_context_length)
 
 
 def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
-    """The engine without weights."""
+    """Make the engine without weights."""
     return NullEngine(
         tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
         num_blocks=max(1, settings.kv_cache_tokens // BLOCK_SIZE),
@@ -59,7 +59,7 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
 
 
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
-    """Where ranks write and read KV blocks; None: nowhere."""
+    """Return the store where ranks write and read KV blocks, or None."""
     variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
     url = settings.kv_redis_url or settings.redis_url
     if not url or settings.prefix_sharing == "off":
@@ -74,7 +74,7 @@ def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
 
 
 def make_rank_engine(settings: WorkerSettings) -> RankEngine:
-    """The engine of real models."""
+    """Make the engine of real models."""
     return RankEngine(
         RankEngineOptions(
             run=settings.part(EngineRunConfig),
@@ -86,7 +86,7 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
 
 
 def check_config(settings: WorkerSettings) -> None:
-    """Refuses a model's shape before any rank is started; the ranks check it again with its weights."""
+    """Refuse a model's shape before any rank is started; the ranks check it again with its weights."""
     try:
         read_config(Path(settings.model)).check_split(settings.tensor_parallel)
     except ModelError as error:
@@ -94,7 +94,7 @@ def check_config(settings: WorkerSettings) -> None:
 
 
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
-    """What the leader wants to know of the settings."""
+    """Take the leader's options from the settings."""
     return LeaderOptions(
         group=settings.group,
         instance_id=settings.instance_id,
@@ -142,7 +142,7 @@ def leader_options(settings: WorkerSettings) -> LeaderOptions:
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
-    """Connects everything; the stack closes it in reverse order."""
+    """Connect everything; the stack closes it in reverse order."""
     settings = cast(WorkerSettings, service.settings)
     ranks: RankEngine | None = None
     if settings.engine == "torch":
@@ -152,7 +152,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         ranks.start_fork_server()  # torch is loaded while this process loads the tokenizer and connects
     model = make_model(settings)
     engine: Engine = ranks or make_null_engine(settings, model)
-    settle_memory()  # before there are heartbeats, which it would hold up for longer than routers wait
+    settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     bus = await service.connect_bus(stack)
     ports = LeaderPorts(
         bus=bus,
@@ -177,7 +177,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.set_detail(leader.detail)
     service.add_check("engine", lambda: leader.state == "ready")
 
-    async def end_when_drained() -> None:  # also one that is asked to drain before it is ready
+    async def end_when_drained() -> None:  # also if it is asked to drain before it is ready
         await leader.drained.wait()
         if service.state != "draining":  # else a signal asked for it
             service.stop()
@@ -185,7 +185,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.spawn(end_when_drained(), "end when drained")
     await service.answer_status(bus)
     await service.serve_admin(stack)
-    await claim.take()  # before the first heartbeat, which would have routers give the other one up
+    await claim.take()  # before the first heartbeat, at which routers drop another leader of this name
     try:
         await leader.start()
     except EngineRefused as error:
@@ -197,7 +197,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         log.info("a rank is ready", **rank)
 
     async def drain() -> None:
-        timeout_s = settings.drain_timeout_s  # of which KV gets a part, since the whole is bounded
+        timeout_s = settings.drain_timeout_s  # the hand-over of KV gets a part of it
         await leader.drain(max(timeout_s - HAND_OVER_S, timeout_s / 2))
 
     async def watch() -> None:
@@ -210,7 +210,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
 
 def main() -> None:
-    """The command `python -m services.worker`."""
+    """Run the command `python -m services.worker`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     run(load(WorkerSettings), "worker", setup)
 

@@ -1,4 +1,4 @@
-"""What this machine, or this container, lets a process have: cores and memory. No torch here."""
+"""Cores and memory that this machine or container gives to a process. No torch here."""
 
 import os
 from pathlib import Path
@@ -8,14 +8,14 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
-    """Those that the system lets it run on; where it does not tell, all there are."""
+    """Return the number of cores that the process may run on; all cores where the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_bytes() -> int:
-    """Memory that is free for new allocations; in a container no more than its limit leaves.
+    """Return the memory that is free for new allocations, within a container's limit.
 
-    Off Linux nobody says what is free: there it is all that the machine has.
+    Outside Linux the system does not tell, and it is all memory of the machine.
     """
     free = _meminfo("MemAvailable")
     if free is None:
@@ -27,7 +27,7 @@ def available_bytes() -> int:
 
 
 def total_bytes() -> int:
-    """All memory that this machine, or this container, has."""
+    """Return all memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(total, _number(_CGROUP / "memory.max") or total)
 
@@ -42,7 +42,7 @@ def _meminfo(name: str) -> int | None:
 
 
 def _file_cache() -> int:
-    """File pages that the kernel would give back; `memory.current` counts them."""
+    """Return the bytes of file pages that the kernel would free; `memory.current` counts them."""
     for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
         if line.startswith("inactive_file "):
             return int(line.split()[1])

@@ -1,6 +1,6 @@
-"""Reads the JSON files of a model within bounds: what a file costs is known before a byte of it is read.
+"""Reads the JSON files of a model within limits of size, checked before a file is read.
 
-A model directory comes from elsewhere, and one that is damaged or made to harm is to be refused in a moment.
+A model directory is untrusted: a damaged or malicious one has to be refused quickly.
 """
 
 import json
@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-MAX_CONFIG_BYTES = 16 * 2**20  # several hundred times the largest there is
+MAX_CONFIG_BYTES = 16 * 2**20  # several hundred times the largest known
 MAX_INDEX_BYTES = 64 * 2**20
 MAX_TOKENIZER_BYTES = 256 * 2**20
 MAX_TEMPLATE_BYTES = 2**20
@@ -16,11 +16,16 @@ SHOWN = 80  # characters of a value, in a refusal
 
 
 class BadFile(ValueError):
-    """A file that is not read; the text says why, and follows the file's name."""
+    """A file that is refused; the text says why, and is meant to follow the file's name."""
 
 
 def require_size(path: Path, most: int) -> None:
-    """Raises `BadFile` when that is no regular file of at most so many bytes; `OSError`: there is none."""
+    """Check that a path is a regular file of at most `most` bytes.
+
+    Raises:
+        BadFile: It is not.
+        OSError: There is no such file.
+    """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise BadFile("is no regular file")
@@ -29,11 +34,11 @@ def require_size(path: Path, most: int) -> None:
 
 
 def read_object(path: Path, most: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Read the JSON object in a file.
 
     Raises:
-        FileNotFoundError: there is none.
-        BadFile: it is too large, cannot be read, is no JSON, or is nested too deeply.
+        FileNotFoundError: There is no such file.
+        BadFile: It is too large, cannot be read, is no JSON, or is nested too deeply.
     """
     try:
         require_size(path, most)
@@ -48,7 +53,7 @@ def read_object(path: Path, most: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A value from a file as a refusal shows it, whatever its size."""
+    """Describe a value of any size for an error message."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__} of {len(value)}" if len(value) > 8 else _short(value)
     return _short(value)

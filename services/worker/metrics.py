@@ -1,6 +1,6 @@
-"""What a worker group counts, under the names that vLLM made common, with the prefix `ryz_worker_`.
+"""Metrics of a worker group, under the names that vLLM made common, with the prefix `ryz_worker_`.
 
-The group's gauges are read from its state when somebody asks; nothing is computed for them before.
+Gauges are computed from the group's state when they are scraped.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 class TokenHistogram(Collector):
-    """A histogram that is cheap enough to feed once per token: no locks, one event loop only."""
+    """A histogram cheap enough to feed once per token: no locks, for one event loop only."""
 
     def __init__(self, name: str, text: str, buckets: tuple[float, ...]) -> None:
         self._name, self._text, self._buckets = name, text, buckets
@@ -27,12 +27,12 @@ class TokenHistogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts one value."""
+        """Count one value."""
         self._counts[bisect_left(self._buckets, value)] += 1
         self._sum += value
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yield the metrics, for the registry."""
         total, rows = 0, []
         for bound, count in zip([*map(str, self._buckets), "+Inf"], self._counts, strict=True):
             total += count
@@ -41,7 +41,7 @@ class TokenHistogram(Collector):
 
 
 class WorkerMetrics:
-    """All of them, in one registry."""
+    """All metrics of a worker group, in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
@@ -113,21 +113,21 @@ class WorkerMetrics:
 
 
 class HasLoad(Protocol):
-    """What can tell its load."""
+    """An object with a load."""
 
     def load(self) -> Load:
-        """The load now."""
+        """Return the load now."""
         ...
 
 
 class LoadCollector(Collector):
-    """The group's load as gauges, read when they are asked for."""
+    """The group's load as gauges."""
 
     def __init__(self, group: HasLoad) -> None:
         self._group = group
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yield the metrics, for the registry."""
         load = self._group.load()
         used = load.total_blocks - load.free_blocks
         for name, text, value in (
@@ -143,21 +143,21 @@ class LoadCollector(Collector):
 
 
 class HasRates(Protocol):
-    """What can tell how fast KV is computed and fetched."""
+    """An object with measured rates of computing and fetching KV."""
 
     def rates(self) -> KVRates:
-        """The rates as measured."""
+        """Return the measured rates."""
         ...
 
 
 class RatesCollector(Collector):
-    """What the rule compares, as heartbeats tell it; 0: not measured yet."""
+    """The rates by which the leader decides between fetching and computing; 0: not measured yet."""
 
     def __init__(self, tier: HasRates) -> None:
         self._tier = tier
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Yield the metrics, for the registry."""
         rates = self._tier.rates()
         for name, text, value in (
             ("kv_recompute_tokens_per_s", "Tokens of a prompt computed.", rates.recompute_tokens_per_s),

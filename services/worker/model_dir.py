@@ -1,7 +1,4 @@
-"""Reads a model directory in Hugging Face format: everything but the weights.
-
-Checks at start that the files are there and make sense; the weights are the ranks' business.
-"""
+"""Reads and checks a model directory in Hugging Face format, except the weights, which the ranks read."""
 
 import re
 from dataclasses import dataclass
@@ -28,7 +25,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the leader knows it. Without a template it completes text but does not chat."""
+    """A model as the leader needs it; without a template it completes text but does not chat."""
 
     name: str
     context_length: int
@@ -38,10 +35,14 @@ class Model:
 
 
 def load_model_dir(path: Path, name: str = "") -> Model:
-    """Reads the directory; `name` defaults to the directory's own.
+    """Read a model directory.
+
+    Args:
+        path: The directory.
+        name: The name callers ask for; empty: the directory's own.
 
     Raises:
-        InvalidRequest: a file is missing, unreadable, or lacks a value; the text names both.
+        InvalidRequest: A file is missing, unreadable, or lacks a value; the text names both.
     """
     if not path.is_dir():
         what = "is no directory" if path.exists() else "does not exist"
@@ -116,7 +117,7 @@ def _template(path: Path, tokenizer_config: dict[str, Any]) -> ChatTemplate | No
     if file.is_file():
         _require_size(file, MAX_TEMPLATE_BYTES)
     source = file.read_text() if file.is_file() else tokenizer_config.get("chat_template")
-    if isinstance(source, list):  # several named ones
+    if isinstance(source, list):  # several named templates
         named = {item.get("name"): item.get("template") for item in source if isinstance(item, dict)}
         source = named.get("default")
     if not isinstance(source, str):

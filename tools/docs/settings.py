@@ -1,6 +1,6 @@
 """Writes docs/settings.md from the settings classes of all services; `--check` fails when it is out of date.
 
-Run as `python -m tools.docs.settings`. What a setting means is said once, in its class.
+Run as `python -m tools.docs.settings`. A setting's description is its docstring.
 """
 
 import ast
@@ -42,7 +42,7 @@ SECTIONS: list[tuple[str, type[BaseSettings]]] = [
 
 
 def render() -> str:
-    """The whole page."""
+    """Render the whole page."""
     parts = [INTRO, _section("All services", CommonSettings.model_fields)]
     for title, kind in SECTIONS:
         common = CommonSettings.model_fields
@@ -59,7 +59,7 @@ def _differs(info: FieldInfo, common: FieldInfo | None) -> bool:
 
 
 def _inherited_descriptions(kind: type) -> dict[str, str]:
-    """Docstrings of the fields that settings inherit from plain dataclasses, where pydantic does not look."""
+    """Return the docstrings of fields inherited from plain dataclasses, which pydantic does not read."""
     found = {}
     for base in filter(is_dataclass, kind.__mro__):
         (declared,) = ast.parse(inspect.getsource(base)).body
@@ -119,7 +119,7 @@ def _plain(number: float) -> str:
 
 
 def main() -> None:
-    """Writes the page, or with `--check` compares it."""
+    """Write the page, or with `--check` compare it."""
     page = render()
     if sys.argv[1:] == ["--check"]:
         if not PAGE.exists() or PAGE.read_text() != page:

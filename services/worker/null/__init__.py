@@ -1,1 +1,1 @@
-"""An engine without weights, chosen by name: it measures the serving path and lets tests run fast."""
+"""An engine without weights, for measurements of the serving path and for fast tests."""

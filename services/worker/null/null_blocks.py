@@ -1,7 +1,6 @@
-"""The KV cache of the null engine: which tokens each block holds, and which sequences may read or write it.
+"""The KV cache of the null engine: token ids in place of keys and values, and the readers of each block.
 
-It keeps token ids where an engine keeps keys and values, so a block that is shared too early, written by two
-or read after it was handed on is found where it happens. What a plan says otherwise is `null_engine.py`'s.
+So a block that is shared too early, written by two sequences or read after its release is found at once.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineFailed
 
 @dataclass(slots=True)
 class NullSequence:
-    """A sequence as a rank would keep it: its tokens, how many are computed, and its blocks."""
+    """A sequence: its tokens, how many are computed, and its blocks."""
 
     seq_id: int
     tokens: list[int]
@@ -25,17 +24,20 @@ class NullBlocks:
 
     def __init__(self, num_blocks: int) -> None:
         self._content: list[list[int]] = [[] for _ in range(num_blocks)]
-        self._readers: dict[int, int] = {}  # block to number of tables that have it
+        self._readers: dict[int, int] = {}  # block to the number of tables that hold it
 
     @property
     def num_held(self) -> int:
-        """Blocks that are in a table."""
+        """Number of blocks in tables."""
         return len(self._readers)
 
     def append_blocks(self, sequence: NullSequence, blocks: list[int], start: int) -> None:
-        """Appends blocks to a table. Those of positions before `start` must hold the sequence's tokens.
+        """Append blocks to a sequence's table; those before `start` must hold the sequence's tokens.
 
-        A sequence that has none computed yet is computed up to `start` then.
+        A sequence without computed tokens counts as computed up to `start` then.
+
+        Raises:
+            EngineFailed: A block is taken, does not exist or holds other tokens.
         """
         readers, table = self._readers, sequence.blocks
         if not table and start:
@@ -66,10 +68,10 @@ class NullBlocks:
             table.append(block)
 
     def write_tokens(self, sequence: NullSequence, count: int) -> None:
-        """Computes the next tokens of a sequence into its blocks."""
+        """Compute the next `count` tokens of a sequence into its blocks."""
         start, table = sequence.computed, sequence.blocks
         end = start + count
-        if count == 1 and start < len(table) * BLOCK_SIZE:  # most steps have nothing else
+        if count == 1 and start < len(table) * BLOCK_SIZE:  # the common case
             self._content[table[start // BLOCK_SIZE]].append(sequence.tokens[start])
             sequence.computed = end
             return
@@ -86,7 +88,7 @@ class NullBlocks:
         sequence.computed = end
 
     def release_blocks(self, sequence: NullSequence) -> None:
-        """Gives the blocks of a sequence back; they keep what they hold."""
+        """Release the blocks of a sequence; they keep their content."""
         readers = self._readers
         for block in sequence.blocks:
             readers[block] -= 1

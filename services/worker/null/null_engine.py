@@ -1,8 +1,7 @@
-"""An engine without weights: one token per sequence and step, at once, always the same at a position.
+"""An engine without weights: one token per sequence and step, always the same at a position.
 
-It measures the serving path, and checks every plan as strictly as ranks rely on it: contiguous positions,
-blocks that are there and given back, and shared only where they hold the tokens of both. A violation is an
-`EngineFailed`.
+It checks all that ranks rely on in a plan: contiguous positions, blocks that exist and are released, and
+blocks shared only if they hold the tokens of both sequences. A violation is an `EngineFailed`.
 """
 
 import asyncio
@@ -31,8 +30,12 @@ TEXT = "The quick brown fox jumps over the lazy dog. "
 class NullEngine:
     """See the module.
 
-    tokens: the answer, over and over: position p gets tokens[p % len(tokens)].
-    step_delay_s: how long a step takes; 0: its result is there when `submit` returns.
+    Args:
+        tokens: The answer, repeated: position p gets tokens[p % len(tokens)].
+        num_blocks: Size of the KV cache, in blocks.
+        vocab_size: Number of token ids.
+        context_length: Longest sequence, in tokens.
+        step_delay_s: Duration of a step; 0: the result is there when `submit` returns.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class NullEngine:
         self._state = "stopped"
 
     async def start(self) -> EngineInfo:
-        """There is nothing to load."""
+        """Be ready at once."""
         self.reset()
         return EngineInfo(
             num_blocks=self._num_blocks,
@@ -69,12 +72,12 @@ class NullEngine:
         )
 
     def reset(self) -> None:
-        """Forgets everything and is ready; all that there is to a start."""
+        """Drop all sequences and be ready."""
         self._known, self._blocks, self._steps = {}, NullBlocks(self._num_blocks), 0
         self._state, self._free_at = "ready", 0.0
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        """Checks the plan and answers it, after the delay; a wrong plan ends the engine."""
+        """Check the plan and answer it, after the delay; a wrong plan ends the engine."""
         loop = asyncio.get_running_loop()
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
@@ -89,7 +92,7 @@ class NullEngine:
         return future
 
     def compute(self, plan: StepPlan) -> StepResult:
-        """One step, at once; raises `EngineFailed` for a plan that cannot be computed."""
+        """Compute one step at once; raises `EngineFailed` for a wrong plan."""
         if self._state != "ready":
             raise EngineFailed(f"the null engine is {self._state}, it cannot run step {plan.step_id}")
         try:
@@ -101,26 +104,26 @@ class NullEngine:
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
     async def fetch_blocks(self, order: FetchBlocks) -> FetchResult:
-        """There is no store: nothing was found."""
+        """Find nothing, since there is no store."""
         return FetchResult(fetch_id=order.fetch_id, count=0, missing=True)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
-        """Nothing is ever stored."""
+        """Do nothing: no block is stored."""
 
     def watch_failures(self, on_failure: Callable[[], None]) -> None:
-        """It has no ranks that could die between steps."""
+        """Do nothing: it has no ranks that could die between steps."""
 
     def status(self) -> list[dict[str, object]]:
-        """One rank, this process."""
+        """Return one row, for this process."""
         return [{"rank": 0, "pid": os.getpid(), "state": self._state, "steps": self._steps, "engine": "null"}]
 
     async def stop(self) -> None:
-        """Steps that are not done fail."""
+        """Fail the steps that are not done."""
         self._end("stopped")
 
     @property
     def held_blocks(self) -> int:
-        """Blocks of sequences that were not released; tests look at it."""
+        """Number of blocks that are not released, for tests."""
         return self._blocks.num_held
 
     def _end(self, state: str) -> None:
@@ -128,7 +131,7 @@ class NullEngine:
         for future in self._outstanding:
             if not future.done():
                 future.set_exception(EngineFailed(f"the null engine is {state}"))
-                future.exception()  # nobody has to ask for it
+                future.exception()  # retrieved, so that asyncio does not warn
         self._outstanding.clear()
 
     def _deliver(self, future: asyncio.Future[StepResult], result: StepResult) -> None:

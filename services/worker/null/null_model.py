@@ -1,8 +1,4 @@
-"""The model of a group without one: a byte is a token, and a template that only names the roles.
-
-For the null engine when no model directory is given. It is as cheap as a tokenizer can be; give a directory
-to measure with the real one.
-"""
+"""The model of a null engine without a model directory: byte tokens, a template that only names the roles."""
 
 import codecs
 
@@ -15,26 +11,26 @@ _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}a
 
 
 class ByteTokenizer:
-    """Bytes 0 to 255, and one special token for the end."""
+    """Tokens 0 to 255 are bytes; one special token is the end."""
 
     vocab_size = 257
-    special_texts: frozenset[str] = frozenset()  # its special token has no spelling
+    special_texts: frozenset[str] = frozenset()  # the special token has no text
     added_texts: frozenset[str] = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The text's UTF-8 bytes; there are no special tokens to add."""
+        """Return the UTF-8 bytes of a text; there are no special tokens to add."""
         return list(text.encode())
 
     def least_tokens(self, text: str) -> int:
-        """A character has a byte or more."""
+        """Return the number of characters: each has at least one byte."""
         return len(text)
 
     def detokenizer(self) -> Detokenizer:
-        """A new one, for one sequence."""
+        """Return a new detokenizer for one sequence."""
         return _ByteDetokenizer()
 
     def token_text(self, token_id: int) -> str:
-        """One byte as text."""
+        """Return one byte as text."""
         return "<|end|>" if token_id == END else bytes((token_id,)).decode(errors="replace")
 
 
@@ -52,7 +48,7 @@ class _ByteDetokenizer:
 
 
 def null_model(name: str, context_length: int) -> Model:
-    """A model that needs no files."""
+    """Make a model that needs no files."""
     return Model(
         name=name,
         context_length=context_length,

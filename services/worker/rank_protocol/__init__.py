@@ -1,1 +1,1 @@
-"""What leader and ranks send each other: plans, results, KV transfers, joining, forking."""
+"""Messages between leader and ranks: plans, results, KV transfers, joining, forking."""

@@ -1,7 +1,7 @@
-"""What can go wrong with a group's engine, as data: which kind of failure, of which rank, in one sentence.
+"""Failures of a group's engine as data: the kind, the rank, and one sentence.
 
-`orchestrator/health_monitor.py` finds failures, `orchestrator/failure_recovery_manager.py` has a rule for
-each kind. What callers are told of them is the leader's business.
+`orchestrator/health_monitor.py` finds them, `orchestrator/failure_recovery_manager.py` has a rule for each
+kind, and the leader tells callers.
 """
 
 from typing import Literal, NamedTuple
@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 FailureKind = Literal[
     "rank_died",  # its process ended, or closed a socket
     "rank_hung",  # it makes no progress in a step
-    "step_late",  # ranks make progress, but not enough for the step's time limit
-    "rank_failed",  # it told of an error
-    "memory",  # it had no memory, or took far more than it should
+    "step_late",  # the ranks make progress, but exceed the step's time limit
+    "rank_failed",  # it reported an error
+    "memory",  # it ran out of memory, or exceeded its limit
     "start_failed",  # the ranks were not ready in time, or could not be started
-    "refused",  # another start with this model and these settings would end the same
+    "refused",  # another start with this model and these settings would fail the same way
     "leader_bug",  # an error in the leader's own loop
 ]
 
@@ -21,9 +21,13 @@ FailureKind = Literal[
 class Failure(NamedTuple):
     """One failure.
 
-    rank: whose it is; -1: the group's. fault: what was computed may have caused it (a crash, an exception,
-    memory that ran out), and nothing from outside (a signal, a machine that stood still). step_ids: the steps
-    that were under way.
+    Attributes:
+        kind: What failed.
+        reason: One sentence.
+        rank: The rank that failed; -1: the group.
+        fault: The computation may have caused it (crash, exception, no memory), not something outside
+            (signal, stalled machine).
+        step_ids: The steps that were running.
     """
 
     kind: FailureKind

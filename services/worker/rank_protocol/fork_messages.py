@@ -1,7 +1,7 @@
-"""What a leader and the nursery of its ranks say to each other, one message in each packet of their socket.
+"""Messages between a leader and its fork server, one in each packet of their socket.
 
-The leader asks for processes and names them by numbers of its own, since it does not know a process id before
-the nursery has forked; the nursery says what became of them, each once.
+The leader numbers the processes that it asks for, since it does not know a process id before the fork. The
+server reports the start and the end of each process, once.
 """
 
 import msgspec
@@ -13,7 +13,10 @@ MAX_DESCRIPTORS = 8
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Leader: fork a rank. The packet carries its descriptors: the socket to the leader, then others.
 
-    numbers: what the others are called in the leader; messages to the rank use these.
+    Attributes:
+        child: The leader's number for the process.
+        rank: The rank's number.
+        numbers: The leader's numbers of the other descriptors; messages to the rank use these.
     """
 
     child: int
@@ -28,14 +31,14 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
-    """Nursery: the child has this process id."""
+    """Fork server: the child has this process id."""
 
     child: int
     pid: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Nursery: the child ended, with an exit code, or negative by a signal."""
+    """Fork server: the child ended; the exit code is negative for a signal."""
 
     child: int
     exit_code: int

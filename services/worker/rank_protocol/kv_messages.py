@@ -1,7 +1,7 @@
-"""What a leader and its ranks say about KV blocks in the store: on a socket of their own beside the steps.
+"""Messages between a leader and its ranks about KV blocks in the store, on a socket beside the one for steps.
 
-Frames are those of `rank_messages.py`. Which blocks are worth storing or fetching is the leader's decision;
-ranks move bytes between their KV cache and Redis. A step's plan says which blocks to copy (`StoreBlock`).
+Frames are those of `rank_messages.py`. The leader decides which blocks are stored or fetched; ranks move
+bytes between their KV cache and Redis. A step's plan names the blocks to copy (`StoreBlock`).
 """
 
 from typing import Literal
@@ -12,12 +12,14 @@ Compression = Literal["none", "zstd"]
 
 
 class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a rank reaches the store; times in seconds.
+    """How a rank uses the store; times in seconds.
 
-    ttl_s: after it what was written expires, unless the KV state service was told of it. timeout_s: of one
-    exchange with Redis. queue_bytes: copies that may wait to be written; more are dropped, and told so.
-    compression: `zstd` compresses bytes in the order of their significance, where it saves at least a
-    twentieth.
+    Attributes:
+        url: Address of Redis.
+        ttl_s: Lifetime of written blocks of which the KV state service is not told.
+        timeout_s: Time limit of one exchange with Redis.
+        queue_bytes: Bytes of copies that may wait to be written; more are dropped, and reported so.
+        compression: `zstd` compresses bytes ordered by significance, where that saves at least a twentieth.
     """
 
     url: str
@@ -28,12 +30,15 @@ class KVStoreConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Leader: read these blocks of a sequence into these places; nobody else uses them until `FetchResult`.
+    """Leader: read blocks of a sequence from the store; no step uses the target blocks until `FetchResult`.
 
-    names: packed, one for each of `blocks`, in the sequence's order; none: the ranks only ask the store
-    whether it is there. after_step: nothing is written before
-    this rank has begun with that step or a later one, which means that the steps before it are done and the
-    plan's copies are made: until then the places may be those of other content.
+    Attributes:
+        fetch_id: Number of the fetch.
+        blocks: Ids of the target blocks.
+        names: Packed names, one for each of `blocks`, in the sequence's order; empty: only check that the
+            store answers.
+        after_step: Write nothing before this rank has begun this step or a later one. Then all earlier steps
+            are done and the plan's copies are made; until then the target blocks may hold other content.
     """
 
     fetch_id: int
@@ -43,11 +48,16 @@ class FetchBlocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rank: done with a fetch; it writes to none of its blocks any more.
+    """Rank: a fetch is done; the rank writes no more to its blocks.
 
-    count: leading blocks of which all of this rank's heads are there and sound. missing: the first that is
-    not was not in the store; corrupt: names of blocks whose bytes were not what their checksum says, packed.
-    error: the store's trouble, if that is why.
+    Attributes:
+        fetch_id: Number of the fetch.
+        count: Leading blocks of which all of this rank's heads are read and intact.
+        num_bytes: Bytes read, as they were stored.
+        seconds: Duration.
+        missing: The block after those was not in the store.
+        corrupt: Packed names of blocks with a wrong checksum.
+        error: The store's error, if that ended the fetch.
     """
 
     fetch_id: int
@@ -60,10 +70,15 @@ class FetchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class StoreResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rank: what became of copies that plans told it to store, in any order, each copy once.
+    """Rank: the results of copies that plans ordered, in any order, each copy once.
 
-    names: written, packed. dropped: not written, since the store failed or too much was waiting; crowded:
-    only the latter, which says nothing about the store.
+    Attributes:
+        names: Packed names of written blocks.
+        dropped: Packed names of blocks that were not written.
+        num_bytes: Bytes written.
+        seconds: Duration.
+        error: The store's error.
+        crowded: Blocks were dropped only because too much was waiting; the store is well.
     """
 
     names: bytes = b""

@@ -1,7 +1,7 @@
-"""The engine port: what a leader asks of its ranks in one step, and what comes back.
+"""The engine port: the plan of a step, its result, and the `Engine` protocol.
 
-Pure data and one Protocol. The leader decides everything (which sequences, which tokens, which blocks); an
-engine computes. Plans travel to rank processes as MessagePack, so the types are wire types of the group.
+The leader decides everything (which sequences, which tokens, which blocks); an engine computes. Plans travel
+to rank processes as MessagePack, so these are wire types within a group.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,10 +18,16 @@ MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is do
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sequence the ranks have not seen: what sampling needs to know about it.
+    """A sequence that is new to the ranks, with all that sampling needs.
 
-    seq_id is unique for the life of an engine. `prompt_len` of `token_ids` is the prompt; more than that are
-    tokens generated before (a resumed or preempted sequence): penalties count them as output.
+    Attributes:
+        seq_id: Unique for the life of an engine.
+        token_ids: The prompt, then tokens generated before (of a resumed or preempted sequence), which
+            penalties count as output.
+        prompt_len: Length of the prompt, in tokens.
+        sampling: Sampling parameters.
+        choice: Number of the choice, part of the sampling key.
+        eos_ids: Tokens that end the sequence.
     """
 
     seq_id: int
@@ -35,12 +41,16 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Consecutive tokens of one sequence to compute in this step.
 
-    start: position of the first of `token_ids`; the KV of all positions before it is in the blocks.
-    new_blocks: block ids appended to the sequence's table before the step; block i of the table holds
-        positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
-    sample: return the token that follows the last of `token_ids` (false for all but the last prefill chunk).
-    follow: `token_ids` is empty; the slice is the one token that the step before samples for this sequence,
-        which the leader had not seen when it planned.
+    Attributes:
+        seq_id: The sequence.
+        start: Position of the first token; the KV of all earlier positions is in the blocks.
+        token_ids: The tokens to compute.
+        new_blocks: Block ids appended to the sequence's table before the step; block i of the table holds
+            positions i*BLOCK_SIZE up to (i+1)*BLOCK_SIZE.
+        sample: Return the token that follows the last of `token_ids` (false for all but the last prefill
+            chunk).
+        follow: `token_ids` is empty; the chunk is the token that the previous step samples for this sequence,
+            which the leader had not seen when it planned.
     """
 
     seq_id: int
@@ -52,22 +62,22 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens it computes."""
+        """Number of tokens that the chunk computes."""
         return 1 if self.follow else len(self.token_ids)
 
 
 class StoreBlock(msgspec.Struct, frozen=True, array_like=True):
-    """A full and computed block that is to be copied for the store, under that name."""
+    """A full and computed block to copy for the store, under a name."""
 
     block: int
     name: bytes
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mixed batch. `store` and `release` are applied first, then `admit`, then the slices are computed.
+    """One mixed batch. `store` and `release` are applied first, then `admit`, then `slices` are computed.
 
-    What `store` names is copied before anything of the step is written, so its blocks are free for others at
-    once; the copies go to the store behind the steps.
+    The blocks of `store` are copied before the step writes anything, so they are free for other sequences at
+    once. The copies are written to the store in the background.
     """
 
     step_id: int
@@ -85,9 +95,14 @@ class Alternative(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The token chosen for a sequence; logprob and alternatives only when the request asked for them.
+    """The token chosen for a sequence.
 
-    error: why there is no token (`token_id` means nothing then); the sequence cannot go on, the others can.
+    Attributes:
+        seq_id: The sequence.
+        token_id: The token; meaningless with an `error`.
+        logprob: Its log probability, if the request asked for it.
+        top: The most probable tokens, if the request asked for them.
+        error: Why there is no token; this sequence cannot go on, the others can.
     """
 
     seq_id: int
@@ -98,10 +113,11 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sampled tokens of a step, in the order of the plan's sampling slices, and rank 0's seconds.
+    """The sampled tokens of a step, in the order of the plan's sampling chunks, and rank 0's seconds.
 
-    compute_s is the whole step from plan to result; the other times are parts of it. wait_s came before it:
-    how long the rank had nothing to do.
+    Attributes:
+        compute_s: The whole step from plan to result, of which the following times are parts.
+        wait_s: Idle time of the rank before the step.
     """
 
     step_id: int
@@ -115,7 +131,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KVParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what a block consists in the store: a value for each KV head of the model, of so many bytes."""
+    """Layout of a block in the store: one value of `head_bytes` bytes for each KV head of the model."""
 
     heads: int
     head_bytes: int
@@ -127,7 +143,7 @@ class KVParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank after its start; `kernels` names what it computes with, such as `plain` or `native int8`."""
+    """A rank after its start; `kernels` names its kernels, such as `plain` or `native int8`."""
 
     rank: int
     pid: int
@@ -140,10 +156,12 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An engine that is ready.
 
-    fingerprint: names weights and config, whatever the degree of parallelism.
-    kv_format: how keys and values are kept; blocks of one format are of no use to another.
-    kv_parts: of what its blocks consist in the store; None: it does not store any.
-    run_ahead: steps that are worth having queued behind the one that runs; 0 where a step takes no time.
+    Attributes:
+        fingerprint: Names weights and config, independent of the number of ranks.
+        kv_format: Format of keys and values; engines of other formats cannot use the blocks.
+        kv_parts: Layout of its blocks in the store; None: it has no store.
+        run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
+        ranks: The ranks, in order.
     """
 
     num_blocks: int
@@ -157,9 +175,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EngineFailed(Exception):
-    """The engine is gone or broken; every running sequence is lost with it. The text says what and why.
+    """The engine is gone or broken, and all running sequences with it. The text says what failed and why.
 
-    failure: the same as data.
+    Attributes:
+        failure: The same as data.
     """
 
     def __init__(
@@ -176,7 +195,7 @@ class EngineFailed(Exception):
 
 
 class EngineRefused(EngineFailed):
-    """The engine cannot serve this model with these settings; another start would end the same."""
+    """The engine cannot serve this model with these settings; another start would fail the same way."""
 
     def __init__(self, reason: str, rank: int = -1) -> None:
         super().__init__(reason, "refused", rank)
@@ -186,46 +205,56 @@ class Engine(Protocol):
     """A model that computes steps, in the order of their submission."""
 
     async def start(self) -> EngineInfo:
-        """Loads everything; returns when a step can run. Raises `EngineFailed` with one clear sentence."""
+        """Load everything, and return when a step can run.
+
+        Raises:
+            EngineFailed: It did not start; the text is one sentence.
+        """
         ...
 
     def submit(self, plan: StepPlan) -> Awaitable[StepResult]:
-        """Queues a step; the result is a future of the running event loop.
+        """Queue a step; the result is a future of the running event loop.
 
-        At most `MAX_OUTSTANDING` steps are not done at any time, one more is a bug (`RuntimeError`). When a
-        rank died, hung or refused, every future that is not done raises `EngineFailed`, and so does `submit`
-        from then on; only `stop` helps. Cancelling a future drops its result, the step runs all the same.
+        When the engine fails, every future that is not done raises `EngineFailed`, and so does every later
+        `submit` until `stop` and a new `start`. Cancelling a future drops its result; the step runs anyway.
+
+        Raises:
+            EngineFailed: The engine has failed.
+            RuntimeError: `MAX_OUTSTANDING` steps are not done, which is a bug of the caller.
         """
         ...
 
     def fetch_blocks(self, order: FetchBlocks) -> Awaitable[FetchResult]:
-        """Reads blocks from the store into places that no step reads or writes until the answer is there,
-        but for steps up to `after_step`, which the ranks wait for.
+        """Read blocks from the store.
 
-        Any number may be under way, beside steps; the future ends also when the store does not answer, with a
-        count that says how many leading blocks are usable. Raises `EngineFailed` when a rank is gone.
+        Until the result, no step after `after_step` uses the target blocks; the ranks wait for earlier steps.
+        Any number of fetches may run beside steps. A fetch ends also when the store does not answer; `count`
+        says how many leading blocks are usable.
+
+        Raises:
+            EngineFailed: A rank is gone.
         """
         ...
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
-        """Calls `on_stored` with what became of the copies of plans' `store`, each copy once.
+        """Call `on_stored` with the results of the copies of plans' `store`, each copy once.
 
-        `names` are written by all ranks. There is one watcher; a later call replaces it. Copies of an engine
-        that failed are not spoken of again.
+        A block is stored when all ranks have written it. There is one watcher; a later call replaces it.
+        Copies of a failed engine get no result.
         """
         ...
 
     def watch_failures(self, on_failure: Callable[[], None]) -> None:
-        """Calls `on_failure` when the engine fails while no step runs; the next `submit` raises the reason.
+        """Call `on_failure` when the engine fails while no step runs; the next `submit` raises the reason.
 
         There is one watcher; a later call replaces it.
         """
         ...
 
     def status(self) -> list[dict[str, object]]:
-        """What `ryz status` shows of each rank: rank, pid, state, steps, memory in bytes."""
+        """Return the row of each rank for `ryz status`: rank, pid, state, steps, memory in bytes."""
         ...
 
     async def stop(self) -> None:
-        """Ends all ranks and frees their shared memory. May be called twice, and after a failure."""
+        """End all ranks and free their shared memory. May be called twice, and after a failure."""
         ...

@@ -1,8 +1,8 @@
-"""Where ranks show how far they are: a cache line for each in a page that they share with their leader.
+"""The progress page: shared memory with a cache line per rank, written by the rank and read by the leader.
 
-A rank counts three things in its line: beats, which are parts of steps (about one for each operation of a
-layer), steps that it began, and steps that it finished. All ranks of a group beat at the same places, so who
-has beaten least often is the one that the others wait for. The writer is `engine/progress.py`.
+A rank counts beats (about one for each operation of a layer), steps begun and steps done. All ranks of a
+group count beats at the same places, so the others wait for the rank with the fewest.
+`engine/rank/progress.py` writes it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LINE_WORDS = CACHE_LINE // 8
 
 
 class RankProgress(NamedTuple):
-    """See the module."""
+    """The counts of one rank; see the module."""
 
     beats: int
     begun: int
@@ -23,11 +23,11 @@ class RankProgress(NamedTuple):
 
 
 def page_bytes(world: int) -> int:
-    """Size of the page for so many ranks."""
+    """Return the size of the page for `world` ranks, in bytes."""
     return CACHE_LINE * world
 
 
 def read_progress(words: Sequence[int], rank: int) -> RankProgress:
-    """A rank's counts. words: the page, 8 bytes each."""
+    """Return a rank's counts; `words` is the page, in words of 8 bytes."""
     line = rank * LINE_WORDS
     return RankProgress(words[line + BEATS], words[line + BEGUN], words[line + DONE])

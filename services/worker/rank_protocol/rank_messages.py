@@ -1,7 +1,7 @@
-"""What a leader and one of its ranks say to each other over their socket pair, and how it is framed.
+"""Frames between a leader and a rank on their socket pair, and the messages that start and end a rank.
 
-Each frame is a 4-byte length, one byte that tells the kind, and MessagePack. The types of a step are in
-`plan.py`; this module only adds what starts and ends a rank. Both sides end the talk by closing the socket.
+A frame is a 4-byte length, one byte for the kind, and MessagePack. The messages of a step are in `plan.py`.
+Either side ends the connection by closing the socket.
 """
 
 import struct
@@ -14,7 +14,7 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.plan import KVParts, RankInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig
 
-MAX_FRAME_BYTES = 256 * 2**20  # a length beyond this means that the stream is broken
+MAX_FRAME_BYTES = 256 * 2**20  # a greater length means that the stream is broken
 SLOT_BYTES = (
     256 * 1024
 )  # of a rank in shared memory; larger tensors go in chunks, which stay in a core's cache
@@ -25,7 +25,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The kind of a frame: its sender and its message."""
 
     CONFIG = 1  # leader: RankConfig, the first frame
     PLAN = 2  # leader: StepPlan
@@ -72,9 +72,11 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank is loaded. The fingerprint is told by rank 0 only, kv_cache_bytes are this rank's.
+    """A rank is loaded; fields as in `EngineInfo`.
 
-    kv_format, kv_parts: as in `EngineInfo`.
+    Attributes:
+        fingerprint: Set by rank 0 only.
+        kv_cache_bytes: Size of this rank's part of the KV cache.
     """
 
     info: RankInfo
@@ -88,10 +90,13 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a rank ends; one sentence for a person.
+    """Why a rank ends.
 
-    refused: the same model and settings would fail again. memory: there was not enough of it. bug: an error
-    that is not foreseen, and that what was computed may have caused.
+    Attributes:
+        message: One sentence for a person.
+        refused: The same model and settings would fail again.
+        memory: There was not enough memory.
+        bug: An unexpected error, which the computation may have caused.
     """
 
     message: str
@@ -101,18 +106,18 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shared_bytes(world: int) -> int:
-    """Size of the file for the shared-memory collectives: a count and the slots of each rank."""
+    """Return the size of the file of the shared-memory collectives: a count and the slots of each rank."""
     return (CACHE_LINE + SLOTS * SLOT_BYTES) * world
 
 
 def pack_frame(kind: FrameKind, message: msgspec.Struct) -> bytes:
-    """The frame as bytes."""
+    """Encode a frame."""
     body = msgspec.msgpack.encode(message)
     return _HEADER.pack(len(body), kind) + body
 
 
 def frame_length(header: bytes) -> int:
-    """How many bytes follow a frame's first `HEADER_BYTES`."""
+    """Return how many bytes follow a frame's first `HEADER_BYTES`."""
     return int(_HEADER.unpack(header)[0])
 
 
@@ -123,10 +128,10 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
-        """Takes what was received, gives the frames that are complete now.
+        """Add received bytes, and yield the frames that are complete now.
 
         Raises:
-            ValueError: the stream holds something that is no frame.
+            ValueError: The stream holds something that is no frame.
         """
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:

@@ -1,8 +1,8 @@
-"""Conversations to prompts, by the Jinja template that comes with a model.
+"""Renders conversations to prompts with a model's Jinja template.
 
-Templates are written for the environment that Hugging Face transformers defines, and get the same one here:
-sandboxed and immutable, with loop controls, `raise_exception`, `strftime_now`, `tojson`, `{% generation %}`.
-Its bounds are in `template_guard.py`.
+Templates get the environment that Hugging Face transformers defines: sandboxed and immutable, with loop
+controls, `raise_exception`, `strftime_now`, `tojson`, `{% generation %}`. `template_guard.py` limits time and
+size.
 """
 
 import json
@@ -28,7 +28,7 @@ _REFUSALS = (
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant says, for training; here it only shows its content."""
+    """`{% generation %}` marks the assistant's text for training; here only its content counts."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 defines it so)
 
@@ -48,7 +48,13 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
 class ChatTemplate:
     """A compiled template.
 
-    now: the clock behind `strftime_now`, in local time as templates expect.
+    Args:
+        source: The template.
+        special_tokens: Variables such as `bos_token`.
+        now: Clock of `strftime_now`, in local time as templates expect.
+
+    Raises:
+        InvalidRequest: The template cannot be compiled.
     """
 
     def __init__(
@@ -69,18 +75,27 @@ class ChatTemplate:
         self._variables = {"bos_token": "", "eos_token": "", **special_tokens}
 
     def with_marks(self, texts: Iterable[str], before: str, after: str) -> tuple[Self, frozenset[str]]:
-        """The same template with marks around those texts where it writes them, and which it looks for."""
+        """Make a template that marks the texts that it writes itself.
+
+        Args:
+            texts: Control tokens.
+            before: Mark before such a text.
+            after: Mark after it.
+
+        Returns:
+            The template, and those of the texts that it searches for in messages.
+        """
         marking, marks = copy(self), MarkLiterals(texts, before, after)
         tree = marks.visit(self._environment.parse_guarded(self.source))
         marking._template = self._environment.from_string(tree)
         return marking, frozenset(marks.searched)
 
     def render(self, messages: list[ChatMessage], limit_s: float = LIMIT_S) -> str:
-        """The prompt that asks for the assistant's next message.
+        """Render the prompt for the assistant's next message.
 
         Raises:
-            InvalidRequest: the template refuses the conversation, for example an order of roles.
-            TemplateOverran: it took longer than `limit_s`.
+            InvalidRequest: The template refuses the conversation, for example its order of roles.
+            TemplateOverran: It took longer than `limit_s`.
         """
         self._environment.limit_time(limit_s)
         plain = [

@@ -1,8 +1,7 @@
-"""Keeps control tokens that are spelled out in a message from becoming control tokens.
+"""Keeps the text of control tokens in messages ordinary text.
 
-A user who writes `<|assistant|>` means these characters, and so does a model that wrote them in an earlier
-answer: the template alone says where a turn begins. The text that the model sees is the same, its tokens are
-the ordinary ones.
+`<|assistant|>` in a message of a user or in an earlier answer means these characters; only the template
+decides where a turn begins. The model sees the same text as ordinary tokens.
 """
 
 import re
@@ -17,19 +16,19 @@ from shared.messages import ChatMessage
 
 
 class ControlTokenGuard:
-    """Cuts such words after their first character, so that the tokenizer never sees them whole.
+    """Cuts the text of control tokens after its first character, so that the tokenizer never sees it whole.
 
-    Control tokens are the special tokens, and those added tokens that the template names (`<think>`). Some
-    templates look for a control token in the assistant's messages, such as `</think>` to leave out the
-    reasoning before it. Those few stay whole until the template has run; what is left of them then, and was
-    not written by the template, is cut. A special token of one character cannot be cut, and counts as special
-    wherever it stands; so do added tokens of white space, which many vocabularies have.
+    Control tokens are the special tokens, and the added tokens that the template names (`<think>`). Some
+    templates search the assistant's messages for a control token, such as `</think>` to leave out the
+    reasoning before it. Those stay whole until the template has run; then those that the template did not
+    write itself are cut. Special tokens of one character and added tokens of white space cannot be cut, and
+    stay control tokens everywhere.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         named = {text for text in tokenizer.added_texts if text in template.source and not text.isspace()}
         texts = {text for text in tokenizer.special_texts | named if len(text) > 1}
-        nonce = secrets.token_hex(8)  # cannot be guessed, so that no message holds the marks
+        nonce = secrets.token_hex(8)  # random, so that no message can hold the marks
         self._cut, self._before, self._after = (f"\ue000{mark}{nonce}\ue000" for mark in "cba")
         self._tokenizer = tokenizer
         self._template = template
@@ -41,9 +40,18 @@ class ControlTokenGuard:
         self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
     def render_prompt(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
-        """The prompt of a conversation, in pieces that are tokenized each for itself; mostly one.
+        """Render the prompt of a conversation.
 
-        Raises what `ChatTemplate.render` raises, which gets `limit_s`.
+        Args:
+            messages: The conversation.
+            limit_s: Time limit of the template.
+
+        Returns:
+            Pieces to be tokenized separately; mostly one.
+
+        Raises:
+            InvalidRequest: As in `ChatTemplate.render`.
+            TemplateOverran: As in `ChatTemplate.render`.
         """
         marked = [self._mark(message) for message in messages]
         text = self._template.render(marked, limit_s)
@@ -52,18 +60,20 @@ class ControlTokenGuard:
         return text.split(self._cut)
 
     def encode_prompt(self, pieces: list[str]) -> list[int]:
-        """The tokens of a prompt."""
+        """Tokenize the pieces of a prompt."""
         encode = self._tokenizer.encode
         return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]
 
     def _cut_unwritten(self, text: str, marked: str) -> str:
-        """Cuts the searched tokens that the template did not write.
+        """Cut the searched tokens that the template did not write.
 
-        marked: the same with marks. A template for which the marks make a difference is left as it is.
+        Args:
+            text: The prompt.
+            marked: The prompt with marks. If the marks changed more than that, the prompt stays as it is.
         """
         if self._written.sub(r"\1", marked) != text:
             return text
-        parts = self._written.split(marked)  # between two tokens of the template, and those tokens, in turn
+        parts = self._written.split(marked)  # alternately text and tokens of the template
         parts[::2] = [self._left.sub(self._cut_after, part) for part in parts[::2]]
         return "".join(parts)
 
@@ -88,6 +98,6 @@ def _any_of(chars: set[str]) -> re.Pattern[str]:
 
 
 def _beginnings(texts: Iterable[str]) -> re.Pattern[str]:
-    """Finds the first character of each of these texts, also where they overlap."""
+    """Match the first character of each of these texts, also where they overlap."""
     found = "|".join(map(re.escape, sorted(texts)))
     return re.compile(f"(?={found}).", re.DOTALL) if found else re.compile(r"(?!)")

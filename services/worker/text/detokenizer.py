@@ -1,7 +1,7 @@
-"""Tokens to text, one after another, in complete characters.
+"""Converts tokens to text, one after another, in complete characters.
 
-Most vocabularies say which bytes a token stands for: byte-level ones, and pieces with byte fallback.
-For these there is a table and a UTF-8 decoder. Any other kind is decoded by the library over a small window.
+Most vocabularies define the bytes of a token (byte-level ones, and pieces with byte fallback); these need a
+table and a UTF-8 decoder. Others are decoded by the library over a small window.
 """
 
 import codecs
@@ -11,12 +11,12 @@ from typing import Any
 from tokenizers import Tokenizer as HfTokenizer
 
 REPLACEMENT = "\ufffd"
-SPACE = "\u2581"  # what pieces write for a space
+SPACE = "\u2581"  # stands for a space in pieces
 _PIECE_DECODERS = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"})
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level vocabularies (as GPT-2 defined them)."""
+    """Return the characters that stand for bytes in byte-level vocabularies (defined by GPT-2)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in plain)
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -26,7 +26,7 @@ _ALPHABET = _byte_alphabet()
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """The bytes of a byte-level token; one outside the alphabet, an added one, is plain text."""
+    """Return the bytes of a byte-level token; an added token outside the alphabet is plain text."""
     try:
         return bytes(_ALPHABET[character] for character in token)
     except KeyError:
@@ -34,7 +34,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def piece_bytes(token: str) -> bytes:
-    """The bytes of a piece: `<0x0A>` is a byte, U+2581 a space, also at the start of an answer."""
+    """Return the bytes of a piece: `<0x0A>` is a byte, U+2581 a space, also at the start of an answer."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         try:
             return bytes((int(token[3:5], 16),))
@@ -44,7 +44,7 @@ def piece_bytes(token: str) -> bytes:
 
 
 def bytes_rule(decoder: dict[str, Any] | None) -> Callable[[str], bytes] | None:
-    """How tokens become bytes, by the `decoder` of a tokenizer file; None: the file does not say."""
+    """Return how tokens become bytes, by the `decoder` of a tokenizer file; None: it does not say."""
     if decoder is None:
         return None
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
@@ -56,7 +56,7 @@ def bytes_rule(decoder: dict[str, Any] | None) -> Callable[[str], bytes] | None:
 
 
 def _is_space_rule(step: dict[str, Any]) -> bool:
-    """Whether a step that replaces or strips something means only the spaces of pieces."""
+    """Return True if a step that replaces or strips text only concerns the spaces of pieces."""
     if step["type"] == "Replace":
         return bool(step["pattern"] == {"String": SPACE} and step["content"] == " ")
     if step["type"] == "Strip":
@@ -65,7 +65,7 @@ def _is_space_rule(step: dict[str, Any]) -> bool:
 
 
 class BytesDetokenizer:
-    """Looks bytes up and joins them to characters."""
+    """Looks up the bytes of tokens and joins them to characters."""
 
     __slots__ = ("_bytes_of", "_decode")
 
@@ -83,10 +83,10 @@ class BytesDetokenizer:
 
 
 class WindowDetokenizer:
-    """Lets the library decode the newest tokens together with those of the text before them.
+    """Decodes the newest tokens together with those just before them, with the library.
 
-    The new text is what the decoded window has more than its known beginning; it waits while it ends in an
-    incomplete character.
+    The new text is the part of the decoded window after its known beginning. It is held back while it ends in
+    an incomplete character.
     """
 
     __slots__ = ("_known", "_num_known", "_tokenizer", "_window")
@@ -94,7 +94,7 @@ class WindowDetokenizer:
     def __init__(self, tokenizer: HfTokenizer) -> None:
         self._tokenizer = tokenizer
         self._window: list[int] = []
-        self._num_known = 0  # tokens of the window whose text was given out
+        self._num_known = 0  # tokens of the window whose text was returned
         self._known = ""  # and that text, as the window shows it
 
     def feed(self, token_id: int) -> str:

@@ -1,9 +1,8 @@
-"""A Jinja environment whose templates end: in time, and with a result of bounded size.
+"""A Jinja environment that limits the time of a rendering and the size of its values.
 
-A chat template is a program that comes with a model. The sandbox keeps it from the machine; this keeps it
-from running for ever. Loops, calls and operators check a deadline, and operators and calls refuse
-huge strings before or as soon as they are made. What remains are filters that build one large string from a
-number that the template itself holds.
+A chat template is a program that comes with a model. The sandbox keeps it from the machine; here loops, calls
+and operators check a deadline, and operators and calls refuse huge values. Filters that build one large
+string from a number in the template itself are not limited.
 """
 
 import re
@@ -17,57 +16,57 @@ from jinja2 import nodes
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_CHARS = 64 * 2**20  # of any string on the way; the bus takes prompts of one MiB
+MAX_CHARS = 64 * 2**20  # of any intermediate string; the bus takes prompts of one MiB
 MAX_NUMBER = 10**6  # as an argument of a call, or as a width
 MAX_BITS = 10**5  # of a whole number
 _WIDE = re.compile(r"\d{7,}|\*")
 
 
 class TemplateOverran(Exception):
-    """The template did not end in its time. Not one of Jinja's errors: a template cannot catch it."""
+    """The template exceeded its time limit. No error of Jinja, so that a template cannot catch it."""
 
 
 class TemplateTooLarge(jinja2.TemplateError):
-    """The template builds a string or a list beyond all bounds."""
+    """The template builds a value that is too large."""
 
 
-class _Clock(threading.local):
+class _Deadline(threading.local):
     deadline = float("inf")  # on the monotonic clock, of the rendering in this thread
 
 
 class GuardedEnvironment(ImmutableSandboxedEnvironment):
-    """Set a limit with `limit_time` around each rendering."""
+    """Checks limits while a template runs; call `limit_time` before each rendering."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._clock = _Clock()
+        self._clock = _Deadline()
         self.filters["_in_time"] = self._in_time
 
     def limit_time(self, limit_s: float) -> None:
-        """From now on, rendering in this thread ends after so many seconds with `TemplateOverran`."""
+        """End rendering in this thread after `limit_s` seconds from now, with `TemplateOverran`."""
         self._clock.deadline = time.monotonic() + limit_s
 
     def parse_guarded(self, source: str) -> nodes.Template:
-        """The parsed template with its loops under the clock, and `~` as the `+` that is checked."""
+        """Parse a template whose loops check the deadline, with `~` replaced by the checked `+`."""
         tree = self.parse(source)
         for loop in tree.find_all(nodes.For):
             loop.iter = nodes.Filter(loop.iter, "_in_time", [], [], None, None, lineno=loop.lineno)
-        guarded: nodes.Template = _Joins().visit(tree)
+        guarded: nodes.Template = _ReplaceConcat().visit(tree)
         return guarded
 
     def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """See Jinja."""
-        self._check()
+        """Check the deadline and the sizes around a call."""
+        self.check_deadline()
         for value in (*args, *kwargs.values()):
             if isinstance(value, int) and abs(value) > MAX_NUMBER:
                 raise TemplateTooLarge(f"the template calls something with the number {value}")
         return _small(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """See Jinja."""
-        self._check()
+        """Check the deadline and the sizes around an operator."""
+        self.check_deadline()
         if operator == "*" and (hasattr(left, "__len__") or hasattr(right, "__len__")):
             text, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if isinstance(times, int) and len(text) * times > MAX_CHARS:
@@ -79,15 +78,16 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateTooLarge("the template formats with a width that is too large, or not known")
         return _small(super().call_binop(context, operator, left, right))
 
-    def _check(self) -> None:
+    def check_deadline(self) -> None:
+        """Raise `TemplateOverran` after the deadline."""
         if time.monotonic() > self._clock.deadline:
             raise TemplateOverran
 
     def _in_time(self, values: Any) -> Any:
-        return values if isinstance(values, jinja2.Undefined) else _InTime(values, self)
+        return values if isinstance(values, jinja2.Undefined) else _TimedValues(values, self)
 
 
-class _Joins(jinja2.visitor.NodeTransformer):
+class _ReplaceConcat(jinja2.visitor.NodeTransformer):
     """Turns `a ~ b` into `a|string + b|string`."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -101,8 +101,8 @@ class _Joins(jinja2.visitor.NodeTransformer):
         return whole
 
 
-class _InTime:
-    """What a loop runs over; each step looks at the clock. Has a length if the original has one."""
+class _TimedValues:
+    """The values of a loop; each step checks the deadline. It has a length if the original has one."""
 
     def __init__(self, values: Iterable[Any], environment: GuardedEnvironment) -> None:
         self._values = values
@@ -113,7 +113,7 @@ class _InTime:
 
     def __iter__(self) -> Iterator[Any]:
         for value in self._values:
-            self._environment._check()
+            self._environment.check_deadline()
             yield value
 
 

@@ -1,8 +1,8 @@
-"""What a chat template does with control tokens: which it writes, and which it looks for in messages.
+"""Finds the control tokens that a chat template writes, and those that it searches for in messages.
 
-Templates write most control tokens as literals (`{{ '<|im_end|>' }}`), and look for a few in the assistant's
-messages (`'</think>' in message.content`). A template with its written literals in marks shows which control
-tokens of a prompt are its own.
+Templates write most control tokens as literals (`{{ '<|im_end|>' }}`), and search for a few in the
+assistant's messages (`'</think>' in message.content`). With marks around the written literals, the prompt
+shows which control tokens come from the template.
 """
 
 import re
@@ -14,9 +14,11 @@ from jinja2.visitor import NodeTransformer
 
 
 class MarkLiterals(NodeTransformer):
-    """Puts `before` and `after` around those texts, in place, wherever the template writes them.
+    """Puts `before` and `after` around texts, in place, wherever the template writes them.
 
-    searched: after the visit, the texts that the template compares with, cuts at, or keeps in variables.
+    Attributes:
+        searched: After the visit, the texts that the template compares with, splits at, or keeps in
+            variables.
     """
 
     def __init__(self, texts: Iterable[str], before: str, after: str) -> None:
@@ -26,12 +28,12 @@ class MarkLiterals(NodeTransformer):
         self._marked = f"{before}\\g<0>{after}"
 
     def visit_Output(self, node: nodes.Output) -> nodes.Output:
-        """What is written."""
+        """Mark what is written."""
         node.nodes = [self._written(expression) for expression in node.nodes]
         return node
 
     def visit_Assign(self, node: nodes.Assign) -> nodes.Assign:
-        """A variable may be written or looked for: it counts as both."""
+        """Treat a variable as both written and searched for."""
         for constant in node.node.find_all(nodes.Const):
             self._note(constant)
         if isinstance(node.node, nodes.Const):
@@ -40,7 +42,7 @@ class MarkLiterals(NodeTransformer):
         return node
 
     def visit_Const(self, node: nodes.Const) -> nodes.Const:
-        """Anywhere else: an operand of a comparison, an argument, a key."""
+        """Note a constant anywhere else: an operand of a comparison, an argument, a key."""
         self._note(node)
         return node
 

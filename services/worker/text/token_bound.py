@@ -1,22 +1,22 @@
-"""How few tokens a text can have at the least, from the tokenizer's file: its length by its longest token.
+"""A lower bound for the number of a text's tokens: its length divided by that of the longest token.
 
-Tells in microseconds that a text is far too long for a context, where tokenizing it takes half a second for a
+It finds texts that are far too long for a context in microseconds; tokenizing takes half a second per
 mebibyte.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-_KEEPS_LENGTH = frozenset({"Prepend", "Replace"})  # of which only the spaces of pieces are taken, see below
+_KEEPS_LENGTH = frozenset({"Prepend", "Replace"})  # `Replace` only if it replaces spaces, see `_shrinks`
 _KEEPS_TEXT = frozenset({"ByteLevel", "Digits", "Metaspace", "Split", "Punctuation"})
-_COMPOSES = 4  # composed characters are at most so many times shorter, in bytes
+_COMPOSES = 4  # most by which composing characters shortens a text, in bytes
 
 
 def least_tokens(spec: dict[str, Any]) -> Callable[[str], int]:
-    """The bound as a function of a text; 0 for every text where a token may stand for text of any length.
+    """Return the bound as a function of a text; it gives 0 if a token may stand for text of any length.
 
     Args:
-        spec: the tokenizer's file.
+        spec: Content of the tokenizer's file.
     """
     longest, shrinks = _longest_bytes(spec), _shrinks(spec.get("normalizer"))
     if not longest or not shrinks:
@@ -24,7 +24,7 @@ def least_tokens(spec: dict[str, Any]) -> Callable[[str], int]:
     absorbs = any(token["lstrip"] or token["rstrip"] for token in spec.get("added_tokens") or ())
 
     def bound(text: str) -> int:
-        if absorbs:  # white space beside such a token belongs to it, however much there is
+        if absorbs:  # such a token includes all white space beside it
             text = "".join(text.split())
         return len(text.encode("utf-8", "surrogatepass")) // (longest * shrinks)
 
@@ -32,7 +32,7 @@ def least_tokens(spec: dict[str, Any]) -> Callable[[str], int]:
 
 
 def _longest_bytes(spec: dict[str, Any]) -> int:
-    """Bytes of text that one token may stand for; 0: any number, as an unknown word of a word-piece model."""
+    """Return the most bytes of one token; 0: no limit, as an unknown word of a word-piece model."""
     model = spec["model"]
     steps = _steps(spec.get("pre_tokenizer"), "pretokenizers")
     if any(step["type"] not in _KEEPS_TEXT or step.get("behavior") == "Removed" for step in steps):
@@ -43,12 +43,12 @@ def _longest_bytes(spec: dict[str, Any]) -> int:
     vocab = model["vocab"]
     names = list(vocab) if isinstance(vocab, dict) else [entry[0] for entry in vocab]
     names += [token["content"] for token in spec.get("added_tokens") or ()]
-    # byte-level names write a byte as one or two bytes: the bound is only looser for it
+    # byte-level names write a byte as one or two bytes, which only loosens the bound
     return max(len(name.encode("utf-8", "surrogatepass")) for name in names)
 
 
 def _shrinks(normalizer: dict[str, Any] | None) -> int:
-    """How many times shorter the normalizer may make a text; 0: not known."""
+    """Return the factor by which the normalizer may shorten a text; 0: not known."""
     factor = 1
     for step in _steps(normalizer, "normalizers"):
         if step["type"] in {"NFC", "NFKC"}:

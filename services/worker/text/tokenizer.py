@@ -1,6 +1,4 @@
-"""Text to tokens by the `tokenizers` library and the model's own `tokenizer.json`; the way back is
-`detokenizer.py`.
-"""
+"""Converts text to tokens with the `tokenizers` library and a model's `tokenizer.json`."""
 
 import json
 from pathlib import Path
@@ -13,7 +11,7 @@ from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer
 from services.worker.text.token_bound import least_tokens
 from shared.errors import InvalidRequest
 
-LONG_CHARS = 256  # up to here the threads of a batch call cost as much as they are worth
+LONG_CHARS = 256  # for shorter texts the threads of a batch call cost more than they gain
 
 
 class Tokenizer(Protocol):
@@ -21,38 +19,38 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below it."""
+        """Number of token ids."""
         ...
 
     @property
     def special_texts(self) -> frozenset[str]:
-        """How the special tokens are spelled."""
+        """Texts of the special tokens."""
         ...
 
     @property
     def added_texts(self) -> frozenset[str]:
-        """How the tokens are spelled that are found in a text before anything else, special or not."""
+        """Texts of the added tokens, which are found in a text before all others, special or not."""
         ...
 
     def least_tokens(self, text: str) -> int:
-        """How many tokens `encode` gives at the least, told at once; 0 where that is not known."""
+        """Return a lower bound for the number of tokens of a text, at once; 0: not known."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The tokens of a text; special tokens that are spelled out in it count as such."""
+        """Tokenize a text; the text of a special token becomes that token."""
         ...
 
     def detokenizer(self) -> Detokenizer:
-        """A new one, for one sequence; special tokens are left out of its text."""
+        """Return a new detokenizer for one sequence; it leaves out special tokens."""
         ...
 
     def token_text(self, token_id: int) -> str:
-        """One token as text by itself, special ones spelled out; incomplete characters become U+FFFD."""
+        """Return the text of one token, special or not; incomplete characters become U+FFFD."""
         ...
 
 
 class FileTokenizer:
-    """A `tokenizer.json`."""
+    """The tokenizer of a `tokenizer.json`."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -76,7 +74,7 @@ class FileTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
         if len(text) > LONG_CHARS:
-            # `encode` holds the interpreter's lock all the time, from whatever thread it is called
+            # a batch call releases the interpreter's lock, `encode` does not
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         else:
             encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -97,7 +95,7 @@ class FileTokenizer:
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token adds to the text; none for special tokens and unknown ids."""
+        """Return the bytes that a token adds to the text; none for special tokens and unknown ids."""
         known = self._bytes.get(token_id)
         if known is not None:
             return known
