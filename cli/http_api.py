@@ -155,5 +155,5 @@ class ChatApi(HttpApi):
             self.refuse_answer()
         finally:
             if place.stream_id and not place.done:
-                with suppress(httpx.HTTPError):  # else its time without a reader ends it
+                with suppress(httpx.HTTPError):  # if this fails, the grace time ends the stream
                     self._http.delete(f"/v1/streams/{place.stream_id}", timeout=CANCEL_S)

@@ -1,4 +1,4 @@
-"""Asks a vulnerability service about every pinned package, and tells "none known" from "no answer".
+"""Asks a vulnerability service about every pinned package; "none known" differs from "no answer".
 
 Run as `python -m deploy.audit` (`make audit`); further arguments go to pip-audit, such as `--osv-url=URL` for
 a copy of the OSV database on a network of your own. Exit codes: 0 none known, 1 some, 2 there was no audit.

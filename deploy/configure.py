@@ -1,4 +1,4 @@
-"""Writes what compose.yaml takes from `.env`: passwords that are made once, and images by their digests.
+"""Writes the values that compose.yaml takes from `.env`: passwords, made once, and digests of images.
 
 Run from the repository: `python3 deploy/configure.py secrets` makes a random password for each variable that
 compose.yaml demands and the file lacks; `python3 deploy/configure.py images` asks the registry for the
@@ -32,19 +32,19 @@ class ConfigureFailed(Exception):
 
 
 def new_password() -> str:
-    """Letters and digits, a letter first: NATS reads a leading digit as a number, URLs escape the rest."""
+    """Return letters and digits, which a URL takes as they are; NATS takes a leading digit for a number."""
     return secrets.choice(LETTERS) + "".join(secrets.choice(ALPHABET) for _ in range(LENGTH - 1))
 
 
 def assigned(text: str) -> dict[str, str]:
-    """The variables that an env file sets to something, without quotes."""
+    """Return the variables that an env file sets to a value, without quotes."""
     found = (ASSIGNMENT.match(line) for line in text.splitlines() if not line.lstrip().startswith("#"))
     values = {match[1]: match[2].strip("'\"") for match in found if match}
     return {name: value for name, value in values.items() if value}
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """The text with these variables set: in their line where they have one, else at the end."""
+    """Return the text with these variables set, in their line or else at the end."""
     left, lines = dict(values), []
     for line in text.splitlines():
         match = ASSIGNMENT.match(line) if not line.lstrip().startswith("#") else None
@@ -54,7 +54,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 def write_private(path: Path, text: str) -> None:
     """Replace the file at once, so that no reader sees half of it; only its owner may read it (0600)."""
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # replaces the file that a link names, not the link
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # made with 0600
     try:
         with os.fdopen(handle, "w") as file:

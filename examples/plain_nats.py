@@ -35,7 +35,7 @@ def broker_url() -> str:
     try:
         opened = os.open(STATE_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(opened) as file:
-            if os.fstat(opened).st_uid == os.geteuid():  # another user's could send prompts anywhere
+            if os.fstat(opened).st_uid == os.geteuid():  # a file of another user could name another broker
                 return str(json.load(file)["nats_url"])
     except FileNotFoundError:
         return "nats://127.0.0.1:4222"

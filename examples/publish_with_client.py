@@ -26,13 +26,13 @@ from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef
 
 
 async def main(args: argparse.Namespace) -> None:
-    # our libraries log with structlog; what this program has to tell goes through `RyzError` instead
+    # our libraries log with structlog; this program reports errors by `RyzError` instead
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     async with AsyncExitStack() as stack:
         url = args.nats_url or broker_url()
         bus = await NatsBus.connect(url, name="example", connect_wait_s=3)
         stack.push_async_callback(bus.close)
-        # the broker knows this service by the user in the URL; what it asks for belongs to that user's tenant
+        # the broker knows this service by the user in the URL; its requests belong to that user's tenant
         caller = caller_by(url, os.environ.get("RYZ_NATS_TENANT", ""))
         client = InferenceClient(
             bus, caller=caller

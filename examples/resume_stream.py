@@ -47,7 +47,7 @@ def read(gateways: list[str], key: str = "") -> Iterator[str]:
             headers["Last-Event-ID"] = last_id
         try:
             with httpx.stream(method, url + path, json=body or None, headers=headers, timeout=60) as answer:
-                if answer.status_code in {502, 503, 504}:  # it starts or stops; another one may do
+                if answer.status_code in {502, 503, 504}:  # the gateway starts or stops; another may answer
                     time.sleep(0.2)
                     continue
                 answer.raise_for_status()

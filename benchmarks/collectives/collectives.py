@@ -19,9 +19,9 @@ from services.worker.rank_protocol.run_config import EngineRunConfig
 
 BACKENDS = ("shm", "gloo")
 _ROUNDS = 5
-_ROUND_S = 0.2  # about so long is measured in each round
+_ROUND_S = 0.2  # measured seconds of a round, about
 _MAX_OPERATIONS = 2000  # of a round
-_WARMUP = 5  # operations before each round that do not count: the ranks do not begin at the same moment
+_WARMUP = 5  # uncounted operations before each round, since the ranks do not begin at the same moment
 _LIMIT_S = 60.0
 
 

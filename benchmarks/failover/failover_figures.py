@@ -9,7 +9,7 @@ from benchmarks.failover.failover_streams import Readers, Reading
 from shared.client.generation.attempts import Interruption
 
 Victim = Literal["rank", "leader"]
-_WINDOW_S = 3.0  # after a fault in which a pause is put down to it, unless the next fault comes before
+_WINDOW_S = 3.0  # a pause within this time after a fault, and before the next one, counts for the fault
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ class _TimedOp:
         out = Activation.allocate(shape.heads * shape.dim, False)
         program.attention(shape, cache, window=0, inputs=inputs, qkv=qkv, out=out)
         self._ops = program.whole(barriers=False)
-        # blocks lie apart, as after some time of serving
+        # blocks are scattered, as after some time of serving
         tables = (
             np.random.default_rng(1).permutation(batch * per_sequence).astype(np.int32).reshape(batch, -1)
         )

@@ -47,7 +47,7 @@ class ChildObject:
             self._process = subprocess.Popen(
                 [*module_command("benchmarks.lib.child"), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is for the report
+                stdout=2,  # stdout of the command is for its report
                 pass_fds=(theirs.fileno(), *inherit),
                 env=module_environment({**os.environ, **(environment or {})}),
                 process_group=0,  # Ctrl-C is for the command, which ends its children
@@ -135,7 +135,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):
-        return  # the parent died before the line above
+        return  # the parent ended before the request above
     try:
         _serve(Connection(int(sys.argv[1])))
     except (EOFError, ConnectionResetError, BrokenPipeError):

@@ -82,7 +82,7 @@ def make_tokenizer(vocab: int, seed: int) -> Tokenizer:
     content = json.loads(tokenizer.to_str())
     known: dict[str, int] = content["model"]["vocab"]
     stems = [token for token in known if token not in bpe.SPECIAL_TOKENS]
-    for left in stems:  # grows while it is walked, so it never runs out
+    for left in stems:  # the loop body appends, so it never runs out
         for right in "etaoinshrdlucmfwypvbgk":
             if left + right in known:
                 continue

@@ -77,7 +77,7 @@ def write_file(path: Path, file: WeightFile, dtype: str, seed: int, written: Cal
         header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the bytes after the header are to be aligned
+    text += b" " * (-len(text) % 8)  # aligns the bytes after the header
     partial = path.with_suffix(".partial")
     try:
         with partial.open("wb") as out:

@@ -10,10 +10,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One run of a batch. `tokens` are the generated ones of each sequence, the first included.
+    """One run of a batch.
 
-    prefill_s: from the prompts' start until every sequence has its first token.
-    decode_s: all later tokens.
+    Attributes:
+        prefill_s: From the prompts' start until every sequence has its first token.
+        decode_s: Seconds of all later tokens.
+        tokens: Generated tokens of each sequence, the first included.
     """
 
     prefill_s: float
@@ -22,7 +24,7 @@ class Timing:
 
 
 class Peer(Protocol):
-    """A loaded model. Greedy, no end-of-sequence token ends anything, nothing is kept between runs."""
+    """A loaded model. It decodes greedily past every end of sequence, and keeps nothing between runs."""
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """Generate `num_tokens` for each prompt, all in one batch; the prompts have one length."""

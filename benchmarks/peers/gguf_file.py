@@ -1,7 +1,7 @@
 """Writes a Hugging Face Llama directory as a GGUF file, so that llama.cpp computes the very same weights.
 
-Only what the comparison needs: Llama without rope scaling or biases, and no tokenizer, because the peer is
-given token ids. The `gguf` package writes the file format.
+It covers Llama without rope scaling or biases, and writes no tokenizer, because the peer gets token ids. The
+`gguf` package writes the file format.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_gguf(model: Path, target: Path, precision: str) -> None:
         BenchError: `gguf` is not installed, or the model is of a kind that is not converted here.
     """
     try:
-        gguf: Any = import_module("gguf")  # an optional extra
+        gguf: Any = import_module("gguf")  # of the optional extra `peers`
     except ImportError:
         raise BenchError("the package gguf is not installed; `pip install 'ryzanstein[peers]'`") from None
     config = json.loads((model / "config.json").read_bytes())
@@ -58,7 +58,7 @@ def write_gguf(model: Path, target: Path, precision: str) -> None:
         kind = matrix_kind if len(shape) > 1 else kinds.F32
         block, size = gguf.GGML_QUANT_SIZES[kind]
         count = int(np.prod(shape))
-        # the writer takes the shape in numbers where the array's type is none of bytes
+        # for a type other than bytes the writer takes the shape in elements
         writer.add_tensor_info(_gguf_name(name), shape, np.dtype(np.float32), count // block * size, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -26,7 +26,7 @@ class Transformers:
         if precision not in types:
             raise BenchError(f"not available: transformers has no {precision} on a CPU without more packages")
         try:
-            library: Any = import_module("transformers")  # an optional extra
+            library: Any = import_module("transformers")  # of the optional extra `peers`
         except ImportError:
             raise BenchError(
                 "the package transformers is not installed; `pip install 'ryzanstein[peers]'`"

@@ -34,13 +34,15 @@ class LlamaCpp:
 
     def __init__(self, model: Path, precision: str, max_sequences: int, max_length: int) -> None:
         try:
-            llama_cpp: Any = import_module("llama_cpp")  # an optional extra
+            llama_cpp: Any = import_module("llama_cpp")  # of the optional extra `peers`
         except ImportError:
             raise BenchError(
                 "the package llama-cpp-python is not installed; `pip install 'ryzanstein[peers]'`"
             ) from None
         self._api = llama_cpp
-        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)  # kept: llama.cpp calls it later
+        self._quiet = llama_cpp.llama_log_callback(
+            lambda *_: None
+        )  # referenced here because llama.cpp calls it later
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         with tempfile.TemporaryDirectory(prefix="ryz-peer-") as scratch:

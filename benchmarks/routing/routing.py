@@ -22,7 +22,7 @@ from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.costs import Costs
 from services.router.domain.session_memory import Asker, KnownSession, SessionMemory
 
-WARMUP_SHARE = 0.2  # of the time, before anything is counted
+WARMUP_SHARE = 0.2  # share of the time that does not count
 PROMPT_TOKENS, ANSWER_TOKENS = 60, 40  # means
 MOST_TOKENS = 2000  # a session of so many tokens begins a new conversation
 

@@ -62,7 +62,7 @@ class LoadConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._sent_at = self._first_at = 0.0
         self._complete = self._keep_alive = False
-        self.idle = asyncio.Event()  # no answer is due
+        self.idle = asyncio.Event()  # set while no answer is due
         self.idle.set()
 
     def open(self) -> None:
@@ -91,7 +91,7 @@ class LoadConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the first request."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in shape only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         self._send()
 
     def _send(self) -> None:
@@ -124,7 +124,7 @@ class LoadConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Note the end; called by the parser, which a new one may replace only after this has returned."""
         self._complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it when it returns
+        self._keep_alive = self._parser.should_keep_alive()  # known only inside this callback
 
     def _judge(self) -> None:
         now = perf_counter()

@@ -42,7 +42,7 @@ def reporting(
     from shared.errors import RyzError  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: started processes are ended
-    facts = {"machine": machine(packages), "commit": commit()}  # the load is that of before
+    facts = {"machine": machine(packages), "commit": commit()}  # before the measurement, for the load average
     report: Report = {}
     try:
         yield report

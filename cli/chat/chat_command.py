@@ -88,7 +88,7 @@ class TerminalChat:
         self._system = system
         self._sampling = sampling
         self.session_id = session_id or new_session_id()
-        self._began = False  # this session has a turn of ours, so it must be there for the next one
+        self._began = False  # after a turn the session must exist for the next one
 
     def ask(self, text: str) -> None:
         """Send one message and prints the answer while it comes."""
@@ -100,7 +100,7 @@ class TerminalChat:
         }
         if self._began:
             body["session_must_exist"] = True
-        shown = visible if sys.stdout.isatty() else str  # what is piped on stays as it came
+        shown = visible if sys.stdout.isatty() else str  # piped text stays as it is
         with closing(self._api.stream(body, self.session_id)) as pieces:
             for piece in pieces:
                 sys.stdout.write(shown(piece))

@@ -76,5 +76,5 @@ class SessionsApi(HttpApi):
 
 
 def _at(session_id: str, more: str = "") -> str:
-    # dots too, since `.` and `..` are steps of a path
+    # dots too, since `.` and `..` are path segments
     return f"/v1/sessions/{quote(session_id, safe='').replace('.', '%2E')}{more}"

@@ -30,9 +30,9 @@ OF_OTHER_STORES = ("RYZ_REDIS_CA", "RYZ_REDIS_CERT", "RYZ_REDIS_KEY")
 
 TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
 
-# Phases of the end, at most nine seconds in all: how long a service may drain, and when it is killed.
-# A worker needs time for its ranks after the drain; it has little to drain when the gateway is gone.
-# Gateways and workers drain for RYZ_DRAIN_TIMEOUT_S instead where that is set.
+# Phases of the end, at most nine seconds in all: seconds that a service may drain, and until it is killed.
+# A worker needs time for its ranks after the drain; it has little to drain once the gateway has ended.
+# RYZ_DRAIN_TIMEOUT_S replaces the drain of gateways and workers.
 GATEWAY, ROUTER, WORKERS, KVSTATE, SERVERS = range(5)
 DRAIN_S = {GATEWAY: 2.5, ROUTER: 0.4, WORKERS: 1.2, KVSTATE: 0.4}
 GRACE_S = {GATEWAY: 3.2, ROUTER: 0.8, WORKERS: 3.2, KVSTATE: 0.8, SERVERS: 1.0}

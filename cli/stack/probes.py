@@ -11,8 +11,8 @@ class Probes:
     """Makes the probes of a stack. One event loop only."""
 
     def __init__(self, timeout_s: float = 2.0) -> None:
-        # no proxy of the environment may come between the supervisor and its own services; the gateway's
-        # certificate is made out to a name that clients use, not to this address
+        # No proxy between the supervisor and its services. The gateway's certificate is for the name that
+        # clients use, not for this address.
         self._client = httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=False)
 
     async def close(self) -> None:
@@ -24,10 +24,13 @@ class Probes:
         return lambda: self._is_ok(f"http://127.0.0.1:{port}/ready")
 
     def gateway(self, url: str, model: str, key: str) -> Probe:
-        """Ready when the gateway says so and lists the model: then the whole path is there.
+        """Return a probe of the gateway and of the whole path: it is ready and lists the model.
 
-        key: the gateway's `RYZ_PROBE_KEY`, good for this list only. Never a caller's key: something else may
-        listen at the address while the gateway is down.
+        Args:
+            url: The gateway.
+            model: Name of the model.
+            key: The gateway's `RYZ_PROBE_KEY`, good for this list only. A caller's key must not be sent:
+                another program may listen at the address while the gateway is down.
         """
         headers = {"Authorization": f"Bearer {key}"}
 

@@ -160,7 +160,7 @@ class Stack:
         )
 
     async def _probe(self, child: ServiceProcess) -> None:
-        # something else may answer in the place of a child that has ended
+        # another program may answer at the address of a child that has ended
         while not (await child.spec.probe() and child.running):  # noqa: ASYNC110 (another process has no event)
             await asyncio.sleep(PROBE_INTERVAL_S)
         entry = self._entries[child.spec.name]

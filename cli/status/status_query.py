@@ -23,7 +23,7 @@ from shared.redact import redact
 from shared.settings import BusSettings, load
 
 GATHER_S = 0.3
-LEAVING = {"draining", "stopped"}  # one that ends may overlap with its successor
+LEAVING = {"draining", "stopped"}  # a leader that ends may overlap with its successor
 CONNECT_S = 1.0
 
 
@@ -101,7 +101,7 @@ def find_broker(given: str, place: StateDir) -> str:
 async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
     """Connect to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
     state = place.read()
-    if state and url in state.nats_urls.values():  # our own broker: the variables are about another one
+    if state and url in state.nats_urls.values():  # our own broker, which RYZ_NATS_CA and so on are not about
         return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
     return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
@@ -150,4 +150,4 @@ async def _gather(bus: NatsBus, report: StatusReport) -> None:
         async with asyncio.timeout(GATHER_S):
             await no_responders.wait()
     except TimeoutError:
-        return  # the usual end: how many will answer is not known
+        return  # the usual end, since the number of answers is not known

@@ -206,7 +206,7 @@ def errors_table() -> str:
 
 
 def split_doc(kind: type[Wire]) -> tuple[str, dict[str, str]]:
-    """Returns the docstring of a message without its attributes, and the meaning of each attribute."""
+    """Return the docstring of a message without its attributes, and the meaning of each attribute."""
     fields = "|".join(field.name for field in msgspec.structs.fields(kind)) or "-"
     start = re.compile(rf"(?:^|(?<=\.) )({fields}): ")
     paragraphs: list[str] = []

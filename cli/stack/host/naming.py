@@ -16,7 +16,7 @@ from cli.stack.state import StateDir
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")
 HOST_CHARS = 24
-ENDING_S = 3.0  # for services of a stack that has just been ended
+ENDING_S = 3.0  # for services of a stack that is just ending
 
 
 def check_name(name: str) -> str:

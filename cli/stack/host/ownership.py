@@ -33,7 +33,7 @@ def require_own_way(path: Path) -> None:
 def require_own_files(directory: Path, names: Iterable[str]) -> None:
     """Raise `PermissionError` if another user made what is there by these names, or may write to it.
 
-    Links are refused, also second names of a file. Directories are looked at with all that is in them.
+    Links are refused, also second names of a file. Directories are checked with all that is in them.
     """
     for name in names:
         here = directory / name
@@ -67,7 +67,7 @@ def _refuse_others(place: Path, found: os.stat_result) -> None:
     if not found.st_mode & stat.S_ISVTX:
         remedy = "o-w" if who == "every user" else "g-w"
         raise PermissionError(errno.EPERM, f"{who} may replace what is in {place} (`chmod {remedy} {place}`)")
-    if not is_own(found):  # the sticky bit holds back all but the owner
+    if not is_own(found):  # the sticky bit lets only the owner replace files
         raise PermissionError(errno.EPERM, f"another user owns {place}, and may replace what is in it")
 
 
@@ -89,7 +89,7 @@ def _has_acl(place: Path) -> bool:
     """Return whether an access control list may let more users write than the mode tells."""
     try:
         return _ACL in os.listxattr(place, follow_symlinks=False)
-    except (AttributeError, OSError):  # not Linux, or a file system without them
+    except (AttributeError, OSError):  # not Linux, or a file system without access control lists
         return False
 
 

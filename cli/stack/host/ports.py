@@ -62,7 +62,7 @@ def _hold(host: str, port: int) -> socket.socket:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind((host, port))
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        # only now: bound with it, a second supervisor of this user would get the same port
+        # set only now: bound with it, a second supervisor of this user would get the same port
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         held.close()

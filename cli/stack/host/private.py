@@ -28,20 +28,20 @@ _STACK_ID = re.compile(r"[0-9a-f]{6}\n")
 
 
 def make_state_dir(path: Path) -> None:
-    """Make it for this user only; one that holds nothing but a stack's state is closed to others, too.
+    """Make a state directory for this user only; close an existing one that holds only a stack's state.
 
     A directory with other content keeps its mode: what the stack puts there is private by itself.
 
     Raises:
-        OSError: it cannot be made, another user could put something else in the place of what is in it, or
-            it holds files that no stack made by names that a stack uses.
+        OSError: It cannot be made, another user could replace its files, or it holds files with names that
+            a stack uses and that no stack made.
     """
     require_own_way(path)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     require_own(path)
     _mark(path)
     if all(_is_ours(entry.name) for entry in path.iterdir()):
-        with suppress(PermissionError):  # root's, and writable
+        with suppress(PermissionError):  # it is root's, but writable
             path.chmod(0o700)
 
 
@@ -78,14 +78,14 @@ def _is_of_a_stack(file: Path) -> bool:
 def make_private_dir(path: Path) -> None:
     """Make the directory, or takes away from others what they may do in it; `OSError` if it is another's."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.lstat().st_uid != os.geteuid():  # a link of another user, too
+    if path.lstat().st_uid != os.geteuid():  # also for a link of another user
         raise PermissionError(errno.EPERM, f"{path.name} in it belongs to another user")
     path.chmod(0o700)
 
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only this user may read."""
-    path.unlink(missing_ok=True)  # the mode counts for a new file only
+    path.unlink(missing_ok=True)  # the mode is set only for a new file
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 

@@ -17,7 +17,7 @@ PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss
 
 
 def refuse_open_network(host: str, api_keys: str, *, told: bool) -> None:
-    """Fail where the API would be open to the network. told: that is meant."""
+    """Fail if the API would be open to the network, unless `told` says that this is meant."""
     if not told and open_network(host, bool(api_keys.strip())):
         fail(
             f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
@@ -30,7 +30,7 @@ def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S)
     """Try for `wait_s` seconds, then fail with the reason; of servers with commas between, one is enough."""
     addresses = [_address(url.strip(), option) for url in urls.split(",")]
     known = [address for address in addresses if address is not None]
-    if len(known) < len(addresses):  # a Unix socket or another kind that only the library knows
+    if len(known) < len(addresses):  # a Unix socket or another kind without a port
         return
     give_up = time.monotonic() + wait_s
     while True:
@@ -58,6 +58,6 @@ def _address(url: str, option: str) -> tuple[str, int] | None:
         return None
     try:
         port = parts.port or PORTS[parts.scheme]
-    except ValueError:  # whose text may have a part of the password
+    except ValueError:  # its text may have a part of the password, so it is not shown
         fail(f"`{option}` is no address of a server: its port is no number.")
     return parts.hostname or "127.0.0.1", port

@@ -12,17 +12,18 @@ _FILES = ("appendonlydir", "appendonly.aof", "dump.rdb")  # what a Redis reads a
 
 
 def make_redis_dir(directory: Path) -> Path:
-    """Make the directory and returns where it is, without links.
+    """Make the directory and return its path, without links.
 
-    Fails with the remedy when it cannot be used, or when another user made it or what Redis would read in
-    it, may write there, or leads there by a link.
+    Raises:
+        CommandError: It cannot be used, or another user made it or a file that Redis would read there, may
+            write there, or has set a link on the way.
     """
     try:
         place = walk(directory)
         require_own_way(place)
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         require_own(place)
-        if who := writers(place, place.stat()):  # the sticky bit lets others make what is not there yet
+        if who := writers(place, place.stat()):  # the sticky bit lets other users make new files
             raise PermissionError(errno.EPERM, f"{who} may write to it (`chmod go-w {place}`)")
         require_own_files(place, _FILES)
         problem = "" if os.access(place, os.W_OK | os.X_OK) else "not writable"

@@ -20,7 +20,7 @@ from cli.console import fail
 from cli.stack.servers.broker import exchange
 from shared.redis_accounts import acl_file
 
-NEEDED = (7, 2)  # older ones are not maintained any more
+NEEDED = (7, 2)  # oldest version that is maintained
 SOCKET_PATH_MAX = 107  # bytes that a Unix socket's address holds
 MIN_MEMORY_BYTES = 64 * 2**20
 REWRITE_MIN_BYTES = 64 * 2**20

@@ -11,7 +11,7 @@ from cli.stack.options import UpOptions
 from cli.stack.servers.redis_server import MIN_MEMORY_BYTES, Store, new_store_passwords, socket_dir
 
 SESSION_USERS, KV_USERS = ("kvstate",), ("kvstate", "worker")
-SESSIONS_PART = 0.25  # of what stores may take; the rest is for KV blocks
+SESSIONS_PART = 0.25  # share of the stores' memory; the rest is for KV blocks
 
 
 @dataclass(frozen=True, slots=True)
