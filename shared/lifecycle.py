@@ -1,7 +1,7 @@
 """The life of a service process: starting, ready, draining, stopped.
 
-`run` sets up logging, calls the `setup` of the service, waits for a signal, drains within a bound, and closes
-what was opened, in reverse order. A service also answers status queries on the bus.
+`run_service` sets up logging, calls the `setup` of the service, waits for a signal, drains within a bound,
+and closes what was opened, in reverse order. A service also answers status queries on the bus.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class Service:
             name: Names a connection beside the main one.
             needed: Whether the service is ready only while it is connected.
         """
-        bus = await NatsBus.of(
+        bus = await NatsBus.from_settings(
             self.settings, name=f"{self.name}/{self.settings.instance_id}{name and f'/{name}'}"
         )
         stack.push_async_callback(bus.close)
@@ -214,7 +214,7 @@ class Service:
 Setup = Callable[[Service, AsyncExitStack], Coroutine[Any, Any, None]]
 
 
-def run(settings: CommonSettings, name: str, setup: Setup) -> None:
+def run_service(settings: CommonSettings, name: str, setup: Setup) -> None:
     """Runs a service until SIGTERM or SIGINT, and ends the process with its exit code.
 
     Args:

@@ -103,7 +103,7 @@ async def connect_broker(url: str, place: StateDir, name: str) -> NatsBus:
     state = place.read()
     if state and url in state.nats_urls.values():  # our own broker, which RYZ_NATS_CA and so on are not about
         return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
-    return await NatsBus.of(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
+    return await NatsBus.from_settings(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
 
 
 async def query_status(nats_url: str, place: StateDir) -> StatusReport:

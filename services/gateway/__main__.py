@@ -28,7 +28,7 @@ from shared.client import ClientSettings, InferenceClient, list_models
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.host.open_network import open_network
-from shared.lifecycle import Service, run
+from shared.lifecycle import Service, run_service
 from shared.messages import ModelCard
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
@@ -180,7 +180,7 @@ def main() -> None:
         await start(service, stack, settings, keys, bus, client_settings=client_settings)
         service.ready()
 
-    run(settings, "gateway", setup)
+    run_service(settings, "gateway", setup)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
 from shared.circuit import Circuit, CircuitLimits
-from shared.lifecycle import Service, run
+from shared.lifecycle import Service, run_service
 from shared.settings import load
 
 SESSION_CALL_KINDS = 7
@@ -32,7 +32,7 @@ BLOCK_CALL_KINDS = 2
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
-    """Builds the service and starts it; see `shared.lifecycle.run`."""
+    """Builds the service and starts it; see `shared.lifecycle.run_service`."""
     settings = cast(KVStateSettings, service.settings)
     circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
     store = make_session_store(settings, circuit)
@@ -72,9 +72,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         }
 
     await probe_store(store)
-    await sweeper.tick()
+    await sweeper.sweep_once()
     service.spawn(watch_store(store, settings.redis_check_s, settings.redis_probe_s), "watch session store")
-    service.spawn(sweeper.run(), "sweep KV blocks")
+    service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
     if settings.kv_redis_url:
         service.spawn(clear_leftovers(settings), "clear the session store of KV blocks")
     service.add_check("session store", lambda: not circuit.open)
@@ -179,7 +179,7 @@ def sweep_rules(settings: KVStateSettings) -> SweepRules:
 
 def main() -> None:
     """The command."""
-    run(load(KVStateSettings), "kvstate", setup)
+    run_service(load(KVStateSettings), "kvstate", setup)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ from services.router.settings import RouterSettings
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch
-from shared.lifecycle import Service, run
+from shared.lifecycle import Service, run_service
 from shared.settings import load
 
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
-    """Connects everything; see `shared.lifecycle.run`."""
+    """Connects everything; see `shared.lifecycle.run_service`."""
     settings = cast(RouterSettings, service.settings)
     bus = await service.connect_bus(stack)
     # the broker cuts a connection that is flooded: this one carries nothing of services, and ready without it
@@ -63,7 +63,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 
 def main() -> None:
     """The command."""
-    run(load(RouterSettings), "router", setup)
+    run_service(load(RouterSettings), "router", setup)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from services.worker.settings import WorkerSettings
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import Internal, InvalidRequest, Unavailable
-from shared.lifecycle import Service, run, settle_memory
+from shared.lifecycle import Service, run_service, settle_memory
 from shared.settings import load
 
 log = structlog.get_logger(__name__)
@@ -212,7 +212,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
 def main() -> None:
     """Run the command `python -m services.worker`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run(load(WorkerSettings), "worker", setup)
+    run_service(load(WorkerSettings), "worker", setup)
 
 
 if __name__ == "__main__":

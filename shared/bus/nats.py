@@ -103,7 +103,7 @@ class NatsBus:
         )
 
     @classmethod
-    async def of(
+    async def from_settings(
         cls, settings: BusSettings, *, name: str, url: str = "", connect_wait_s: float = 0.0
     ) -> "NatsBus":
         """Connects as the settings say; other arguments override them. Raises like `connect`."""

@@ -74,13 +74,15 @@ class Kit:
         return await self.register(session_id, names, priority)
 
     async def register(self, session_id: str, names: Sequence[bytes], priority: int = 0) -> list[int]:
-        (done,) = await self.store.register([WrittenBlocks(self.tenant, session_id, names, PARTS, priority)])
+        (done,) = await self.store.register_blocks(
+            [WrittenBlocks(self.tenant, session_id, names, PARTS, priority)]
+        )
         if session_id:
-            await self.store.hold(self.tenant, session_id, names)
+            await self.store.hold_blocks(self.tenant, session_id, names)
         return done.sizes
 
     async def alive(self, names: Sequence[bytes]) -> list[bool]:
-        return [await self.store.find([name], 0) == FoundBlocks(1, BLOCK_BYTES) for name in names]
+        return [await self.store.find_blocks([name], 0) == FoundBlocks(1, BLOCK_BYTES) for name in names]
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -109,16 +111,18 @@ async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
 
 async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> None:
     names = chain(5)
-    assert await kit.store.find(names, 0) == FoundBlocks(0, 0)
-    assert await kit.store.find([], 0) == FoundBlocks(0, 0)
+    assert await kit.store.find_blocks(names, 0) == FoundBlocks(0, 0)
+    assert await kit.store.find_blocks([], 0) == FoundBlocks(0, 0)
     await kit.write(names)
-    assert await kit.store.find(names, 0) == FoundBlocks(0, 0)  # written, but nobody vouched for all parts
+    assert await kit.store.find_blocks(names, 0) == FoundBlocks(
+        0, 0
+    )  # written, but nobody vouched for all parts
     await kit.register("s", names[:2] + names[3:])
-    assert await kit.store.find(names, 1000) == FoundBlocks(2, 2 * BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 1000) == FoundBlocks(2, 2 * BLOCK_BYTES)
     await kit.register("s", names)
-    assert await kit.store.find(names, 0) == FoundBlocks(5, 5 * BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 0) == FoundBlocks(5, 5 * BLOCK_BYTES)
     await kit.lose(names[1])
-    assert await kit.store.find(names, 0) == FoundBlocks(1, BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 0) == FoundBlocks(1, BLOCK_BYTES)
 
 
 async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: Kit) -> None:
@@ -127,12 +131,12 @@ async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: 
     await kit.write(names[:1])
     await kit.register("s", names[:1])
     await kit.write(names[1:])
-    assert await kit.store.find(names, 1000, PARTS) == FoundBlocks(4, BLOCK_BYTES)
-    assert await kit.store.find(names, 0, PARTS + 1) == FoundBlocks(1, BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 1000, PARTS) == FoundBlocks(4, BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 0, PARTS + 1) == FoundBlocks(1, BLOCK_BYTES)
     await kit.lose(names[2])
-    assert await kit.store.find(names, 0, PARTS) == FoundBlocks(2, BLOCK_BYTES)
+    assert await kit.store.find_blocks(names, 0, PARTS) == FoundBlocks(2, BLOCK_BYTES)
     await kit.lose(names[0])  # registered, and gone
-    assert await kit.store.find(names, 0, PARTS) == FoundBlocks(0, 0)
+    assert await kit.store.find_blocks(names, 0, PARTS) == FoundBlocks(0, 0)
 
 
 async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
@@ -141,7 +145,7 @@ async def test_blocks_without_all_parts_are_passed_over(kit: Kit) -> None:
     await kit.write(names[1:2], parts=PARTS - 1)
     assert await kit.register("s", names) == [BLOCK_BYTES, -1, -1]
     await kit.write(names)
-    (again,) = await kit.store.register([WrittenBlocks(kit.tenant, "s", names, PARTS)])
+    (again,) = await kit.store.register_blocks([WrittenBlocks(kit.tenant, "s", names, PARTS)])
     assert again.sizes == [BLOCK_BYTES] * 3
     assert again.fresh == [False, True, True]
     assert again.tenant_bytes == again.total_bytes == 3 * BLOCK_BYTES
@@ -152,9 +156,9 @@ async def test_a_registered_block_that_was_lost_can_be_written_again(kit: Kit) -
     await kit.commit("s", names)
     await kit.lose(names[1])
     assert await kit.register("s", names) == [BLOCK_BYTES, -1]
-    assert (await kit.store.totals()).total.num_bytes == BLOCK_BYTES
+    assert (await kit.store.read_totals()).total.num_bytes == BLOCK_BYTES
     assert await kit.commit("s", names) == [BLOCK_BYTES] * 2
-    assert (await kit.store.totals()).total.num_bytes == 2 * BLOCK_BYTES
+    assert (await kit.store.read_totals()).total.num_bytes == 2 * BLOCK_BYTES
 
 
 async def test_long_sequences_go_in_steps(kit: Kit) -> None:
@@ -167,35 +171,35 @@ async def test_long_sequences_go_in_steps(kit: Kit) -> None:
             pipe.hset(data_key(name), mapping={head_field(head): bytes(PART_BYTES) for head in range(PARTS)})
         await pipe.execute()
     assert await kit.register("s", names) == [BLOCK_BYTES] * 2100
-    assert await kit.store.find(names, 1000) == FoundBlocks(2100, 2100 * BLOCK_BYTES)
-    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 2100
-    assert len(await kit.store.release(kit.tenant, "s")) == 2100
+    assert await kit.store.find_blocks(names, 1000) == FoundBlocks(2100, 2100 * BLOCK_BYTES)
+    assert (await kit.store.usage_of(kit.tenant, ["s"]))[0].blocks == 2100
+    assert len(await kit.store.release_session(kit.tenant, "s")) == 2100
 
 
 async def test_a_block_goes_with_the_last_session_that_holds_it(kit: Kit) -> None:
     shared, one, two = chain(2), chain(1), chain(1)
     await kit.commit("a", shared + one)
     await kit.commit("b", shared + two)
-    assert await kit.store.release(kit.tenant, "a") == one
+    assert await kit.store.release_session(kit.tenant, "a") == one
     assert await kit.alive(shared + one + two) == [True, True, False, True]
     assert not await kit.stored(one[0])
-    assert await kit.store.release(kit.tenant, "a") == []
-    assert set(await kit.store.release(kit.tenant, "b")) == {*shared, *two}
-    totals = await kit.store.totals()
+    assert await kit.store.release_session(kit.tenant, "a") == []
+    assert set(await kit.store.release_session(kit.tenant, "b")) == {*shared, *two}
+    totals = await kit.store.read_totals()
     assert (totals.total.num_bytes, totals.total.blocks, totals.holders) == (0, 0, 0)
 
 
 async def test_a_call_replaces_what_a_session_held_and_its_end_takes_all(kit: Kit) -> None:
     base, old, new = chain(2), chain(3), chain(1)
     await kit.commit("s", base + old)
-    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 5
+    assert (await kit.store.usage_of(kit.tenant, ["s"]))[0].blocks == 5
     await kit.commit("s", base + new)
-    (usage,) = await kit.store.usage(kit.tenant, ["s"])
+    (usage,) = await kit.store.usage_of(kit.tenant, ["s"])
     assert (usage.blocks, usage.num_bytes) == (3, 3 * BLOCK_BYTES)
     assert await kit.alive(old) == [True] * 3  # kept by age alone
     await kit.commit("s", base + old[:1])
-    assert (await kit.store.usage(kit.tenant, ["s"]))[0].blocks == 3
-    assert set(await kit.store.release(kit.tenant, "s")) == {*base, *old, *new}
+    assert (await kit.store.usage_of(kit.tenant, ["s"]))[0].blocks == 3
+    assert set(await kit.store.release_session(kit.tenant, "s")) == {*base, *old, *new}
 
 
 async def test_the_oldest_go_first_and_of_a_sequence_its_tail(kit: Kit) -> None:
@@ -203,13 +207,13 @@ async def test_the_oldest_go_first_and_of_a_sequence_its_tail(kit: Kit) -> None:
     await kit.commit("", old)
     await asyncio.sleep(0.01)
     await kit.commit("", new)
-    assert await kit.store.evict(1) == FreedBlocks(1, BLOCK_BYTES)
+    assert await kit.store.evict_blocks(1) == FreedBlocks(1, BLOCK_BYTES)
     assert await kit.alive(old + new) == [True, True, False, True, True, True]
-    assert await kit.store.evict(BLOCK_BYTES + 1) == FreedBlocks(2, 2 * BLOCK_BYTES)
+    assert await kit.store.evict_blocks(BLOCK_BYTES + 1) == FreedBlocks(2, 2 * BLOCK_BYTES)
     assert await kit.alive(old + new) == [True, False, False, True, True, False]
     assert not await kit.stored(old[2])
-    assert await kit.store.evict(10**9) == FreedBlocks(3, 3 * BLOCK_BYTES)
-    assert await kit.store.evict(10**9) == FreedBlocks(0, 0)
+    assert await kit.store.evict_blocks(10**9) == FreedBlocks(3, 3 * BLOCK_BYTES)
+    assert await kit.store.evict_blocks(10**9) == FreedBlocks(0, 0)
 
 
 async def test_use_and_priority_keep_blocks_longer(kit: Kit) -> None:
@@ -223,7 +227,7 @@ async def test_use_and_priority_keep_blocks_longer(kit: Kit) -> None:
     await asyncio.sleep(0.01)
     for gone in (plain, used, dear):
         assert await kit.alive(gone) == [True]
-        await kit.store.evict(1)
+        await kit.store.evict_blocks(1)
         assert await kit.alive(gone) == [False]
 
 
@@ -232,13 +236,13 @@ async def test_what_is_leased_or_kept_is_never_evicted(kit: Kit) -> None:
     await kit.commit("", leased)
     await kit.commit("", kept)
     await kit.commit("", free)
-    assert (await kit.store.find(leased, 150)).blocks == 2
-    assert (await kit.store.totals()).leases == 2
-    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(1, BLOCK_BYTES)
-    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(0, 0)
+    assert (await kit.store.find_blocks(leased, 150)).blocks == 2
+    assert (await kit.store.read_totals()).leases == 2
+    assert await kit.store.evict_blocks(10**9, keep=kept) == FreedBlocks(1, BLOCK_BYTES)
+    assert await kit.store.evict_blocks(10**9, keep=kept) == FreedBlocks(0, 0)
     await asyncio.sleep(0.2)
-    assert (await kit.store.totals()).leases == 0
-    assert await kit.store.evict(10**9, keep=kept) == FreedBlocks(2, 2 * BLOCK_BYTES)
+    assert (await kit.store.read_totals()).leases == 0
+    assert await kit.store.evict_blocks(10**9, keep=kept) == FreedBlocks(2, 2 * BLOCK_BYTES)
 
 
 async def test_a_tenants_own_blocks_can_be_evicted_alone(kit: Kit) -> None:
@@ -246,39 +250,39 @@ async def test_a_tenants_own_blocks_can_be_evicted_alone(kit: Kit) -> None:
     await kit.commit("", mine)
     me, kit.tenant = kit.tenant, kit.tenant + "x"
     await kit.commit("", theirs)
-    assert await kit.store.evict(10**9, tenant=kit.tenant) == FreedBlocks(1, BLOCK_BYTES)
-    assert await kit.store.evict(10**9, tenant=kit.tenant) == FreedBlocks(0, 0)
-    totals = await kit.store.totals()
+    assert await kit.store.evict_blocks(10**9, tenant=kit.tenant) == FreedBlocks(1, BLOCK_BYTES)
+    assert await kit.store.evict_blocks(10**9, tenant=kit.tenant) == FreedBlocks(0, 0)
+    totals = await kit.store.read_totals()
     assert {who: account.num_bytes for who, account in totals.accounts.items()} == {
         me: 2 * BLOCK_BYTES,
         kit.tenant: 0,
     }
-    assert await kit.store.forget(mine) == FreedBlocks(2, 2 * BLOCK_BYTES)
+    assert await kit.store.forget_blocks(mine) == FreedBlocks(2, 2 * BLOCK_BYTES)
 
 
 async def test_byte_seconds_grow_while_bytes_are_kept_and_never_fall(kit: Kit) -> None:
     names = chain(10)
     await kit.commit("s", names)
     await asyncio.sleep(0.1)
-    (first,) = await kit.store.usage(kit.tenant, ["s"])
-    total = (await kit.store.totals()).accounts[kit.tenant]
+    (first,) = await kit.store.usage_of(kit.tenant, ["s"])
+    total = (await kit.store.read_totals()).accounts[kit.tenant]
     at_least = 0.09 * 10 * BLOCK_BYTES
     assert first.byte_seconds >= at_least
     assert total.byte_seconds >= at_least
-    await kit.store.evict(10**9)
+    await kit.store.evict_blocks(10**9)
     await kit.store.check_holders({(kit.tenant, "s"): KEPT}, recheck_ms=0, grace_ms=60_000)
-    (later,) = await kit.store.usage(kit.tenant, ["s"])
+    (later,) = await kit.store.usage_of(kit.tenant, ["s"])
     assert (later.num_bytes, later.blocks) == (0, 0)
     assert later.byte_seconds >= first.byte_seconds
     await asyncio.sleep(0.05)
-    (last,) = await kit.store.usage(kit.tenant, ["s"])
+    (last,) = await kit.store.usage_of(kit.tenant, ["s"])
     assert last.byte_seconds == pytest.approx(later.byte_seconds, abs=0.01)
-    assert (await kit.store.totals()).accounts[kit.tenant].byte_seconds >= total.byte_seconds
+    assert (await kit.store.read_totals()).accounts[kit.tenant].byte_seconds >= total.byte_seconds
 
 
 async def test_unknown_sessions_use_nothing(kit: Kit) -> None:
-    assert [tuple(one) for one in await kit.store.usage(kit.tenant, ["x", "y"])] == [(0, 0, 0.0)] * 2
-    assert await kit.store.usage(kit.tenant, []) == []
+    assert [tuple(one) for one in await kit.store.usage_of(kit.tenant, ["x", "y"])] == [(0, 0, 0.0)] * 2
+    assert await kit.store.usage_of(kit.tenant, []) == []
 
 
 async def test_holdings_end_with_their_session(kit: Kit) -> None:
@@ -305,12 +309,12 @@ async def test_facts_without_bytes_go(kit: Kit) -> None:
     await kit.lose(names[0])
     cursor, lost = (0, 0), 0
     for _ in range(100):
-        step = await kit.store.reconcile(cursor, orphan_ms=60_000)
+        step = await kit.store.reconcile_step(cursor, orphan_ms=60_000)
         lost, cursor = lost + step.lost, step.cursor
         if cursor == (0, 0):
             break
     assert lost == 1
-    assert (await kit.store.totals()).total.blocks == 2
+    assert (await kit.store.read_totals()).total.blocks == 2
 
 
 async def test_one_sweeps_at_a_time(kit: Kit) -> None:
@@ -331,7 +335,7 @@ async def test_bytes_that_nobody_knows_of_expire(redis_url: str) -> None:
     await client.persist(data_key(orphan))  # whoever wrote it died before it was to expire
     cursor = (0, 0)
     for _ in range(100):
-        cursor = (await store.reconcile(cursor, orphan_ms=60_000)).cursor
+        cursor = (await store.reconcile_step(cursor, orphan_ms=60_000)).cursor
         if cursor == (0, 0):
             break
     assert 0 < await client.pttl(data_key(orphan)) <= 60_000
@@ -355,25 +359,25 @@ async def test_after_a_storm_of_calls_the_accounts_agree_with_the_blocks(kit: Ki
             case 0 | 1 | 2:
                 await kit.commit(session, names[: random.randrange(1, len(names) + 1)])
             case 3:
-                await kit.store.evict(random.randrange(400))
+                await kit.store.evict_blocks(random.randrange(400))
             case 4:
-                await kit.store.release(kit.tenant, session)
+                await kit.store.release_session(kit.tenant, session)
             case _:
                 await kit.lose(random.choice(names)) if number % 4 else None
-                await kit.store.reconcile((0, 0), orphan_ms=60_000)
+                await kit.store.reconcile_step((0, 0), orphan_ms=60_000)
 
     for first in range(0, 300, 20):
         await asyncio.gather(*(one(first + at) for at in range(20)))
-    await kit.store.reconcile((0, 0), orphan_ms=60_000)
+    await kit.store.reconcile_step((0, 0), orphan_ms=60_000)
     everything = {name for names in sequences for name in names}
     alive = sum(await kit.alive(sorted(everything)))
-    totals = await kit.store.totals()
+    totals = await kit.store.read_totals()
     assert (totals.total.blocks, totals.total.num_bytes) == (alive, alive * BLOCK_BYTES)
     assert totals.accounts[kit.tenant][:2] == totals.total[:2]
     for session in range(5):
-        await kit.store.release(kit.tenant, f"s{session}")
-    await kit.store.evict(10**9)
-    assert (await kit.store.totals()).total[:2] == (0, 0)
+        await kit.store.release_session(kit.tenant, f"s{session}")
+    await kit.store.evict_blocks(10**9)
+    assert (await kit.store.read_totals()).total[:2] == (0, 0)
     if kit.redis is not None:
         left = {bytes(key) async for key in kit.redis.scan_iter("ryz:kv:*")}
         assert left <= {keys.ACCOUNTS.encode()}  # no references, orders, leases or bytes
@@ -394,7 +398,7 @@ async def test_names_of_tenants_do_not_stay_for_ever(guarded_redis: GuardedRedis
     try:
         await redis.delete(keys.ACCOUNTS)
         await redis.hset(keys.ACCOUNTS, mapping=accounts)
-        assert set((await store.totals()).accounts) == {"lately", "busy"}
+        assert set((await store.read_totals()).accounts) == {"lately", "busy"}
         assert await redis.hkeys(keys.ACCOUNTS) == [b"lately", b"busy"]
     finally:
         await redis.delete(keys.ACCOUNTS)

@@ -34,18 +34,18 @@ def size(one: SessionEntry) -> int:
 
 
 async def listed(store: SessionStore, tenant: str) -> set[str]:
-    return {summary.session_id for summary in (await store.page(tenant, 1000, None)).sessions}
+    return {summary.session_id for summary in (await store.list_page(tenant, 1000, None)).sessions}
 
 
 async def test_a_new_session_over_the_count_is_refused(make_store: MakeStore, tenant: str) -> None:
     store = make_store(quotas=SessionQuotas(sessions=3))
-    done = await store.put([entry(tenant, f"s{n}") for n in range(5)])
+    done = await store.put_records([entry(tenant, f"s{n}") for n in range(5)])
     assert done.verdicts == [STORE, STORE, STORE, OVER, OVER]
     assert await put(store, [entry(tenant, "s1", 2)]) == [True]  # those that are there go on
-    assert (await store.put([entry(tenant + "x", "s9")])).verdicts == [STORE]
+    assert (await store.put_records([entry(tenant + "x", "s9")])).verdicts == [STORE]
     assert await listed(store, tenant) == {"s0", "s1", "s2"}
-    assert await store.delete(tenant, "s0")
-    assert (await store.put([entry(tenant, "s3"), entry(tenant, "s4")])).verdicts == [STORE, OVER]
+    assert await store.delete_session(tenant, "s0")
+    assert (await store.put_records([entry(tenant, "s3"), entry(tenant, "s4")])).verdicts == [STORE, OVER]
 
 
 async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeStore, tenant: str) -> None:
@@ -53,11 +53,11 @@ async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeS
     store = make_store(quotas=SessionQuotas(num_bytes=2 * size(first) + 500))
     assert await put(store, [first, entry(tenant, "b", text="x" * 1000)]) == [True, True]
     grown = entry(tenant, "a", 2, text="x" * 2000)
-    assert (await store.put([grown, entry(tenant, "c")])).verdicts == [OVER, OVER]
-    assert await store.get(tenant, "a") == first.record
+    assert (await store.put_records([grown, entry(tenant, "c")])).verdicts == [OVER, OVER]
+    assert await store.get_record(tenant, "a") == first.record
     assert await put(store, [entry(tenant, "a", 3, text="x")]) == [True]  # smaller than before
     assert await put(store, [entry(tenant, "b", 2, text="x" * 2000)]) == [True]
-    await store.delete(tenant, "b")
+    await store.delete_session(tenant, "b")
     assert await put(store, [entry(tenant, "d", text="x" * 2000)]) == [True]
 
 
@@ -66,7 +66,7 @@ async def test_what_expired_leaves_the_account(make_store: MakeStore, tenant: st
     quotas = SessionQuotas(sessions=2, num_bytes=2 * size(one) + 10)
     store = make_store(ttl_s=0.2, quotas=quotas)
     for _ in range(3):
-        done = await store.put([entry(tenant, f"s{n}") for n in range(3)])
+        done = await store.put_records([entry(tenant, f"s{n}") for n in range(3)])
         assert done.verdicts == [STORE, STORE, OVER]
         await asyncio.sleep(0.25)
     assert await listed(store, tenant) == set()
@@ -80,9 +80,9 @@ async def test_an_expired_session_that_begins_anew_at_the_quota_counts_once(
     assert await put(store, [one]) == [True]
     await asyncio.sleep(1.1)
     larger = entry(tenant, "s0", text="x" * 1600)
-    assert (await store.put([larger])).verdicts == [OVER]
+    assert (await store.put_records([larger])).verdicts == [OVER]
     assert await put(store, [entry(tenant, "s0", text="x" * 1200)]) == [True]
-    assert (await store.put([entry(tenant, "s1")])).verdicts == [OVER]
+    assert (await store.put_records([entry(tenant, "s1")])).verdicts == [OVER]
 
 
 async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, tenant: str) -> None:
@@ -91,13 +91,13 @@ async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, te
     await put(store, [entry(tenant, made_id(n), created_ms=began) for n in range(3)])
     await put(store, [entry(tenant, "named")])
     await put(store, [entry(tenant, made_id(0), 2, created_ms=began)])  # the caller came back with the id
-    await store.pin(tenant, made_id(1), "g1")
-    done = await store.put([entry(tenant, "new")])
+    await store.pin_session(tenant, made_id(1), "g1")
+    done = await store.put_records([entry(tenant, "new")])
     assert (done.verdicts, done.dropped) == ([STORE], 1)
     assert await listed(store, tenant) == {made_id(0), made_id(1), "named", "new"}
-    assert (await store.put([entry(tenant, "newer")])).verdicts == [OVER]
-    assert (await store.put([entry(tenant, made_id(9))])).verdicts == [OVER]
-    assert await store.get(tenant, made_id(2)) is None
+    assert (await store.put_records([entry(tenant, "newer")])).verdicts == [OVER]
+    assert (await store.put_records([entry(tenant, made_id(9))])).verdicts == [OVER]
+    assert await store.get_record(tenant, made_id(2)) is None
     assert await store.deleted_ms(tenant, made_id(2)) is None  # as if it had expired
 
 
@@ -106,9 +106,9 @@ async def test_no_session_goes_for_one_that_does_not_fit_all_the_same(
 ) -> None:
     store = make_store(quotas=SessionQuotas(num_bytes=10_000))
     await put(store, [entry(tenant, made_id(n)) for n in range(3)])
-    done = await store.put([entry(tenant, "large", text="x" * 20_000)])
+    done = await store.put_records([entry(tenant, "large", text="x" * 20_000)])
     assert (done.verdicts, done.dropped) == ([OVER], 0)
-    done = await store.put([entry(tenant, "middle", text="x" * 7_500)])
+    done = await store.put_records([entry(tenant, "middle", text="x" * 7_500)])
     assert done.verdicts == [STORE]
     assert 1 <= done.dropped <= 3
     assert len(await listed(store, tenant)) == 4 - done.dropped
@@ -117,9 +117,14 @@ async def test_no_session_goes_for_one_that_does_not_fit_all_the_same(
 async def test_racing_puts_do_not_pass_the_quota(make_store: MakeStore, tenant: str) -> None:
     quotas = SessionQuotas(sessions=25)
     stores = [make_store(quotas=quotas), make_store(quotas=quotas)]
-    if (await stores[0].put([entry(tenant, "s0")])) and await stores[1].get(tenant, "s0") is None:
+    if (await stores[0].put_records([entry(tenant, "s0")])) and await stores[1].get_record(
+        tenant, "s0"
+    ) is None:
         stores = stores[:1]  # two stores in memory share nothing
-    puts = [stores[n % len(stores)].put([entry(tenant, f"s{n}"), entry(tenant, f"t{n}")]) for n in range(100)]
+    puts = [
+        stores[n % len(stores)].put_records([entry(tenant, f"s{n}"), entry(tenant, f"t{n}")])
+        for n in range(100)
+    ]
     verdicts = Counter(v for done in await asyncio.gather(*puts) for v in done.verdicts)
     assert verdicts[STORE] + verdicts[Verdict.STALE] + verdicts[Verdict.KEEP] + verdicts[OVER] == 200
     assert len(await listed(stores[0], tenant)) == 25
@@ -128,7 +133,7 @@ async def test_racing_puts_do_not_pass_the_quota(make_store: MakeStore, tenant: 
 async def test_a_tally_tells_who_is_nearly_full(make_store: MakeStore, tenant: str) -> None:
     store = make_store(quotas=SessionQuotas(sessions=10))
     before = await store.tally()
-    await store.put([entry(tenant, f"s{n}") for n in range(9)])
+    await store.put_records([entry(tenant, f"s{n}") for n in range(9)])
     after = await store.tally()
     assert after.nearly_full == before.nearly_full + 1
     assert after.num_bytes >= 9 * size(entry(tenant, "s0")) - 100
@@ -137,66 +142,66 @@ async def test_a_tally_tells_who_is_nearly_full(make_store: MakeStore, tenant: s
 async def test_pins_over_the_quota_are_refused_and_say_so(make_store: MakeStore, tenant: str) -> None:
     store = make_store(quotas=SessionQuotas(pins=2))
     other = tenant + "x"
-    await store.put([entry(owner, f"s{n}") for owner in (tenant, other) for n in range(4)])
-    outcomes = [await store.pin(tenant, f"s{n}", "g1") for n in range(3)]
+    await store.put_records([entry(owner, f"s{n}") for owner in (tenant, other) for n in range(4)])
+    outcomes = [await store.pin_session(tenant, f"s{n}", "g1") for n in range(3)]
     assert outcomes == [PinOutcome.DONE, PinOutcome.DONE, PinOutcome.TENANT_FULL]
-    summary = await store.describe(tenant, "s2")
+    summary = await store.describe_session(tenant, "s2")
     assert summary is not None
     assert summary.pinned_group == ""
-    assert await store.pin(tenant, "s1", "g2") is PinOutcome.DONE  # a pin may change
-    assert await store.pin(other, "s0", "g1") is PinOutcome.DONE
-    assert await store.pin(tenant, "s0", "") is PinOutcome.DONE
-    assert await store.pin(tenant, "s2", "g1") is PinOutcome.DONE
-    await store.delete(tenant, "s2")
-    assert await store.pin(tenant, "s3", "g1") is PinOutcome.DONE
+    assert await store.pin_session(tenant, "s1", "g2") is PinOutcome.DONE  # a pin may change
+    assert await store.pin_session(other, "s0", "g1") is PinOutcome.DONE
+    assert await store.pin_session(tenant, "s0", "") is PinOutcome.DONE
+    assert await store.pin_session(tenant, "s2", "g1") is PinOutcome.DONE
+    await store.delete_session(tenant, "s2")
+    assert await store.pin_session(tenant, "s3", "g1") is PinOutcome.DONE
 
 
 async def test_pins_of_expired_sessions_do_not_count(make_store: MakeStore, tenant: str) -> None:
     store = make_store(ttl_s=1.0, quotas=SessionQuotas(pins=1))
-    await store.put([entry(tenant, "s0")])
-    assert await store.pin(tenant, "s0", "g1") is PinOutcome.DONE
+    await store.put_records([entry(tenant, "s0")])
+    assert await store.pin_session(tenant, "s0", "g1") is PinOutcome.DONE
     await asyncio.sleep(1.1)
-    await store.put([entry(tenant, "s1")])
-    assert await store.pin(tenant, "s1", "g1") is PinOutcome.DONE
+    await store.put_records([entry(tenant, "s1")])
+    assert await store.pin_session(tenant, "s1", "g1") is PinOutcome.DONE
 
 
 async def test_pins_of_all_tenants_are_bounded(make_store: MakeStore, tenant: str) -> None:
     everything = make_store()
     store = make_store(quotas=SessionQuotas(all_pins=1))
-    pinned = len((await everything.pins(1000, "")).pins)  # of other tests, in the same Redis
-    await store.put([entry(tenant, "s0"), entry(tenant + "x", "s0")])
+    pinned = len((await everything.list_pins(1000, "")).pins)  # of other tests, in the same Redis
+    await store.put_records([entry(tenant, "s0"), entry(tenant + "x", "s0")])
     if not pinned:
-        assert await store.pin(tenant, "s0", "g1") is PinOutcome.DONE
-    assert await store.pin(tenant + "x", "s0", "g1") is PinOutcome.ALL_FULL
+        assert await store.pin_session(tenant, "s0", "g1") is PinOutcome.DONE
+    assert await store.pin_session(tenant + "x", "s0", "g1") is PinOutcome.ALL_FULL
 
 
 async def test_a_late_turn_does_not_overwrite_the_session_that_has_the_id_now(
     make_store: MakeStore, tenant: str
 ) -> None:
     store, began = make_store(), now_ms() - 5000
-    await store.put([entry(tenant, "s", 5, "secret", created_ms=began)])
-    await store.delete(tenant, "s")
+    await store.put_records([entry(tenant, "s", 5, "secret", created_ms=began)])
+    await store.delete_session(tenant, "s")
     again = entry(tenant, "s", 1, "new", created_ms=now_ms() + 1000)
     assert await put(store, [again]) == [True]
     late = entry(tenant, "s", 6, "secret, and more", created_ms=began)
-    assert (await store.put([late])).verdicts == [Verdict.DELETED]
-    assert await store.get(tenant, "s") == again.record
+    assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
+    assert await store.get_record(tenant, "s") == again.record
     assert await put(store, [entry(tenant, "s", 2, "new", created_ms=again.created_ms)]) == [True]
-    assert (await store.put([late])).verdicts == [Verdict.DELETED]
+    assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
 
 
 async def test_a_turn_that_comes_later_than_deletions_are_remembered_is_not_stored(
     make_store: MakeStore, tenant: str
 ) -> None:
     store, began = make_store(tombstone_s=2.0), now_ms() - 5000
-    await store.put([entry(tenant, "s", 5, created_ms=began)])
+    await store.put_records([entry(tenant, "s", 5, created_ms=began)])
     late = entry(tenant, "s", 6, created_ms=began)
-    await store.delete(tenant, "s")
-    assert (await store.put([late])).verdicts == [Verdict.DELETED]
+    await store.delete_session(tenant, "s")
+    assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
     await asyncio.sleep(2.2)
-    assert (await store.put([late])).verdicts == [Verdict.DELETED]
+    assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
     lost = entry(tenant, "lost", 6, created_ms=began)  # a store that was lost gets back what was said lately
-    assert (await store.put([lost])).verdicts == [STORE]
+    assert (await store.put_records([lost])).verdicts == [STORE]
 
 
 async def test_deletions_of_a_tenant_are_remembered_in_bounded_memory(
@@ -205,12 +210,14 @@ async def test_deletions_of_a_tenant_are_remembered_in_bounded_memory(
     store, began = make_store(quotas=SessionQuotas(sessions=5)), now_ms() - 5000
     for number in range(20):
         assert await put(store, [entry(tenant, f"s{number}", created_ms=began)]) == [True] or number > 5
-        await store.delete(tenant, f"s{number}")
+        await store.delete_session(tenant, f"s{number}")
     late = [entry(tenant, f"s{number}", 2, created_ms=began) for number in range(20)]
-    assert {verdict for one in late for verdict in (await store.put([one])).verdicts} == {Verdict.DELETED}
-    assert (await store.put([entry(tenant + "x", "s0", 2, created_ms=began)])).verdicts == [STORE]
+    assert {verdict for one in late for verdict in (await store.put_records([one])).verdicts} == {
+        Verdict.DELETED
+    }
+    assert (await store.put_records([entry(tenant + "x", "s0", 2, created_ms=began)])).verdicts == [STORE]
     later = now_ms() + 1000
-    assert (await store.put([entry(tenant, "s0", created_ms=later)])).verdicts == [STORE]
+    assert (await store.put_records([entry(tenant, "s0", created_ms=later)])).verdicts == [STORE]
 
 
 @pytest.fixture
@@ -267,11 +274,11 @@ async def test_the_account_is_exact_after_a_storm(
     async def visit(number: int) -> None:
         store = stores[number % 2]
         name = made_id(number % 40) if number % 3 else f"n{number % 17}"
-        await store.put([entry(tenant, name, 1 + number // 40, "x" * (number * 37 % 2500))])
+        await store.put_records([entry(tenant, name, 1 + number // 40, "x" * (number * 37 % 2500))])
         if number % 7 == 0:
-            await store.delete(tenant, name)
+            await store.delete_session(tenant, name)
         if number % 11 == 0:
-            await store.pin(tenant, name, "g1")
+            await store.pin_session(tenant, name, "g1")
 
     for _ in range(2):
         await asyncio.gather(*(visit(number) for number in range(300)))
@@ -281,7 +288,7 @@ async def test_the_account_is_exact_after_a_storm(
     assert seen["total"] == seen["sum"] == seen["real"] <= 60_000
     assert seen["sessions"] == seen["ends"] <= 30
     for name in await redis.hkeys(keys.SIZES_PREFIX + tenant):
-        await stores[0].delete(tenant, name.decode())  # type: ignore[union-attr]
+        await stores[0].delete_session(tenant, name.decode())  # type: ignore[union-attr]
     assert await accounts(redis, tenant) == {"total": 0, "sum": 0, "real": 0, "ends": 0, "sessions": 0}
 
 
@@ -290,8 +297,8 @@ async def test_tombstones_do_not_fill_redis(
 ) -> None:
     store = opened(quotas=SessionQuotas(sessions=10))
     for number in range(100):
-        await store.put([entry(tenant, f"s{number}", created_ms=now_ms() + 1000)])
-        assert await store.delete(tenant, f"s{number}")
+        await store.put_records([entry(tenant, f"s{number}", created_ms=now_ms() + 1000)])
+        assert await store.delete_session(tenant, f"s{number}")
     left = [key async for key in redis.scan_iter(match=f"ryz:*{tenant}*", count=1000)]
     assert len(left) <= 10 + 2  # tombstones, their list, and the time before which all are given up
 
@@ -310,12 +317,12 @@ async def test_what_is_counted_is_what_redis_takes(
     before = await used()
     entries = [entry(tenant, f"{number:04d}{session_id}"[:128], text=text) for number in range(300)]
     for first in range(0, 300, 50):
-        await store.put(entries[first : first + 50])
+        await store.put_records(entries[first : first + 50])
     taken = await used() - before
     counted = sum(size(one) for one in entries)
     assert 0.75 * taken <= counted <= 1.5 * taken
     for one in entries:
-        await store.delete(tenant, one.session_id)
+        await store.delete_session(tenant, one.session_id)
     assert await used() < 300 * 400  # tombstones know no ids
 
 
@@ -323,11 +330,11 @@ async def test_a_full_redis_refuses_before_anything_has_changed(
     redis: aioredis.Redis, opened: Callable[..., SessionStore], tenant: str
 ) -> None:
     store = opened(quotas=SessionQuotas(sessions=3))
-    await store.put([entry(tenant, made_id(n)) for n in range(3)])
+    await store.put_records([entry(tenant, made_id(n)) for n in range(3)])
     try:
         await redis.config_set("maxmemory", 1_000_000)
         with pytest.raises(StoreFull):
-            await store.put([entry(tenant, "new", text="x" * 1000)])
+            await store.put_records([entry(tenant, "new", text="x" * 1000)])
     finally:
         await redis.config_set("maxmemory", 0)
     assert await listed(store, tenant) == {made_id(n) for n in range(3)}

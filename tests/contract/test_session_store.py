@@ -30,11 +30,11 @@ __all__ = ["make_store", "store", "tenant"]
 async def test_what_was_put_is_found(store: SessionStore, tenant: str) -> None:
     one = entry(tenant, "s:1/ü*", text="hello")
     assert await put(store, [one]) == [True]
-    found = await store.get(tenant, "s:1/ü*")
+    found = await store.get_record(tenant, "s:1/ü*")
     assert found == one.record
     assert decode(found, SessionRecord).messages[0].content == "hello"
-    assert await store.get(tenant, "other") is None
-    assert await store.get(tenant + "x", "s:1/ü*") is None
+    assert await store.get_record(tenant, "other") is None
+    assert await store.get_record(tenant + "x", "s:1/ü*") is None
     assert (await store.tally()).sessions >= 1
 
 
@@ -44,7 +44,7 @@ async def test_a_lower_version_never_replaces_a_higher_one(store: SessionStore, 
     assert await put(store, [one]) == [False]
     assert await put(store, [other_two]) == [False]
     assert await put(store, [two]) == [True]  # the same commit again
-    assert await store.get(tenant, "s") == two.record
+    assert await store.get_record(tenant, "s") == two.record
     assert await put(store, [entry(tenant, "s", 10, "d")]) == [True]  # by number, not by text
 
 
@@ -56,22 +56,22 @@ async def test_a_batch_is_judged_in_its_order_and_each_entry_alone(store: Sessio
         entry(tenant, "b", 2, "new"),
     ]
     assert await put(store, batch) == [True, False, True, True]
-    assert await store.get(tenant, "b") == batch[3].record
+    assert await store.get_record(tenant, "b") == batch[3].record
 
 
 async def test_a_large_batch_goes_in_one_call(store: SessionStore, tenant: str) -> None:
     base = now_ms()
     batch = [entry(tenant, f"s{i}", updated_ms=base - i) for i in range(150)]
     assert await put(store, batch) == [True] * 150
-    page = await store.page(tenant, 1000, None)
+    page = await store.list_page(tenant, 1000, None)
     assert [s.session_id for s in page.sessions] == [f"s{i}" for i in range(150)]
     assert page.last is None
 
 
 async def test_racing_commits_leave_the_highest_version(store: SessionStore, tenant: str) -> None:
     entries = [entry(tenant, "s", version, str(version)) for version in range(1, 21)]
-    await asyncio.gather(*(store.put([e]) for e in entries[::-1] + entries))
-    assert await store.get(tenant, "s") == entries[-1].record
+    await asyncio.gather(*(store.put_records([e]) for e in entries[::-1] + entries))
+    assert await store.get_record(tenant, "s") == entries[-1].record
 
 
 async def test_pages_are_newest_first_and_meet_without_gap_or_overlap(
@@ -79,12 +79,12 @@ async def test_pages_are_newest_first_and_meet_without_gap_or_overlap(
 ) -> None:
     base = now_ms() - 1000
     ages = {"a": 5, "b": 5, "c": 5, "d": 9, "e": 1, "f,:%": 5}
-    await store.put([entry(tenant, name, updated_ms=base + age) for name, age in ages.items()])
-    await store.put([entry(tenant + "x", "foreign", updated_ms=base)])
+    await store.put_records([entry(tenant, name, updated_ms=base + age) for name, age in ages.items()])
+    await store.put_records([entry(tenant + "x", "foreign", updated_ms=base)])
     seen: list[str] = []
     after: PageCursor | None = None
     for _ in range(10):
-        page = await store.page(tenant, 2, after)
+        page = await store.list_page(tenant, 2, after)
         assert len(page.sessions) <= 2
         seen += [summary.session_id for summary in page.sessions]
         after = page.last
@@ -94,8 +94,8 @@ async def test_pages_are_newest_first_and_meet_without_gap_or_overlap(
 
 
 async def test_summaries_say_what_the_record_holds(store: SessionStore, tenant: str) -> None:
-    await store.put([entry(tenant, "s", 3, "hello")])
-    (summary,) = (await store.page(tenant, 10, None)).sessions
+    await store.put_records([entry(tenant, "s", 3, "hello")])
+    (summary,) = (await store.list_page(tenant, 10, None)).sessions
     assert (summary.version, summary.turns, summary.num_messages, summary.num_tokens) == (3, 3, 1, 2)
     assert (summary.model, summary.last_group, summary.tenant) == ("m", "g0", tenant)
     assert 3590 <= summary.ttl_s <= 3600
@@ -103,25 +103,27 @@ async def test_summaries_say_what_the_record_holds(store: SessionStore, tenant: 
 
 async def test_a_commit_moves_the_session_to_the_front(store: SessionStore, tenant: str) -> None:
     base = now_ms() - 1000
-    await store.put([entry(tenant, "a", 1, updated_ms=base), entry(tenant, "b", 1, updated_ms=base + 1)])
-    await store.put([entry(tenant, "a", 2, updated_ms=base + 2)])
-    assert [s.session_id for s in (await store.page(tenant, 10, None)).sessions] == ["a", "b"]
+    await store.put_records(
+        [entry(tenant, "a", 1, updated_ms=base), entry(tenant, "b", 1, updated_ms=base + 1)]
+    )
+    await store.put_records([entry(tenant, "a", 2, updated_ms=base + 2)])
+    assert [s.session_id for s in (await store.list_page(tenant, 10, None)).sessions] == ["a", "b"]
 
 
 async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, tenant: str) -> None:
-    await store.put([entry(tenant, "s", 5)])
+    await store.put_records([entry(tenant, "s", 5)])
     assert await store.deleted_ms(tenant, "s") is None
     before = now_ms()
-    assert await store.delete(tenant, "s")
-    assert not await store.delete(tenant, "s")
+    assert await store.delete_session(tenant, "s")
+    assert not await store.delete_session(tenant, "s")
     deleted = await store.deleted_ms(tenant, "s")
     assert deleted is not None
     assert before <= deleted <= now_ms()
-    assert await store.get(tenant, "s") is None
-    assert (await store.page(tenant, 10, None)).sessions == []
+    assert await store.get_record(tenant, "s") is None
+    assert (await store.list_page(tenant, 10, None)).sessions == []
     late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that ran meanwhile
     assert await put(store, [late, entry(tenant, "s", 6)]) == [False, False]
-    assert await store.get(tenant, "s") is None
+    assert await store.get_record(tenant, "s") is None
     later = now_ms() + 1000
     again = [entry(tenant, "s", 1, created_ms=later), entry(tenant, "s", 2, created_ms=later)]
     assert await put(store, again) == [True, True]
@@ -129,22 +131,22 @@ async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, 
 
 
 async def test_a_pin_stands_beside_the_record_and_goes_with_it(store: SessionStore, tenant: str) -> None:
-    assert await store.pin(tenant, "s", "g1") is PinOutcome.NO_SESSION
-    assert await store.describe(tenant, "s") is None
-    await store.put([entry(tenant, "s", 1)])
-    assert await store.pin(tenant, "s", "g1") is PinOutcome.DONE
-    assert await store.pin(tenant + "x", "s", "g1") is PinOutcome.NO_SESSION
-    await store.put([entry(tenant, "s", 2)])
-    summary = await store.describe(tenant, "s")
+    assert await store.pin_session(tenant, "s", "g1") is PinOutcome.NO_SESSION
+    assert await store.describe_session(tenant, "s") is None
+    await store.put_records([entry(tenant, "s", 1)])
+    assert await store.pin_session(tenant, "s", "g1") is PinOutcome.DONE
+    assert await store.pin_session(tenant + "x", "s", "g1") is PinOutcome.NO_SESSION
+    await store.put_records([entry(tenant, "s", 2)])
+    summary = await store.describe_session(tenant, "s")
     assert summary is not None
     assert (summary.version, summary.pinned_group) == (2, "g1")
     assert 3590 <= summary.ttl_s <= 3600
-    (listed,) = (await store.page(tenant, 10, None)).sessions
+    (listed,) = (await store.list_page(tenant, 10, None)).sessions
     assert (listed.session_id, listed.pinned_group) == ("s", "g1")
-    assert await store.describe(tenant + "x", "s") is None
-    assert await store.delete(tenant, "s")
-    await store.put([entry(tenant, "s", 1, created_ms=now_ms() + 1000)])
-    summary = await store.describe(tenant, "s")
+    assert await store.describe_session(tenant + "x", "s") is None
+    assert await store.delete_session(tenant, "s")
+    await store.put_records([entry(tenant, "s", 1, created_ms=now_ms() + 1000)])
+    summary = await store.describe_session(tenant, "s")
     assert summary is not None
     assert summary.pinned_group == ""
 
@@ -152,7 +154,7 @@ async def test_a_pin_stands_beside_the_record_and_goes_with_it(store: SessionSto
 async def all_pins(store: SessionStore, limit: int = 1000) -> set[tuple[str, str, str]]:
     found, after = set(), ""
     while True:
-        page = await store.pins(limit, after)
+        page = await store.list_pins(limit, after)
         assert len(page.pins) <= limit
         found |= {(pin.tenant, pin.session_id, pin.group) for pin in page.pins}
         if not (after := page.last):
@@ -162,13 +164,13 @@ async def all_pins(store: SessionStore, limit: int = 1000) -> set[tuple[str, str
 async def test_all_pins_are_found_page_by_page(store: SessionStore, tenant: str) -> None:
     names = [f"s:{number}/ü" for number in range(5)]
     other = tenant + "x"
-    await store.put([entry(owner, name) for owner in (tenant, other) for name in names])
+    await store.put_records([entry(owner, name) for owner in (tenant, other) for name in names])
     for name in names:
-        await store.pin(tenant, name, "g1")
-    await store.pin(other, names[0], "g2")
-    await store.pin(tenant, names[1], "g3")
-    await store.pin(tenant, names[2], "")
-    await store.delete(tenant, names[3])
+        await store.pin_session(tenant, name, "g1")
+    await store.pin_session(other, names[0], "g2")
+    await store.pin_session(tenant, names[1], "g3")
+    await store.pin_session(tenant, names[2], "")
+    await store.delete_session(tenant, names[3])
     expected = {
         (tenant, names[0], "g1"),
         (tenant, names[1], "g3"),
@@ -181,40 +183,40 @@ async def test_all_pins_are_found_page_by_page(store: SessionStore, tenant: str)
 
 async def test_a_pin_expires_with_its_record(make_store: MakeStore, tenant: str) -> None:
     short = make_store(ttl_s=0.1)
-    await short.put([entry(tenant, "s")])
-    await short.pin(tenant, "s", "g1")
+    await short.put_records([entry(tenant, "s")])
+    await short.pin_session(tenant, "s", "g1")
     await asyncio.sleep(0.15)
     assert not {pin for pin in await all_pins(short) if pin[0] == tenant}
-    await short.put([entry(tenant, "s")])
+    await short.put_records([entry(tenant, "s")])
     assert not {pin for pin in await all_pins(short) if pin[0] == tenant}
 
 
 async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: str) -> None:
     short, long = make_store(ttl_s=1.0), make_store()
-    await short.put([entry(tenant, "s"), entry(tenant, "t")])
+    await short.put_records([entry(tenant, "s"), entry(tenant, "t")])
     await asyncio.sleep(0.5)
-    await short.put([entry(tenant, "t", 2)])  # a commit renews the time
+    await short.put_records([entry(tenant, "t", 2)])  # a commit renews the time
     await asyncio.sleep(0.6)
-    assert await short.get(tenant, "s") is None
-    assert [s.session_id for s in (await short.page(tenant, 10, None)).sessions] == ["t"]
+    assert await short.get_record(tenant, "s") is None
+    assert [s.session_id for s in (await short.list_page(tenant, 10, None)).sessions] == ["t"]
     await asyncio.sleep(0.6)
-    assert (await short.page(tenant, 10, None)).sessions == []
+    assert (await short.list_page(tenant, 10, None)).sessions == []
     assert await put(short, [entry(tenant, "s", 1)]) == [True]  # no version is left to compare with
-    await long.put([])
+    await long.put_records([])
 
 
 async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tenant: str) -> None:
     short, long = make_store(ttl_s=0.05), make_store()
     base = now_ms()
-    await short.put([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
+    await short.put_records([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
     await asyncio.sleep(0.08)
     if isinstance(long, MemorySessionStore):
         short = long  # two memory stores share nothing: there is nothing expired in this one
-    await long.put([entry(tenant, f"new{i}", updated_ms=base - 100 - i) for i in range(3)])
-    page = await long.page(tenant, 2, None)
+    await long.put_records([entry(tenant, f"new{i}", updated_ms=base - 100 - i) for i in range(3)])
+    page = await long.list_page(tenant, 2, None)
     assert [s.session_id for s in page.sessions] == ["new0", "new1"]
     assert page.last is not None
-    assert [s.session_id for s in (await long.page(tenant, 2, page.last)).sessions] == ["new2"]
+    assert [s.session_id for s in (await long.list_page(tenant, 2, page.last)).sessions] == ["new2"]
 
 
 async def test_sessions_that_vanished_do_not_hide_later_ones(
@@ -226,20 +228,22 @@ async def test_sessions_that_vanished_do_not_hide_later_ones(
         stack.push_async_callback(store.close)
         stack.push_async_callback(client.aclose)
         names = [f"s{number:02}" for number in range(20)]
-        await store.put([entry(tenant, name, updated_ms=newest - at) for at, name in enumerate(names)])
+        await store.put_records(
+            [entry(tenant, name, updated_ms=newest - at) for at, name in enumerate(names)]
+        )
         await client.delete(*(keys.session(tenant, name) for name in names[:3]))
-        page = await store.page(tenant, 4, None)
+        page = await store.list_page(tenant, 4, None)
         seen = [summary.session_id for summary in page.sessions]
         while page.last:
-            page = await store.page(tenant, 4, page.last)
+            page = await store.list_page(tenant, 4, page.last)
             seen += [summary.session_id for summary in page.sessions]
     assert seen == names[3:]
 
 
 async def test_what_became_of_sessions(make_store: MakeStore, tenant: str) -> None:
     store = make_store()
-    await store.put([entry(tenant, "kept"), entry(tenant, "deleted")])
-    await store.delete(tenant, "deleted")
+    await store.put_records([entry(tenant, "kept"), entry(tenant, "deleted")])
+    await store.delete_session(tenant, "deleted")
     places = [(tenant, name) for name in ("kept", "deleted", "never")]
     assert await store.fates(places) == [
         SessionFate(True, False),

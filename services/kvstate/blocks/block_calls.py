@@ -25,13 +25,13 @@ class BlockCalls:
 
     async def _find(self, query: BlocksFind) -> BlocksFound:
         names = _names(query.names)
-        found = await self._tier.find(names, query.lease_ms, query.parts)
+        found = await self._tier.find_blocks(names, query.lease_ms, query.parts)
         self._metrics.found(found.blocks, len(names))
         return BlocksFound(count=found.blocks, num_bytes=found.num_bytes)
 
     async def _commit(self, commit: BlocksCommit) -> BlocksCommitted:
         asked = {name for one in commit.held for name in _names(one.names)}
-        done = await self._tier.commit(commit.held)
+        done = await self._tier.commit_blocks(commit.held)
         self._metrics.committed(done.stored, len(asked))
         return done
 

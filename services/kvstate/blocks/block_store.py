@@ -112,7 +112,7 @@ class BlockStore(Protocol):
     and those that add something `StoreFull` when there is no memory for it.
     """
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
+    async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         """Counts the leading blocks that are stored, and leases them.
 
         A find does not count as use of the blocks: a leader that uses them commits them again after the turn.
@@ -125,11 +125,11 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
+    async def register_blocks(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         """Verifies that blocks have all their parts, registers those that are new, and counts all as used."""
         ...
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
+    async def hold_blocks(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
         """Makes a session hold exactly these blocks. The sweep checks soon whether the session still exists.
 
         Blocks that it held before and that no other session holds are kept by age alone from then on, and are
@@ -137,18 +137,20 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
+    async def evict_blocks(
+        self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()
+    ) -> FreedBlocks:
         """Deletes blocks by score, of one tenant or of all, until `num_bytes` are free.
 
         One call has a bound and may free less. It frees nothing when all blocks left are leased or in `keep`.
         """
         ...
 
-    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
+    async def forget_blocks(self, names: Sequence[bytes]) -> FreedBlocks:
         """Deletes these blocks, also those that sessions hold."""
         ...
 
-    async def release(self, tenant: str, session_id: str) -> list[bytes]:
+    async def release_session(self, tenant: str, session_id: str) -> list[bytes]:
         """Ends the holding of a session, and deletes the blocks that no other session holds or held.
 
         Returns:
@@ -156,11 +158,11 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
+    async def usage_of(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """Returns what each of these sessions has stored, shared blocks included."""
         ...
 
-    async def totals(self) -> BlockTotals:
+    async def read_totals(self) -> BlockTotals:
         """Returns counts, and the accounts of all tenants."""
         ...
 
@@ -184,7 +186,7 @@ class BlockStore(Protocol):
         """
         ...
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
+    async def reconcile_step(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
         """Compares some facts with bytes.
 
         Facts without bytes are removed, bytes without facts expire in `orphan_ms`. The cursor begins at (0,

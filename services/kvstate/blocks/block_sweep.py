@@ -42,7 +42,7 @@ class SweepRules:
 
 
 class BlockSweeper:
-    """Sweeps the tier. Start `run` as a task, and cancel it to end it.
+    """Sweeps the tier. Start `sweep_forever` as a task, and cancel it to end it.
 
     Args:
         tier: The tier.
@@ -68,22 +68,22 @@ class BlockSweeper:
         self._cursor = (0, 0)
         self._policy = _SAFE_POLICY
 
-    async def run(self) -> None:
+    async def sweep_forever(self) -> None:
         """Sweeps until it is cancelled, also if the cancellation gets lost in a call that just ended."""
         task = asyncio.current_task()
         while not (task and task.cancelling()):
-            there = await self.tick()
+            there = await self.sweep_once()
             await asyncio.sleep(self._rules.every_s if there else self._rules.away_every_s)
 
-    async def tick(self) -> bool:
+    async def sweep_once(self) -> bool:
         """Sweeps once, unless another replica did lately; returns False if the store is away."""
         try:
-            self._check_policy((await self._tier.refresh()).policy)
+            self._check_policy((await self._tier.refresh_totals()).policy)
             if await self._store.become_sweeper(self._rules.owner, int(self._rules.every_s * 900)):
                 await self._tier.keep_below()
                 await self._check_holders()
                 await self._reconcile()
-                await self._tier.refresh()
+                await self._tier.refresh_totals()
         except Unavailable as error:
             log.debug("KV store away", error=error.message)  # the link has logged the change
             return False
@@ -114,7 +114,7 @@ class BlockSweeper:
 
     async def _reconcile(self) -> None:
         for _ in range(_SCAN_STEPS):
-            step = await self._store.reconcile(self._cursor, orphan_ms=int(self._rules.orphan_s * 1000))
+            step = await self._store.reconcile_step(self._cursor, orphan_ms=int(self._rules.orphan_s * 1000))
             self._cursor = step.cursor
             self._on_evicted("lost", step.lost)
             if step.lost:

@@ -110,14 +110,14 @@ class BlockTier:
         limit = limit_bytes(self._limits.max_bytes, self._limits.share, seen.maxmemory, seen.machine_memory)
         return WaterMarks(limit)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
-        """See `BlockStore.find`. A full store has no memory for leases, and finds blocks without them."""
+    async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
+        """See `BlockStore.find_blocks`. A full store has no memory for leases: it finds without."""
         try:
-            return await self._store.find(names, lease_ms, parts)
+            return await self._store.find_blocks(names, lease_ms, parts)
         except StoreFull:
-            return await self._store.find(names, 0, parts)
+            return await self._store.find_blocks(names, 0, parts)
 
-    async def commit(self, held: Sequence[HeldBlocks]) -> BlocksCommitted:
+    async def commit_blocks(self, held: Sequence[HeldBlocks]) -> BlocksCommitted:
         """Registers blocks and lets sessions hold them, each entry for itself.
 
         Over the quota of a tenant its oldest blocks are evicted first, then the new ones. Over the quota of a
@@ -146,7 +146,7 @@ class BlockTier:
             How many blocks were evicted; 0 also while the store is away.
         """
         try:
-            totals = await self.refresh()
+            totals = await self.refresh_totals()
             over = WaterMarks(totals.maxmemory).excess(totals.used_memory)
             return await self._evict("memory", max(over, int(_ROOM_SHARE * totals.total.num_bytes) + 1))
         except Unavailable as error:
@@ -165,7 +165,7 @@ class BlockTier:
         if not self._limits.with_sessions:
             return 0
         try:
-            totals = await self.refresh()
+            totals = await self.refresh_totals()
             marks = kv_marks(totals.maxmemory, with_sessions=True)
             used = kv_memory(totals.used_memory, totals.session_bytes)
             evicted = await self._evict("memory", used - int(marks.low * marks.limit))
@@ -178,19 +178,19 @@ class BlockTier:
             return 0
         return evicted
 
-    async def release(self, tenant: str, session_id: str) -> list[bytes]:
-        """Releases the blocks of a deleted session; see `BlockStore.release`."""
-        names = await self._store.release(tenant, session_id)
+    async def release_session(self, tenant: str, session_id: str) -> list[bytes]:
+        """Releases the blocks of a deleted session; see `BlockStore.release_session`."""
+        names = await self._store.release_session(tenant, session_id)
         self._on_evicted("session_deleted", len(names))
         return names
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
-        """See `BlockStore.usage`."""
-        return await self._store.usage(tenant, session_ids)
+    async def usage_of(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
+        """See `BlockStore.usage_of`."""
+        return await self._store.usage_of(tenant, session_ids)
 
-    async def refresh(self) -> BlockTotals:
+    async def refresh_totals(self) -> BlockTotals:
         """Reads the totals; limits that depend on the memory of Redis follow them."""
-        self.totals = await self._store.totals()
+        self.totals = await self._store.read_totals()
         return self.totals
 
     async def keep_below(self) -> None:
@@ -210,7 +210,7 @@ class BlockTier:
             for one in held
         ]
         entries = await self._without_deleted(entries)
-        registered = await self._store.register(entries)
+        registered = await self._store.register_blocks(entries)
         commit = _Commit(entries)
         for entry, result in zip(entries, registered, strict=True):
             rows = list(zip(entry.names, result.sizes, result.fresh, strict=True))
@@ -223,7 +223,7 @@ class BlockTier:
         for entry, names in zip(entries, commit.names, strict=True):
             if entry.session_id:
                 left = [name for name in names if name not in commit.gone]
-                await self._store.hold(entry.tenant, entry.session_id, left)
+                await self._store.hold_blocks(entry.tenant, entry.session_id, left)
         return commit
 
     async def _without_deleted(self, entries: list[WrittenBlocks]) -> list[WrittenBlocks]:
@@ -257,20 +257,20 @@ class BlockTier:
         for tenant, result in tenants.items():
             if result.tenant_bytes <= quota:
                 continue
-            used = (await self.refresh()).accounts.get(tenant, BlockUsage()).num_bytes
+            used = (await self.refresh_totals()).accounts.get(tenant, BlockUsage()).num_bytes
             if used <= quota:
                 continue
             commit.evicted += await self._evict("tenant_quota", used - quota, tenant, commit.all_names)
-            excess = (await self.refresh()).accounts.get(tenant, BlockUsage()).num_bytes - quota
+            excess = (await self.refresh_totals()).accounts.get(tenant, BlockUsage()).num_bytes - quota
             await self._cut(commit, excess, "tenant_quota", tenant)
 
     async def _fit_all(self, commit: _Commit, total_bytes: int) -> None:
         marks = self.marks
         if not marks.above(total_bytes):
             return
-        total_bytes = (await self.refresh()).total.num_bytes
+        total_bytes = (await self.refresh_totals()).total.num_bytes
         commit.evicted += await self._evict("age", marks.excess(total_bytes), keep=commit.all_names)
-        excess = (await self.refresh()).total.num_bytes - marks.limit
+        excess = (await self.refresh_totals()).total.num_bytes - marks.limit
         if excess > 0:
             commit.pause_ms = self._limits.pause_ms
             await self._cut(commit, excess, "age")
@@ -289,7 +289,7 @@ class BlockTier:
         names, fresh = commit.names[place], commit.fresh[place]
         new = [names[at] for at in sorted(gone) if fresh[at]]
         if new:
-            await self._store.forget(new)
+            await self._store.forget_blocks(new)
             commit.gone.update(new)
             self._on_evicted(reason, len(new))
         if gone and reason.endswith("quota"):
@@ -304,7 +304,7 @@ class BlockTier:
         for _ in range(_STEPS):
             if num_bytes <= 0:
                 break
-            freed = await self._store.evict(num_bytes, tenant=tenant, keep=keep)
+            freed = await self._store.evict_blocks(num_bytes, tenant=tenant, keep=keep)
             if not freed.blocks:
                 break
             blocks, num_bytes = blocks + freed.blocks, num_bytes - freed.num_bytes

@@ -61,8 +61,8 @@ class MemoryBlockStore:
     def _now_ms(self) -> float:
         return self._clock() * 1000
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
-        """See `BlockStore.find`."""
+    async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
+        """See `BlockStore.find_blocks`."""
         count = num_bytes = 0
         for name in names:
             if name in self._blocks and name in self.data:
@@ -75,8 +75,8 @@ class MemoryBlockStore:
                 block.lease_until_ms = max(block.lease_until_ms, self._now_ms + lease_ms)
         return FoundBlocks(count, num_bytes)
 
-    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
-        """See `BlockStore.register`."""
+    async def register_blocks(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
+        """See `BlockStore.register_blocks`."""
         return [self._register(entry) for entry in written]
 
     def _register(self, entry: WrittenBlocks) -> RegisteredBlocks:
@@ -99,8 +99,8 @@ class MemoryBlockStore:
             sizes, fresh, self._account(entry.tenant).num_bytes, self._account("").num_bytes
         )
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
-        """See `BlockStore.hold`."""
+    async def hold_blocks(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
+        """See `BlockStore.hold_blocks`."""
         held = self._held.setdefault((tenant, session_id), _Held(at_ms=self._now_ms))
         before = held.names + held.former
         self._settle(held)
@@ -109,8 +109,10 @@ class MemoryBlockStore:
         held.num_bytes = self._count(held.names).num_bytes
         held.committed_ms = self._now_ms
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
-        """See `BlockStore.evict`."""
+    async def evict_blocks(
+        self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()
+    ) -> FreedBlocks:
+        """See `BlockStore.evict_blocks`."""
         free = [
             (block.score, name)
             for name, block in self._blocks.items()
@@ -125,12 +127,12 @@ class MemoryBlockStore:
             freed = self._forget([name], freed)
         return freed
 
-    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
-        """See `BlockStore.forget`."""
+    async def forget_blocks(self, names: Sequence[bytes]) -> FreedBlocks:
+        """See `BlockStore.forget_blocks`."""
         return self._forget(names)
 
-    async def release(self, tenant: str, session_id: str) -> list[bytes]:
-        """See `BlockStore.release`."""
+    async def release_session(self, tenant: str, session_id: str) -> list[bytes]:
+        """See `BlockStore.release_session`."""
         held = self._held.pop((tenant, session_id), None)
         if held is None:
             return []
@@ -139,8 +141,8 @@ class MemoryBlockStore:
         self._forget(gone)
         return gone
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
-        """See `BlockStore.usage`."""
+    async def usage_of(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
+        """See `BlockStore.usage_of`."""
         found = []
         for session_id in session_ids:
             held = self._held.get((tenant, session_id), _Held())
@@ -149,8 +151,8 @@ class MemoryBlockStore:
             found.append(BlockUsage(stored.num_bytes, stored.blocks, held.byte_seconds))
         return found
 
-    async def totals(self) -> BlockTotals:
-        """See `BlockStore.totals`."""
+    async def read_totals(self) -> BlockTotals:
+        """See `BlockStore.read_totals`."""
         leased = sum(block.lease_until_ms > self._now_ms for block in self._blocks.values())
         accounts = {who: self._account(who) for who in self._accounts if who}
         return BlockTotals(self._account(""), accounts, holders=len(self._held), leases=leased)
@@ -178,15 +180,15 @@ class MemoryBlockStore:
                 continue
             idle_ms = self._now_ms - held.committed_ms
             if block_eviction.holding_over(**fate._asdict(), idle_ms=idle_ms, grace_ms=grace_ms):
-                blocks += len(await self.release(*place))
+                blocks += len(await self.release_session(*place))
             else:
                 held.due_ms = self._now_ms + recheck_ms
                 self._settle(held)
                 held.num_bytes = self._count(held.names).num_bytes
         return blocks
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
-        """See `BlockStore.reconcile`; bytes never expire here."""
+    async def reconcile_step(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
+        """See `BlockStore.reconcile_step`; bytes never expire here."""
         lost = [name for name, block in self._blocks.items() if len(self.data.get(name, ())) != block.parts]
         for name in lost:
             self._unregister(name)

@@ -46,8 +46,8 @@ class RedisBlockStore:
         self._link = link
         self._data_ttl_ms = int(data_ttl_s * 1000)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
-        """See `BlockStore.find`."""
+    async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
+        """See `BlockStore.find_blocks`."""
         count = num_bytes = 0
         for first in range(0, len(names), NAMES_PER_SCRIPT):
             chunk = names[first : first + NAMES_PER_SCRIPT]
@@ -57,8 +57,8 @@ class RedisBlockStore:
                 break
         return FoundBlocks(count, num_bytes)
 
-    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
-        """See `BlockStore.register`."""
+    async def register_blocks(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
+        """See `BlockStore.register_blocks`."""
         calls: list[ScriptCall] = []
         owners: list[int] = []
         for place, entry in enumerate(written):
@@ -85,28 +85,30 @@ class RedisBlockStore:
             )
         return results
 
-    async def hold(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
-        """See `BlockStore.hold`."""
+    async def hold_blocks(self, tenant: str, session_id: str, names: Sequence[bytes]) -> None:
+        """See `BlockStore.hold_blocks`."""
         values = [keys.member(tenant, session_id), 0, b"".join(names)]
         await self._one(scripts.HOLD, values, keys.held(tenant, session_id))
 
-    async def evict(self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()) -> FreedBlocks:
-        """See `BlockStore.evict`."""
+    async def evict_blocks(
+        self, num_bytes: int, *, tenant: str = "", keep: Sequence[bytes] = ()
+    ) -> FreedBlocks:
+        """See `BlockStore.evict_blocks`."""
         order = keys.TENANT_ORDER_PREFIX + tenant if tenant else keys.ORDER
         values = [num_bytes, EVICTED_PER_SCRIPT, LOOKS_PER_SCRIPT, b"".join(keep)]
         return FreedBlocks(*await self._one(scripts.EVICT, values, order))
 
-    async def forget(self, names: Sequence[bytes]) -> FreedBlocks:
-        """See `BlockStore.forget`."""
+    async def forget_blocks(self, names: Sequence[bytes]) -> FreedBlocks:
+        """See `BlockStore.forget_blocks`."""
         return FreedBlocks(*await self._one(scripts.FORGET, [b"".join(names)]))
 
-    async def release(self, tenant: str, session_id: str) -> list[bytes]:
-        """See `BlockStore.release`."""
+    async def release_session(self, tenant: str, session_id: str) -> list[bytes]:
+        """See `BlockStore.release_session`."""
         values = [keys.member(tenant, session_id)]
         return list(await self._one(scripts.RELEASE, values, keys.held(tenant, session_id)))
 
-    async def usage(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
-        """See `BlockStore.usage`."""
+    async def usage_of(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
+        """See `BlockStore.usage_of`."""
         calls = [
             _call([], *(keys.held(tenant, name) for name in session_ids[first : first + 16]))
             for first in range(0, len(session_ids), 16)
@@ -116,8 +118,8 @@ class RedisBlockStore:
             BlockUsage(size, blocks, float(seconds)) for answer in answers for size, blocks, seconds in answer
         ]
 
-    async def totals(self) -> BlockTotals:
-        """See `BlockStore.totals`; asks also while the circuit is open, and may close it."""
+    async def read_totals(self) -> BlockTotals:
+        """See `BlockStore.read_totals`; asks also while the circuit is open, and may close it."""
         calls = [_call([ACCOUNT_KEEP_MS])]
         ((holders, leases, *rows),) = await self._link.run_script(scripts.TOTALS, calls, probe=True)
         memory, session_bytes = await self._link.pipeline(
@@ -155,8 +157,8 @@ class RedisBlockStore:
             values += (keys.member(*place), int(fate.has_record), int(fate.deleted))
         return int(await self._one(scripts.CHECK_HOLDERS, values)) if fates else 0
 
-    async def reconcile(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
-        """See `BlockStore.reconcile`."""
+    async def reconcile_step(self, cursor: tuple[int, int], *, orphan_ms: int) -> ReconcileStep:
+        """See `BlockStore.reconcile_step`."""
         (facts, known), (data, stored) = await self._link.pipeline(
             [
                 ("HSCAN", keys.META, cursor[0], "COUNT", SCANNED_PER_STEP),

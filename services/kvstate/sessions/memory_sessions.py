@@ -65,13 +65,13 @@ class MemorySessionStore:
         self._deleted_ms: dict[tuple[str, str], int] = {}
         self._floor_ms: dict[str, int] = {}
 
-    async def get(self, tenant: str, session_id: str) -> bytes | None:
-        """See `SessionStore.get`."""
+    async def get_record(self, tenant: str, session_id: str) -> bytes | None:
+        """See `SessionStore.get_record`."""
         kept = self._alive(tenant, session_id)
         return kept.entry.record if kept else None
 
-    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
-        """See `SessionStore.put`."""
+    async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
+        """See `SessionStore.put_records`."""
         self._sweep()
         verdicts, dropped = [], 0
         for entry in entries:
@@ -91,8 +91,8 @@ class MemorySessionStore:
             verdicts.append(verdict)
         return PutOutcome(verdicts, dropped)
 
-    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
-        """See `SessionStore.page`."""
+    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+        """See `SessionStore.list_page`."""
         self._sweep()
         mine = [kept for (owner, _), kept in self._kept.items() if owner == tenant]
         mine.sort(key=lambda kept: (kept.entry.score_ms, kept.entry.session_id), reverse=True)
@@ -101,8 +101,8 @@ class MemorySessionStore:
         last = rest[limit - 1].entry if len(rest) > limit else None
         return SummaryPage(sessions, PageCursor(last.score_ms, last.session_id) if last else None)
 
-    async def delete(self, tenant: str, session_id: str) -> bool:
-        """See `SessionStore.delete`."""
+    async def delete_session(self, tenant: str, session_id: str) -> bool:
+        """See `SessionStore.delete_session`."""
         self._sweep()
         if self._kept.pop((tenant, session_id), None) is None:
             return False
@@ -126,13 +126,13 @@ class MemorySessionStore:
             for place, alive in zip(places, there, strict=True)
         ]
 
-    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
-        """See `SessionStore.describe`."""
+    async def describe_session(self, tenant: str, session_id: str) -> SessionSummary | None:
+        """See `SessionStore.describe_session`."""
         kept = self._alive(tenant, session_id)
         return self._summary(kept) if kept else None
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
-        """See `SessionStore.pin`."""
+    async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
+        """See `SessionStore.pin_session`."""
         kept = self._alive(tenant, session_id)
         if kept is None:
             return PinOutcome.NO_SESSION
@@ -146,8 +146,8 @@ class MemorySessionStore:
         self._kept[tenant, session_id] = changed(kept, group=group)
         return PinOutcome.DONE
 
-    async def pins(self, limit: int, after: str) -> StoredPins:
-        """See `SessionStore.pins`."""
+    async def list_pins(self, limit: int, after: str) -> StoredPins:
+        """See `SessionStore.list_pins`."""
         self._sweep()
         pinned = {keys.member(*place): kept.group for place, kept in self._kept.items() if kept.group}
         rest = sorted(member for member in pinned if member > after)

@@ -69,13 +69,13 @@ class RedisSessionStore:
         """Whether the circuit of the link is open."""
         return self._link.is_away
 
-    async def get(self, tenant: str, session_id: str) -> bytes | None:
-        """See `SessionStore.get`."""
+    async def get_record(self, tenant: str, session_id: str) -> bytes | None:
+        """See `SessionStore.get_record`."""
         (record,) = await self._link.pipeline([("HGET", keys.session(tenant, session_id), "r")])
         return bytes(record) if record is not None else None
 
-    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
-        """See `SessionStore.put`."""
+    async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
+        """See `SessionStore.put_records`."""
         limits = [self._ttl_ms, self._quotas.sessions, self._max_bytes]
         calls: list[ScriptCall] = []
         for first in range(0, len(entries), scripts.MAX_ITEMS):
@@ -89,8 +89,8 @@ class RedisSessionStore:
         verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
         return PutOutcome(verdicts, sum(answer[0] for answer in answers))
 
-    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
-        """See `SessionStore.page`."""
+    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+        """See `SessionStore.list_page`."""
         index, top = keys.session_index(tenant), after.score_ms if after else "+inf"
         found: list[tuple[PageCursor, SessionSummary]] = []
         offset, step = 0, limit + 1
@@ -120,19 +120,19 @@ class RedisSessionStore:
         there = await self._link.pipeline([("EXISTS", name) for name in names]) if names else []
         return [SessionFate(bool(record), bool(gone)) for record, gone in _pairs(there)]
 
-    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
-        """See `SessionStore.describe`."""
+    async def describe_session(self, tenant: str, session_id: str) -> SessionSummary | None:
+        """See `SessionStore.describe_session`."""
         found = await self._read(tenant, [PageCursor(0, session_id)])
         return found[0][1] if found else None
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
-        """See `SessionStore.pin`."""
+    async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
+        """See `SessionStore.pin_session`."""
         values = [tenant, session_id, group, self._quotas.pins, self._quotas.all_pins]
         (done,) = await self._write(scripts.PIN, [((), values)])
         return _PINNED[done]
 
-    async def pins(self, limit: int, after: str) -> StoredPins:
-        """See `SessionStore.pins`."""
+    async def list_pins(self, limit: int, after: str) -> StoredPins:
+        """See `SessionStore.list_pins`."""
         start = f"({after}" if after else "-"
         (rows,) = await self._link.run_script(
             scripts.PINNED, [([keys.PINS], [start, limit + 1, keys.SESSION_PREFIX])]
@@ -145,8 +145,8 @@ class RedisSessionStore:
                 found.append(Pinned(tenant=tenant, session_id=session_id, group=group.decode()))
         return StoredPins(found, members[limit - 1] if len(members) > limit else "")
 
-    async def delete(self, tenant: str, session_id: str) -> bool:
-        """See `SessionStore.delete`."""
+    async def delete_session(self, tenant: str, session_id: str) -> bool:
+        """See `SessionStore.delete_session`."""
         values = [tenant, session_id, self._tombstone_ms, self._quotas.tombstones]
         (done,) = await self._write(scripts.DELETE, [((), values)])
         return bool(done)

@@ -93,7 +93,7 @@ class SessionCalls:
         )
 
     async def _get(self, query: SessionGet) -> FoundRecord:
-        record = await self._store.get(query.tenant, query.session_id)
+        record = await self._store.get_record(query.tenant, query.session_id)
         if record is None:
             deleted_ms = await self._store.deleted_ms(query.tenant, query.session_id)
             raise _not_found(query.session_id, deleted_ms)
@@ -133,14 +133,14 @@ class SessionCalls:
     async def _put(self, entries: list[SessionEntry]) -> PutOutcome:
         """Stores records; for a full Redis KV blocks are evicted first (`BlockTier.make_room_for`)."""
         try:
-            return await self._store.put(entries)
+            return await self._store.put_records(entries)
         except StoreFull:
             if not await self._tier.make_room_for(sorted({entry.tenant for entry in entries})):
                 raise
-            return await self._store.put(entries)
+            return await self._store.put_records(entries)
 
     async def _list(self, query: SessionList) -> SessionPage:
-        page = await self._store.page(query.tenant, query.limit, read_cursor(query.cursor))
+        page = await self._store.list_page(query.tenant, query.limit, read_cursor(query.cursor))
         cursor = make_cursor(page.last.score_ms, page.last.session_id) if page.last else ""
         return SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor)
 
@@ -148,7 +148,7 @@ class SessionCalls:
         return await self._described(query.tenant, query.session_id)
 
     async def _pin(self, query: SessionPin) -> SessionDescribed:
-        outcome = await self._store.pin(query.tenant, query.session_id, query.group)
+        outcome = await self._store.pin_session(query.tenant, query.session_id, query.group)
         if outcome is PinOutcome.NO_SESSION:
             raise _not_found(query.session_id)
         if outcome is not PinOutcome.DONE:
@@ -159,15 +159,15 @@ class SessionCalls:
         return await self._described(query.tenant, query.session_id)
 
     async def _pins(self, query: PinList) -> PinPage:
-        found = await self._store.pins(query.limit, query.cursor)
+        found = await self._store.list_pins(query.limit, query.cursor)
         return PinPage(pins=found.pins, cursor=found.last)
 
     async def _delete(self, query: SessionDelete) -> SessionDeleted:
         place = query.tenant, query.session_id
-        if not await self._store.delete(*place):
+        if not await self._store.delete_session(*place):
             raise _not_found(query.session_id)
         try:
-            names = await self._tier.release(*place)
+            names = await self._tier.release_session(*place)
         except Unavailable as error:  # the sweep releases the blocks of deleted sessions
             log.warning("KV of a deleted session goes later", error=error.message)
             names = []
@@ -178,7 +178,7 @@ class SessionCalls:
         return SessionDeleted(session_id=query.session_id)
 
     async def _described(self, tenant: str, session_id: str) -> SessionDescribed:
-        summary = await self._store.describe(tenant, session_id)
+        summary = await self._store.describe_session(tenant, session_id)
         if summary is None:
             raise _not_found(session_id)
         (session,) = await self._with_kv(tenant, [summary])
@@ -186,7 +186,7 @@ class SessionCalls:
 
     async def _with_kv(self, tenant: str, sessions: list[SessionSummary]) -> list[SessionSummary]:
         try:
-            usage = await self._tier.usage(tenant, [session.session_id for session in sessions])
+            usage = await self._tier.usage_of(tenant, [session.session_id for session in sessions])
         except Unavailable as error:
             log.debug("sessions without what they hold", error=error.message)
             usage = [BlockUsage()] * len(sessions)

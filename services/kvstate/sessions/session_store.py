@@ -74,11 +74,11 @@ class SessionStore(Protocol):
     entries, and may be repeated as it is.
     """
 
-    async def get(self, tenant: str, session_id: str) -> bytes | None:
+    async def get_record(self, tenant: str, session_id: str) -> bytes | None:
         """Returns the record as it was put, or None if there is none or it has expired."""
         ...
 
-    async def put(self, entries: Sequence[SessionEntry]) -> PutOutcome:
+    async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """Stores entries by the merge rule of `session_merge.judge` and within quotas, each atomically.
 
         Entries are judged in their order, each against what the ones before it left. Where a quota leaves no
@@ -90,14 +90,14 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """Returns up to `limit` summaries by time of the last commit and then by id, both descending.
 
         A session that is committed while a caller turns pages may be seen twice or not at all.
         """
         ...
 
-    async def delete(self, tenant: str, session_id: str) -> bool:
+    async def delete_session(self, tenant: str, session_id: str) -> bool:
         """Removes a record, its pin and its place in the list; returns False if there was none.
 
         Only an entry whose session began later brings it back. As many deletions of a tenant are remembered
@@ -120,15 +120,15 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def describe(self, tenant: str, session_id: str) -> SessionSummary | None:
+    async def describe_session(self, tenant: str, session_id: str) -> SessionSummary | None:
         """Returns the summary with its pin, as in `page`, or None if there is no such session."""
         ...
 
-    async def pin(self, tenant: str, session_id: str, group: str) -> PinOutcome:
+    async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """Pins a session to a group within the quotas of pins; an empty group frees it."""
         ...
 
-    async def pins(self, limit: int, after: str) -> StoredPins:
+    async def list_pins(self, limit: int, after: str) -> StoredPins:
         """Returns about `limit` pins of all tenants that follow `after`, an earlier `last` or empty."""
         ...
 

@@ -50,7 +50,7 @@ async def test_a_broker_with_tls(authority: Authority, tmp_path: Path, scheme: s
     broker.start()
     try:
         settings = bus_settings(broker.url("router", scheme), nats_ca=authority.ca)
-        bus = await NatsBus.of(settings, name="test")
+        bus = await NatsBus.from_settings(settings, name="test")
         await bus.flush()
         assert bus._connection._transport is not None
         assert isinstance(bus._connection._transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)  # type: ignore[attr-defined]
@@ -75,11 +75,11 @@ async def test_a_broker_with_a_certificate_of_somebody_else(
         for more in ({"nats_ca": authority.ca}, {}):  # the system's authorities do not know it either
             settings = bus_settings(broker.url("router", "tls"), **more)
             with pytest.raises(Unavailable, match="certificate verify failed"):
-                await NatsBus.of(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
+                await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
         # the right authority, another host
         settings = bus_settings(broker.url("router", "tls", host="localhost"), nats_ca=stranger.ca)
         with pytest.raises(Unavailable, match="mismatch"):
-            await NatsBus.of(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
+            await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
     finally:
         broker.stop()
 
@@ -95,12 +95,12 @@ async def test_a_broker_that_asks_for_certificates(
         settings = bus_settings(
             broker.url("router"), nats_ca=authority.ca, nats_cert=ours.cert, nats_key=ours.key
         )
-        bus = await NatsBus.of(settings, name="test")
+        bus = await NatsBus.from_settings(settings, name="test")
         await bus.close()
         for more in ({}, {"nats_cert": theirs.cert, "nats_key": theirs.key}):
             settings = bus_settings(broker.url("router"), nats_ca=authority.ca, **more)
             with pytest.raises(Unavailable):
-                await NatsBus.of(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
+                await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
     finally:
         broker.stop()
 
@@ -113,7 +113,7 @@ async def test_a_connection_that_hangs_can_be_closed(authority: Authority, tmp_p
     try:
         async with TcpProxy(broker.port) as proxy:
             url = broker.url("router").replace(str(broker.port), str(proxy.port))
-            bus = await NatsBus.of(bus_settings(url, nats_ca=authority.ca), name="test")
+            bus = await NatsBus.from_settings(bus_settings(url, nats_ca=authority.ca), name="test")
             proxy.stall()
             async with asyncio.timeout(25):  # five for the last flush, one for the farewell
                 await bus.close()
@@ -138,7 +138,7 @@ async def test_no_password_goes_to_a_broker_without_tls(
     url = f"{scheme}://router:hush@127.0.0.1:{port}"
     settings = bus_settings(url, **({"nats_ca": authority.ca} if with_ca else {}))
     with pytest.raises(Unavailable, match="no TLS") as caught:
-        await NatsBus.of(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
+        await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
     assert "hush" not in caught.value.message
     assert not heard
     server.close()

@@ -54,7 +54,7 @@ def open_store(
 
 
 async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:
-    return [verdict.stored for verdict in (await store.put(entries)).verdicts]
+    return [verdict.stored for verdict in (await store.put_records(entries)).verdicts]
 
 
 def made_id(number: int) -> str:

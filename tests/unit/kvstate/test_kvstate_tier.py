@@ -34,16 +34,16 @@ class FullStore(MemoryBlockStore):
     refusals = 0
     no_leases = False
 
-    async def register(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
+    async def register_blocks(self, written: Sequence[WrittenBlocks]) -> list[RegisteredBlocks]:
         if self.refusals:
             self.refusals -= 1
             raise StoreFull("full")
-        return await super().register(written)
+        return await super().register_blocks(written)
 
-    async def find(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
+    async def find_blocks(self, names: Sequence[bytes], lease_ms: int, parts: int = 0) -> FoundBlocks:
         if lease_ms and self.no_leases:
             raise StoreFull("full")
-        return await super().find(names, lease_ms, parts)
+        return await super().find_blocks(names, lease_ms, parts)
 
 
 class Kit:
@@ -78,7 +78,7 @@ class Kit:
 
     async def commit(self, *entries: tuple[str, str, list[bytes]]) -> BlocksCommitted:
         self.now_s += 1000
-        return await self.tier.commit(
+        return await self.tier.commit_blocks(
             [
                 HeldBlocks(tenant=tenant, session_id=session_id, names=b"".join(names), parts=1)
                 for tenant, session_id, names in entries
@@ -86,7 +86,7 @@ class Kit:
         )
 
     async def alive(self, names: Sequence[bytes]) -> int:
-        return sum([(await self.tier.find([name], 0)).blocks for name in names])
+        return sum([(await self.tier.find_blocks([name], 0)).blocks for name in names])
 
 
 async def test_a_commit_says_what_is_stored_now() -> None:
@@ -94,7 +94,7 @@ async def test_a_commit_says_what_is_stored_now() -> None:
     names = kit.chain(4)
     del kit.store.data[names[2]]
     assert await kit.commit(("a", "s", names), ("a", "t", names[:1])) == BlocksCommitted(stored=3)
-    assert (await kit.tier.usage("a", ["s", "t"]))[0].blocks == 3
+    assert (await kit.tier.usage_of("a", ["s", "t"]))[0].blocks == 3
     assert not kit.gone
 
 
@@ -103,7 +103,7 @@ async def test_a_session_over_its_quota_keeps_its_beginning() -> None:
     names = kit.chain(5)
     done = await kit.commit(("a", "s", names), ("a", "t", kit.chain(3)), ("a", "", kit.chain(9)))
     assert done == BlocksCommitted(stored=15, over_quota=[0])
-    assert (await kit.tier.find(names, 0)).blocks == 3
+    assert (await kit.tier.find_blocks(names, 0)).blocks == 3
     assert names[4] not in kit.store.data
     assert kit.gone == {"session_quota": 2}
 
@@ -114,7 +114,7 @@ async def test_another_sessions_blocks_outlive_a_session_over_its_quota() -> Non
     await kit.commit(("a", "", names))
     assert (await kit.commit(("a", "s", names))).over_quota == [0]
     assert await kit.alive(names) == 5
-    assert (await kit.tier.usage("a", ["s"]))[0].blocks == 3
+    assert (await kit.tier.usage_of("a", ["s"]))[0].blocks == 3
 
 
 async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
@@ -123,7 +123,7 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
     await kit.commit(("a", "s", old))
     await kit.commit(("b", "s", other[:5]))
     assert await kit.commit(("a", "t", new)) == BlocksCommitted(stored=4, evicted=2)
-    assert (await kit.tier.find(old, 0)).blocks == 1
+    assert (await kit.tier.find_blocks(old, 0)).blocks == 1
     assert kit.gone == {"tenant_quota": 2}
 
 
@@ -131,11 +131,11 @@ async def test_a_tenant_whose_blocks_are_leased_gets_no_new_ones() -> None:
     kit = Kit(TierLimits(quotas=BlockQuotas(tenant_bytes=5 * SIZE)))
     old, new = kit.chain(3), kit.chain(4)
     await kit.commit(("a", "s", old))
-    await kit.tier.find(old, 10_000_000)
+    await kit.tier.find_blocks(old, 10_000_000)
     assert await kit.commit(("a", "t", new)) == BlocksCommitted(stored=2, over_quota=[0])
-    assert (await kit.tier.find(new, 0)).blocks == 2
+    assert (await kit.tier.find_blocks(new, 0)).blocks == 2
     assert await kit.alive(old) == 3
-    assert (await kit.tier.usage("a", ["t"]))[0].num_bytes == 2 * SIZE
+    assert (await kit.tier.usage_of("a", ["t"]))[0].num_bytes == 2 * SIZE
 
 
 async def test_above_the_high_mark_the_oldest_go() -> None:
@@ -144,7 +144,7 @@ async def test_above_the_high_mark_the_oldest_go() -> None:
     await kit.commit(("a", "s", old))
     done = await kit.commit(("b", "s", new))
     assert done == BlocksCommitted(stored=10, evicted=3)
-    assert (await kit.tier.find(old, 0)).blocks == 7
+    assert (await kit.tier.find_blocks(old, 0)).blocks == 7
     assert kit.gone == {"age": 3}
     assert not kit.tier.full
 
@@ -153,11 +153,11 @@ async def test_when_nothing_can_go_the_new_ones_do_and_leaders_pause() -> None:
     kit = Kit(TierLimits(max_bytes=20 * SIZE, pause_ms=77))
     old, new = kit.chain(15), kit.chain(10)
     await kit.commit(("a", "s", old))
-    await kit.tier.find(old, 10_000_000)
+    await kit.tier.find_blocks(old, 10_000_000)
     done = await kit.commit(("b", "s", new))
     assert done == BlocksCommitted(stored=5, pause_ms=77)
     assert kit.tier.full
-    assert (await kit.tier.find(new, 0)).blocks == 5
+    assert (await kit.tier.find_blocks(new, 0)).blocks == 5
     assert await kit.alive(old) == 15
     kit.now_s += 20_000
     assert (await kit.commit(("b", "s", new[:5]))).pause_ms == 0
@@ -168,7 +168,7 @@ async def test_a_full_redis_makes_room_once_and_then_asks_for_a_pause() -> None:
     kit = Kit()
     old, new = kit.chain(10), kit.chain(2)
     await kit.commit(("a", "s", old))
-    await kit.tier.refresh()
+    await kit.tier.refresh_totals()
     kit.store.refusals = 1
     assert await kit.commit(("b", "s", new)) == BlocksCommitted(stored=2, evicted=2)
     assert kit.gone == {"memory": 2}
@@ -191,7 +191,7 @@ async def test_a_session_deleted_in_the_middle_of_a_commit_loses_its_blocks_by_t
     names = kit.chain(2)
     kit.after_asking = lambda: kit.fates.update({("a", "s"): SessionFate(has_record=False, deleted=True)})
     assert (await kit.commit(("a", "s", names))).stored == 2
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert kit.gone == {"session_expired": 2}
     assert await kit.alive(names) == 0
 
@@ -202,11 +202,11 @@ async def test_without_the_session_store_no_session_is_taken_for_deleted_or_over
     kit.sessions_away = True
     assert (await kit.commit(("a", "s", names))).stored == 2
     kit.now_s += 100  # longer than a session may hold blocks without a record
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert await kit.alive(names) == 2
     kit.sessions_away = False
     kit.now_s += 100
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert await kit.alive(names) == 0
 
 
@@ -215,8 +215,8 @@ async def test_a_full_redis_still_finds() -> None:
     names = kit.chain(3)
     await kit.commit(("a", "s", names))
     kit.store.no_leases = True
-    assert (await kit.tier.find(names, 5000)).blocks == 3
-    assert (await kit.store.totals()).leases == 0
+    assert (await kit.tier.find_blocks(names, 5000)).blocks == 3
+    assert (await kit.store.read_totals()).leases == 0
 
 
 async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
@@ -226,7 +226,7 @@ async def test_a_sweep_ends_holdings_mends_facts_and_evicts() -> None:
     await kit.commit(("a", "kept", kept), ("a", "expired", expired), ("a", "", lost))
     del kit.store.data[lost[0]]
     kit.now_s += 100
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert kit.gone == {"session_expired": 2, "lost": 1}
     assert await kit.alive(kept + expired + lost) == 3
     assert kit.tier.totals.total.blocks == 3
@@ -242,10 +242,10 @@ async def test_one_replica_sweeps_and_the_other_looks_on() -> None:
     assert await kit.store.become_sweeper("other", 10_000)
     kit.now_s += 5
     del kit.store.data[names[0]]
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert not kit.gone
     kit.now_s += 10
-    assert await kit.sweeper.tick()
+    assert await kit.sweeper.sweep_once()
     assert kit.gone == {"lost": 1}
 
 
@@ -254,7 +254,7 @@ async def test_metrics_name_few_tenants_and_lose_nobodys_bytes() -> None:
     for number in range(MAX_TENANT_LABELS + 5):
         await kit.commit((f"t{number}", "s", kit.chain(1)))
     kit.now_s += 10
-    await kit.tier.refresh()
+    await kit.tier.refresh_totals()
     registry = CollectorRegistry()
     registry.register(TierCollector(kit.tier, lambda: False))
 

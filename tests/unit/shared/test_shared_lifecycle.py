@@ -23,7 +23,7 @@ from shared.settings import CommonSettings
 PROGRAM = """
 import asyncio, sys
 from contextlib import AsyncExitStack
-from shared.lifecycle import Service, run
+from shared.lifecycle import Service, run_service
 from shared.settings import CommonSettings, load
 
 async def setup(service: Service, stack: AsyncExitStack) -> None:
@@ -39,7 +39,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.ready()
     print("port", port, flush=True)
 
-run(load(CommonSettings), "demo", setup)
+run_service(load(CommonSettings), "demo", setup)
 """
 
 
