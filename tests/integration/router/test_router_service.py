@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from services.router.__main__ import setup
 from services.router.settings import RouterSettings
@@ -324,6 +325,11 @@ async def test_a_copy_goes_to_the_same_group(nats_url: str, caller: Caller, lead
             await caller.publish(request)
         await until(lambda: sum(len(leader.taken) for leader in leaders) == 4)
         assert [len(leader.started) for leader in leaders].count(0) == 1
+        await caller.publish(replace(request, attempt=1))  # no copy, nor is one of another tenant
+        await caller.publish(replace(request, tenant="other"))
+        await until(lambda: sum(len(leader.taken) for leader in leaders) == 6)
+        reasons = [work.route.reason for leader in leaders for work, _ in leader.taken]
+        assert reasons.count("duplicate") == 3
 
 
 async def test_time_limits_that_are_over_or_no_numbers(
