@@ -1,4 +1,4 @@
-"""The account of each decision, with what it was weighed against: metrics, log and trace."""
+"""Records each decision and its alternatives in metrics, log and trace."""
 
 import logging
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class DecisionLog:
-    """Says of every request where it went and why; of one that left its place also what both would cost."""
+    """Records where each request went and why, and the costs of a session that changed its group."""
 
     def __init__(self, metrics: RouterMetrics, costs: Costs, tracer: Tracer) -> None:
         self._metrics = metrics
@@ -25,9 +25,17 @@ class DecisionLog:
     def record_assignment(
         self, incoming: Incoming, facts: RequestFacts, view: FleetView, chosen: Assignment, seconds: float
     ) -> Move:
-        """Writes it down, and returns what the request makes its group do for the session's KV.
+        """Record one assignment.
 
-        view: empty of groups when none was needed, as for a copy. seconds: that the decision took.
+        Args:
+            incoming: The request.
+            facts: What the policy knew of it.
+            view: The groups; empty if none was looked at, as for a copy.
+            chosen: The decision.
+            seconds: The time that the decision took.
+
+        Returns:
+            What the group has to do for the session's KV.
         """
         self._metrics.decided(chosen.reason, chosen.group, seconds)
         group = view.find(chosen.group)
@@ -49,7 +57,7 @@ class DecisionLog:
             told["stay_cost_s"] = round(self._costs.total_s(facts, place, place), 4)
         if before and before != chosen.group:
             self._metrics.moved(move.seconds)
-            # a loss is news; under load there may be as many moves as turns, and metrics count them
+            # under load there may be as many moves as turns, and metrics count them: only losses are logged
             level = logging.INFO if chosen.reason == "resumed" else logging.DEBUG
             log.log(level, "session moved", request_id=incoming.request_id, **told)
         if self._tracer is not None:

@@ -1,7 +1,7 @@
-"""Carries out what the policy decides: hands a request to its group, or tells the caller why not.
+"""Carries out decisions: hands a request to its group, or tells the caller why not.
 
-Every request that gets here ends in exactly one of the two, unless the broker is gone: then the caller, who
-hears nothing, publishes it again.
+Every request ends in exactly one of the two, unless the broker is gone. Then the caller hears nothing and
+publishes the request again.
 """
 
 import random
@@ -28,7 +28,11 @@ log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Chooses and sends. `inbox`: where the broker reports work that nobody took."""
+    """Chooses a group for each request and sends it there.
+
+    Attributes:
+        inbox: Where the broker reports work that had no receiver, with the request's key appended.
+    """
 
     def __init__(self, context: RouterContext) -> None:
         self.inbox = context.bus.new_inbox()
@@ -43,7 +47,7 @@ class Dispatcher:
         self._repeated = RepeatedLog(log)
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
-        """Gives the request to a group, the `count`-th that it is offered to, or answers with an error."""
+        """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
             await self.fail_request(_sender(incoming), late, "late")
@@ -62,7 +66,7 @@ class Dispatcher:
             await self._refuse(incoming, decision)
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:
-        """Nobody took the request where it was sent: another group is tried."""
+        """Send a request elsewhere that no leader took where it was sent."""
         if forward.count < self._max_forwards:
             await self.dispatch(forward.incoming, now, forward.count + 1)
             return
@@ -70,10 +74,10 @@ class Dispatcher:
         await self._refuse(forward.incoming, Refusal("unavailable", "no_group", message, RETRY_STARTING_S))
 
     async def fail_request(self, sender: Sender, error: RyzError, reason: str) -> None:
-        """Tells the caller that its request ended here."""
+        """Tell the caller that its request ended here."""
         self._metrics.refused(error.code, reason)
         if not sender.reply_to:
-            log.debug("nobody to answer", request_id=sender.request_id, error=error.message)
+            log.debug("no subject to answer on", request_id=sender.request_id, error=error.message)
             return
         frame = Failed(
             request_id=sender.request_id,
@@ -85,7 +89,7 @@ class Dispatcher:
         try:
             await self._bus.publish(sender.reply_to, encode(FrameBatch(frames=[frame])))
         except RyzError as problem:
-            # callers name the subject: they could have a line for each
+            # callers name the subject, and could fill the log with one line for each
             self._repeated.warning(
                 "answer not sent", subject=INBOX, request_id=sender.request_id, problem=problem.message
             )
@@ -96,13 +100,13 @@ class Dispatcher:
         await self.fail_request(_sender(incoming), error, refusal.reason)
 
     def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
-        """The decision, and the view it was made on; a copy needs none."""
+        """The decision, and the view it was made on; empty for a copy, which needs none."""
         duplicates, request_id, attempt = self._state.duplicates, incoming.request_id, incoming.attempt
         tenant = incoming.asker.tenant
         earlier = duplicates.get((tenant, request_id, attempt), now)
         if earlier is not None and self._fleet.is_ready(earlier, now):
             return FleetView(facts.model, ()), Assignment(earlier, "duplicate")
-        # a group that gave it back may not have told yet that it drains, or beat once more before it went
+        # a group that gave the request back may still look ready: its last heartbeat was sent before
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         view = self._fleet.view(facts.model, now, avoid or "", facts.weights)
         pinned = self._state.pins.group_of(tenant, incoming.session_id)
@@ -118,7 +122,7 @@ class Dispatcher:
     async def _send(
         self, incoming: Incoming, facts: RequestFacts, chosen: Assignment, now: float, count: int
     ) -> bool:
-        """Hands the request on and remembers it; False: it ended with an error instead."""
+        """Send the request and remember it; False: it ended with an error instead."""
         state = self._state
         route = Route(
             group=chosen.group,
@@ -138,7 +142,7 @@ class Dispatcher:
         headers = incoming.headers
         if incoming.deadline is not None:
             headers = {**headers, subjects.HEADER_TIMEOUT: str(max(1, int((incoming.deadline - now) * 1000)))}
-        # remembered before it is sent: the broker's "nobody there" may be quick
+        # remembered before it is sent: the broker's word that nothing listens there may come at once
         forward = Forward(incoming, chosen.group, count)
         state.forwards.put(incoming.key, forward, now, len(incoming.data))
         try:

@@ -1,4 +1,4 @@
-"""Reads a request off a bus message: checks it, and finds out whom to tell when it cannot be used."""
+"""Reads and checks a request in a bus message, and finds the subject to answer on if it cannot be used."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ _BYTES_PER_TOKEN = 4  # of English text, about
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A request that can be routed. `deadline` is in seconds of the monotonic clock; None: there is none."""
+    """A request that can be routed. `deadline` is in monotonic seconds; None: there is none."""
 
     data: bytes
     request_id: str
@@ -47,17 +47,18 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
-    """Whom to answer, as far as a broken message shows it."""
+    """The sender of a message, as far as it can be read."""
 
     request_id: str
     attempt: int
-    reply_to: str  # empty: nobody
+    reply_to: str  # empty: there is nowhere to answer
 
 
 def read(message: Message, now: float, max_outside_priority: int = 0) -> Incoming:
-    """The request in a message that arrived `now`.
+    """Read the request in a message that arrived `now`.
 
-    The bytes of a service go on untouched; those of a caller outside are made anew of what it may say.
+    The bytes of a service go on untouched. Those of a caller outside are encoded anew, without the fields
+    that it may not set.
 
     Raises:
         InvalidRequest: it is no `GenerateRequest`, or one that no leader could use, or of a caller outside
@@ -105,7 +106,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
 
 
 def _asker(request: GenerateRequest) -> Asker:
-    """Whose request it is, and whether it repeats its conversation; the rule is that of `SessionRef.mode`."""
+    """The session of a request, and whether it repeats its conversation (`SessionRef.mode` has the rule)."""
     session, messages = request.session, request.messages or ()
     continues = any(message.role == "assistant" for message in messages)
     appends = (
@@ -119,7 +120,7 @@ def _asker(request: GenerateRequest) -> Asker:
 
 
 def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
-    """The milliseconds that the caller has left; negative ones are past; None: no limit.
+    """The milliseconds that the caller has left; below 0: its time is over; None: no limit.
 
     Raises:
         InvalidRequest: it is no whole number, or more than a week.
@@ -137,11 +138,12 @@ def read_timeout_ms(headers: Mapping[str, str]) -> int | None:
 
 
 def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
-    """Whom to tell that a message is no use: by what can be read of it, else by its reply subject.
+    """Find the sender of a message that cannot be used, by its fields or else by its reply subject.
 
-    max_bytes: a longer one is not read: what it would cost is more than its sender is owed.
+    Args:
+        message: The message.
+        max_bytes: A longer one is not read, to bound the cost of refusing it.
     """
-    # broken bytes tell nothing, the reply subject may
     fields = fields_of(message.data) if len(message.data) <= max_bytes else {}
     request_id, attempt, reply_to = (fields.get(name) for name in ("request_id", "attempt", "reply_to"))
     last = message.reply.rpartition(".")[2]

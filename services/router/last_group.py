@@ -1,4 +1,4 @@
-"""Where a session was last served, as the KV state service knows it: what policy `state_server` needs."""
+"""Asks the KV state service where a session was last served, for the policy `state_server`."""
 
 import structlog
 
@@ -12,14 +12,14 @@ log = structlog.get_logger(__name__)
 
 
 class LastGroups:
-    """Asks within a bound, and takes silence for "unknown": trouble there never fails a request."""
+    """Asks within a time limit. No answer counts as "unknown", so that trouble there fails no request."""
 
     def __init__(self, bus: Bus, timeout_s: float) -> None:
         self._bus = bus
         self._timeout_s = timeout_s
 
     async def find(self, tenant: str, session_id: str) -> str:
-        """The group of the session's last turn; empty when there was none, or nobody knows."""
+        """The group of the session's last turn; empty: there was none, or it is not known."""
         query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
         try:
             found = await call(self._bus, subjects.SESSION_GET, query, SessionFound, timeout_s=timeout_s)

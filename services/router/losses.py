@@ -1,7 +1,7 @@
-"""Tells of groups that are lost, and hears of them: from other routers, and from the broker.
+"""Publishes the losses of groups, and takes in those that other routers and the broker tell of.
 
-Callers resume elsewhere what an instance has of theirs as soon as a router has given it up. Each router tells
-of what it found out itself, once for each time that it gives a group up.
+Callers resume their requests elsewhere as soon as a router has given a group up. Each router publishes the
+losses that it found itself, once for each time that it gives a group up.
 """
 
 import structlog
@@ -31,13 +31,13 @@ class LossReports:
         self._router_id = context.settings.instance_id
 
     async def listen(self) -> None:
-        """Every router hears all of it."""
+        """Subscribes; every router gets all losses."""
         news = Endpoint(self._bus, self._report_bad).handler(GroupDown, self.on_news, answers_bad=False)
         await self._bus.subscribe(subjects.GROUP_DOWN, news, max_pending=4096)
         await self._bus.subscribe(subjects.BROKER_DISCONNECT, self.on_disconnect)
 
     async def publish_losses(self) -> None:
-        """Writes down the losses that the fleet recorded, and tells of this router's own."""
+        """Log and count the losses that the fleet recorded, and publish this router's own."""
         for loss in self._fleet.take_losses():
             if loss.leaving:
                 log.info("group left", group=loss.group, group_instance=loss.instance_id)

@@ -1,4 +1,4 @@
-"""What the router counts and measures, and its view of the fleet at each scrape."""
+"""The metrics of a router, and of its view of the fleet at each scrape."""
 
 import time
 from collections import Counter as Tally
@@ -43,7 +43,7 @@ class RouterMetrics:
         )
         self._events = Counter(
             "ryz_router_events_total",
-            "What else happened: heartbeats ignored or invalid, groups lost, work that nobody took, ...",
+            "What else happened: heartbeats ignored or invalid, groups lost, work without a receiver, ...",
             ["event"],
             registry=registry,
         )
@@ -86,7 +86,7 @@ class RouterMetrics:
         self._refusals.labels(code, reason).inc()
 
     def unanswered(self, reason: str) -> None:
-        """A user outside is not told of a refusal: it was told of many."""
+        """A refusal of a user outside is not answered, because many were."""
         self._unanswered.labels(reason).inc()
 
     def lost(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Brings the pins of all sessions to this router: the whole list now and then, each change as it is told."""
+"""Loads the pins of all sessions, regularly and after the broker was away."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class PinKeeper:
-    """Keeps `PinTable` in step with the KV state service; while that is away, what is known stands."""
+    """Keeps a `PinTable` in step with the KV state service; while that is away, the known pins stand."""
 
     def __init__(self, bus: Bus, pins: PinTable, metrics: RouterMetrics, refresh_s: float) -> None:
         self._bus = bus
@@ -27,7 +27,7 @@ class PinKeeper:
         self._client = SessionsClient(bus)
 
     async def load_pins(self) -> bool:
-        """Asks for all pins; False when they could not be had."""
+        """Load all pins; False: the KV state service did not answer."""
         self._pins.start_list()
         found: list[Pin] = []
         cursor = ""
@@ -50,7 +50,7 @@ class PinKeeper:
         return True
 
     async def keep_pins(self) -> None:
-        """Loads them for ever: every `refresh_s`, and when the broker is back, as changes may be missed."""
+        """Load them every `refresh_s`, and when the broker is back, as changes may have been missed."""
         loop = asyncio.get_running_loop()
         asked_at = due_at = float("-inf")
         while True:

@@ -1,4 +1,4 @@
-"""What a router hears of sessions, and what it tells of them: turns that ended, pins, deletions, routes."""
+"""Takes in events of sessions (turns, pins, deletions), and answers where a session would go."""
 
 import structlog
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class SessionEvents:
-    """Subscriptions around what is remembered of sessions."""
+    """The subscriptions for sessions."""
 
     def __init__(self, context: RouterContext) -> None:
         self._bus = context.bus
@@ -35,24 +35,24 @@ class SessionEvents:
         self._taking: Subscription | None = None
 
     async def listen(self) -> None:
-        """Learns from here on; every router hears all of it."""
+        """Subscribes to events; every router gets all of them."""
         handler = self._endpoint.handler
         await self._bus.subscribe(subjects.SESSION_TURNS, handler(SessionTurns, self.on_turns))
         await self._bus.subscribe(subjects.SESSION_PINNED, handler(Pinned, self.on_pinned))
         await self._bus.subscribe(subjects.SESSION_GONE, handler(SessionGone, self.on_gone))
 
     async def answer_queries(self) -> None:
-        """Answers queries from here on, as a member of the queue group."""
+        """Subscribes to queries, as a member of the queue group."""
         handle = self._endpoint.handler(SessionRouteQuery, self.find_route)
         self._taking = await self._bus.subscribe(subjects.SESSION_ROUTE, handle, queue=subjects.ROUTER_QUEUE)
 
     async def stop_answering(self) -> None:
-        """Answers no more."""
+        """Ends the subscription to queries."""
         if self._taking is not None:
             await self._taking.drain()
 
     async def on_turns(self, news: SessionTurns, _: Message) -> None:
-        """Where sessions are now."""
+        """Turns have ended."""
         now = self._clock()
         for turn in news.turns:
             found = KnownSession(turn.group, turn.num_tokens)

@@ -1,4 +1,4 @@
-"""What `ryz status` shows of a router: its fleet as it sees it."""
+"""The part of `ryz status` that a router fills: its view of the fleet."""
 
 from typing import Any
 

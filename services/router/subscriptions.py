@@ -1,7 +1,7 @@
-"""The router's side of the bus: takes requests, heartbeats and queries.
+"""The router's subscriptions: requests, heartbeats and queries.
 
-All handlers but those of `state_server` run one after another and wait for nothing: a decision takes some
-microseconds, and a message that is sent late would have been decided on old news.
+All handlers but those of `state_server` run one after another and wait for nothing. A decision takes some
+microseconds, and one that waited would rest on old heartbeats.
 """
 
 import asyncio
@@ -29,10 +29,7 @@ _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a
 
 
 class RouterSubscriptions:
-    """Subscriptions around a `Dispatcher`.
-
-    outside: where requests of users outside are read; all that is sent goes out on the bus of `parts`.
-    """
+    """The subscriptions around a `Dispatcher`."""
 
     def __init__(
         self, context: RouterContext, dispatcher: Dispatcher, losses: LossReports, outside: Bus
@@ -54,7 +51,7 @@ class RouterSubscriptions:
         self._last_groups = LastGroups(context.bus, timeout_s) if asks else None
 
     async def listen(self) -> None:
-        """Learns the fleet from here on, and hears of work that nobody took."""
+        """Subscribes to heartbeats, and to the broker's reports of work that had no receiver."""
         heartbeats = Endpoint(self._bus, self._report_heartbeat)
         await self._bus.subscribe(
             subjects.HEARTBEAT_ALL, heartbeats.handler(Heartbeat, self.on_heartbeat, check=_check_subject)
@@ -62,7 +59,7 @@ class RouterSubscriptions:
         await self._bus.subscribe(f"{self._dispatcher.inbox}.*", self.on_undelivered)
 
     async def take_requests(self) -> None:
-        """Takes requests and queries from here on, as a member of the queue group."""
+        """Subscribes to requests and queries, as a member of the queue group."""
         queue, max_pending = subjects.ROUTER_QUEUE, self._settings.router_max_pending
         at_once = LOOKUPS_AT_ONCE if self._last_groups else 0
         models = Endpoint(self._bus, lambda *_: self._metrics.event("bad_query"))
@@ -91,15 +88,15 @@ class RouterSubscriptions:
         ]
 
     async def stop_taking(self) -> None:
-        """Takes no more requests; what the broker had handed to this process already is dispatched.
+        """Takes no more requests, and dispatches those that the broker has delivered already.
 
-        Those that were forwarded are still tried elsewhere if nobody took them.
+        Forwarded requests that no leader took are still sent elsewhere.
         """
         await asyncio.gather(*(subscription.drain() for subscription in self._taking))
         self._taking.clear()
         if not self._bus.connected:
             return
-        # the broker answers in order: behind two flushes nothing of what was sent can be undelivered any more
+        # the broker answers in order: behind two flushes it reports no more undelivered work
         await self._bus.flush()
         await self._bus.flush()
 
@@ -127,7 +124,7 @@ class RouterSubscriptions:
         await self._dispatcher.dispatch(incoming, now)
 
     async def on_undelivered(self, message: Message) -> None:
-        """The broker's word that nobody listens where a request was sent; anything else here is a stray."""
+        """The broker reports that a request had no receiver; other messages here are strays."""
         key, now = message.subject.rpartition(".")[2], self._clock()
         forward = self._state.forwards.pop(key, now) if message.no_responders else None
         if forward is None:

@@ -1,11 +1,12 @@
-"""A circuit breaker for one group: pure, fed with losses and ends of generations, asked before it is chosen.
+"""A circuit breaker for one group. Pure.
 
-Closed: all pass. It trips when a group is lost `failures` times within the window with nothing accepted in
-between, or when so many of its generations broke there and those were more than half of all that ended: a
-few broken ones among many good ones are no reason. Open: none pass until `open_s` is over; each time it trips
-again without a recovery in between the time doubles, up to `max_open_s`. Half-open: one request passes, and
-its fate decides. To be accepted says enough of a group that nobody could reach; one whose generations broke
-has to end one well.
+- Closed: all requests pass. The breaker trips when the group is lost `failures` times within the window with
+  no request accepted in between, or when that many of its generations broke and they were more than half of
+  all that ended.
+- Open: none pass until `open_s` is over. The time doubles, up to `max_open_s`, each time it trips again
+  without a recovery in between.
+- Half-open: one request passes, and its outcome decides. After losses the breaker closes when a request is
+  accepted; after broken generations, when one ends well.
 """
 
 from collections import deque
@@ -27,7 +28,7 @@ class BreakerLimits:
 
 
 class Breaker:
-    """See the module's text. `now` is monotonic seconds everywhere."""
+    """The breaker of one group; see the module's text. `now` is monotonic seconds everywhere."""
 
     def __init__(self, limits: BreakerLimits) -> None:
         self._limits = limits
@@ -39,15 +40,15 @@ class Breaker:
         self._breaks = False  # tripped by ends, not by losses
 
     def state(self, now: float) -> BreakerState:
-        """What it is at this moment."""
+        """The state at this moment."""
         if self._opened_at is None:
             return "closed"
         return "open" if now < self._opened_at + self._open_s else "half_open"
 
     def allows(self, now: float) -> bool:
-        """Whether a request may go to the group. In half-open state only until one was sent.
+        """Whether a request may go to the group; while half-open, only until one was sent.
 
-        A probe that nobody reported on within `open_s` does not block the next one.
+        A probe without an outcome within `open_s` does not block the next one.
         """
         if self._opened_at is None:
             return True
@@ -61,7 +62,7 @@ class Breaker:
 
     @property
     def breaks(self) -> bool:
-        """It is the group's own generations that tripped it, not that it could not be reached."""
+        """Whether broken generations tripped it, not losses."""
         return self._opened_at is not None and self._breaks
 
     def count_sent(self, now: float) -> None:
@@ -70,13 +71,13 @@ class Breaker:
             self._probe_at = now
 
     def count_accepted(self) -> None:
-        """The group took a request: it can be reached. Says nothing of how its generations end."""
+        """The group took a request, so it can be reached."""
         self._lost_at.clear()
         if self._opened_at is not None and not self._breaks:
             self._close()
 
     def count_lost(self, now: float) -> bool:
-        """The group was given up; True when this tripped the breaker."""
+        """The group was given up; returns whether this tripped the breaker."""
         if self._opened_at is not None:
             if self.state(now) == "open":
                 return False  # a late failure of a request sent before it tripped
@@ -89,7 +90,7 @@ class Breaker:
         return True
 
     def count_ended(self, good: int, broken: int, now: float) -> bool:
-        """So many generations ended; True when this tripped the breaker."""
+        """So many generations ended; returns whether this tripped the breaker."""
         if not good and not broken:
             return False
         if self._opened_at is not None:
@@ -104,7 +105,7 @@ class Breaker:
         return True
 
     def _probed(self, good: int, broken: int, now: float) -> bool:
-        """Ends while it is not closed; those from before a probe was sent decide nothing."""
+        """Generations ended while it is not closed; those that ended before a probe was sent do not count."""
         if self.state(now) == "open" or self._probe_at is None:
             return False
         if broken > good:

@@ -1,15 +1,19 @@
-"""Which requests go to a full group all the same, because another tenant may hold its places. Pure.
+"""Decides which requests go to a full group, because another tenant may hold its places. Pure.
 
-Routers send requests and do not hear how they end, so they know neither who holds the places of a group nor
-who has less than a share of them. Its leader does, and lets the tenant that has most give way. A request that
-it refuses costs it about as much as another one, so each tenant has some places a second to ask for.
+Routers do not hear how requests end, so they do not know which tenant holds the places of a group. Its leader
+does, and makes the tenant with most places give way. A refused request costs the leader about as much as
+another one, so each tenant may ask for some places a second.
 """
 
 from services.router.domain.token_buckets import TokenBuckets
 
 
 class Contests:
-    """places_per_s: of each tenant; 0: none, a full fleet refuses."""
+    """The places that tenants may ask for at full groups.
+
+    Args:
+        places_per_s: For each tenant; 0: a full fleet refuses.
+    """
 
     def __init__(self, places_per_s: float) -> None:
         self._places_per_s = places_per_s

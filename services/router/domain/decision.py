@@ -1,6 +1,6 @@
-"""What a routing decision is made of: the facts of a request, the view of the fleet, and the two outcomes.
+"""The data of a routing decision: the facts of a request, the view of the fleet, and the two outcomes.
 
-Plain data. `fleet.py` makes the views, `policies/` make the outcomes, the handlers carry them out.
+`fleet.py` makes the views, `policies/` the outcomes, and `dispatch.py` carries them out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,18 @@ from shared.errors import RyzError, from_code
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):
-    """What a policy may know of a request.
+    """The facts of a request that a policy may use.
 
-    routing_key: the same for all turns of a session.
-    prompt_tokens: to be computed wherever it goes; an estimate, from the size of the request.
-    last_group: where the session was last served, as far as anybody told; empty: unknown.
-    session_tokens: whose KV the session has so far, where it was last served; 0: none, or unknown.
-    resumed: a group had it before and was lost, or gave it back. weights: the fingerprint of those that its
-    answer was begun with; empty: it was not, or that is not known. places: one for each sequence (`n`).
+    Attributes:
+        model: The model's name.
+        routing_key: The same for all turns of a session.
+        prompt_tokens: Tokens to compute on any group, estimated from the size of the request.
+        last_group: Where the session was last served; empty: unknown.
+        session_tokens: Tokens of the session with KV on that group; 0: none, or unknown.
+        priority: As in `GenerateRequest`.
+        resumed: A group had the request before, and was lost or gave it back.
+        weights: The fingerprint of the weights that began the answer; empty: it has not begun, or unknown.
+        places: One for each sequence (`n`).
     """
 
     model: str
@@ -36,11 +40,22 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
-    """A group that is ready, as of now: its last heartbeat plus what this router sent since.
+    """A ready group as of now: its last heartbeat plus what this router sent since.
 
-    capacity: requests it may hold, running and waiting; wait_s: seconds until a new prompt is begun with.
-    recompute_tokens_per_s, fetch_tokens_per_s, fetch_s, store: see `KVRates`; rates of 0 are not known.
-    lead_s: seconds of its work that it had lately beyond its fair share; less than 0: it is behind.
+    Attributes:
+        name: The group.
+        weight: Its share of the sessions.
+        running: Requests in its batch.
+        waiting: Requests in its queue.
+        max_running: Places in its batch.
+        capacity: Requests that it may hold, running and waiting.
+        wait_s: Seconds until it begins with a new prompt.
+        tokens_per_s: Its rate lately; as the rates below, 0: not known.
+        recompute_tokens_per_s: See `KVRates`.
+        fetch_tokens_per_s: See `KVRates`.
+        fetch_s: See `KVRates`.
+        store: See `KVRates`.
+        lead_s: Seconds of work that it had lately beyond its fair share; below 0: it is behind.
     """
 
     name: str
@@ -64,15 +79,17 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def utilization(self) -> float:
-        """Requests it holds per place in the batch, over its weight; above 1 requests wait."""
+        """Requests per place in its batch, over its weight; above 1 requests wait."""
         return (self.running + self.waiting) / (max(1, self.max_running) * self.weight)
 
 
 class FleetView:
     """The groups of one model as they were at one moment.
 
-    away: the state of each group of the model that cannot take requests (starting, draining, failed, lost,
-    tripped). models: what ready groups serve, for the answer to an unknown model.
+    Attributes:
+        model: The model's name.
+        away: The state of each of its groups that takes no requests (starting, draining, lost, tripped, ...).
+        models: The models of ready groups, for the answer to an unknown model.
     """
 
     def __init__(
@@ -106,7 +123,7 @@ class FleetView:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The request goes to `group`. `reason` is one word for metrics and for the `Route`."""
+    """The request goes to `group`; `reason` is a word for metrics and for the `Route`."""
 
     group: str
     reason: str
@@ -115,9 +132,14 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The request is turned away with this error.
+    """The request is refused with this error.
 
-    reason: one word for metrics. param: the field at fault. retry_after_s: when to come back, on average.
+    Attributes:
+        code: As in `shared.errors`.
+        reason: A word for metrics.
+        message: For the caller.
+        retry_after_s: When to come back, on average.
+        param: The field at fault.
     """
 
     code: str
@@ -127,9 +149,10 @@ class Refusal:
     param: str | None = None
 
     def error(self, jitter: float = 1.0) -> RyzError:
-        """What to tell the caller.
+        """The error for the caller.
 
-        jitter: times `retry_after_s`; a random number around 1 keeps callers from coming back in step.
+        Args:
+            jitter: A factor of `retry_after_s`, random around 1, so that callers do not come back in step.
         """
         message, data = self.message, dict[str, Any](reason=self.reason)
         if self.retry_after_s is not None:

@@ -1,4 +1,4 @@
-"""A map that forgets: bounded in entries, in cost and in time. The oldest entry goes first."""
+"""A map that is bounded in entries, in cost and in time. The oldest entry goes first."""
 
 from collections import OrderedDict
 from typing import Generic, NamedTuple, TypeVar
@@ -14,9 +14,12 @@ class _Entry(NamedTuple, Generic[V]):
 
 
 class ExpiringMap(Generic[K, V]):
-    """Entries live `ttl_s` seconds from when they were put.
+    """Entries live `ttl_s` seconds.
 
-    max_cost: the sum of the costs given to `put`; an entry that costs more than that is not kept.
+    Args:
+        ttl_s: From `put` on.
+        max_entries: Of entries.
+        max_cost: Of the sum of the costs given to `put`; an entry that costs more is not kept.
     """
 
     def __init__(self, *, ttl_s: float, max_entries: int, max_cost: int | None = None) -> None:

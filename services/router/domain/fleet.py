@@ -1,7 +1,7 @@
-"""What a router knows of all groups: fed with heartbeats, sends and losses, asked for the view of a model.
+"""What a router knows of all groups, from heartbeats, requests sent and losses; makes views for decisions.
 
-Pure: the handlers bring heartbeats and time. Nothing here waits or publishes; what changed is returned, and
-losses are recorded for whoever tells of them (`take_losses`).
+Pure: handlers bring heartbeats and time. Changes are returned, and losses recorded for `LossReports`, which
+takes them with `take_losses`.
 """
 
 from collections import deque
@@ -31,10 +31,17 @@ RATE_HALF_LIFE_S = 2.0  # with which leaders smooth the rate that they report
 class FleetLimits:
     """When a group is lost, when it is forgotten, and how many groups a router keeps.
 
-    A group is lost after `missed_heartbeats` of its own intervals plus `slack_s`, and up to `patience` times
-    that if it was irregular lately; after twice that at most if no other group is heard either. Its model is
-    forgotten `forget_s` after its last heartbeat. Work of `half_life_s` ago counts half. Heartbeats within
-    `hold_s` of the broker's word that a leader is gone were under way and count for nothing.
+    Attributes:
+        missed_heartbeats: A group is lost after so many of its intervals plus `slack_s`; after twice that at
+            most if no other group is heard either.
+        slack_s: For delays of the broker and of the router.
+        patience: A factor on that time for a group whose heartbeats were irregular lately.
+        forget_s: After its last heartbeat the group's model is forgotten.
+        max_groups: Groups that are kept.
+        half_life_s: Work so long ago counts half.
+        hold_s: Heartbeats so soon after the broker's word that a leader is gone were under way, and are
+        ignored. load: What to assume of a group's load.
+        breaker: When a group's breaker trips.
     """
 
     missed_heartbeats: int = 3
@@ -49,16 +56,18 @@ class FleetLimits:
 
 
 class Fleet:
-    """All groups that were heard of lately, by name. `now` is monotonic seconds everywhere.
+    """All groups that were heard lately, by name. `now` is monotonic seconds everywhere.
 
-    computed: tokens by group, as the groups report them: what all routers gave them.
+    Attributes:
+        computed: Tokens by group as the groups report them, for the requests of all routers.
+        rivals: Leaders that share a group's name.
     """
 
     def __init__(self, limits: FleetLimits) -> None:
         self.computed = DecayingCounts(limits.half_life_s)
         self._limits = limits
-        # tokens of the requests that this router sent, as guessed. What groups report is right, but late by
-        # the smoothing of their rate: guesses that fade as fast make up for it, and no error of theirs stays
+        # Estimated tokens of the requests that this router sent. What groups report is right but late by the
+        # smoothing of their rate; estimates that fade as fast make up for it, and so do their errors.
         self._given = DecayingCounts(RATE_HALF_LIFE_S)
         self._groups: dict[str, Group] = {}
         self.rivals = Rivals()
@@ -67,7 +76,7 @@ class Fleet:
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
-        """Takes in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
+        """Take in a heartbeat. A new instance id starts the group afresh; an older number is ignored."""
         silence_s = self._common_silence_s(now, heartbeat.interval_ms / 1000)
         if silence_s:
             for group in self._groups.values():
@@ -97,7 +106,7 @@ class Fleet:
         was_lost, state = group.lost, group.heartbeat.state
         if group.ignores_heartbeats(now):
             return "ignored"
-        # after a silence the rate of today says nothing of the time in between
+        # after a silence the present rate says nothing about the time before
         elapsed = min(now - group.heard_at, _SILENCE * heartbeat.interval_ms / 1000)
         self.computed.add(group.name, now, heartbeat.load.tokens_per_s * elapsed)
         if group.observe(heartbeat, now):
@@ -107,16 +116,16 @@ class Fleet:
         return "changed" if heartbeat.state != state else "same"
 
     def count_sent(self, name: str, prompt_tokens: int, now: float, answer_tokens: int = 0) -> None:
-        """This router gave the group a request of about so many tokens to compute, and so many to answer."""
+        """This router sent the group a request of about so many tokens to compute and to generate."""
         if group := self._groups.get(name):
             group.count_sent(prompt_tokens, now)
             self._given.add(name, now, prompt_tokens + answer_tokens)
 
     def mark_lost(self, name: str, reason: DownReason, now: float) -> bool:
-        """Gives the group up until its next heartbeat. True if it was not lost before.
+        """Give the group up until its next heartbeat; returns whether it was not lost before.
 
-        A group that said goodbye takes no work, and that nobody listens for it says nothing of what it runs.
-        No more does it while groups come back to a broker that was away: then it is passed over, and no loss.
+        `no_responders` is no loss for a group that is leaving: it takes no work but runs what it has. While
+        groups come back to a broker that was away the group is passed over, and that is no loss either.
         """
         group = self._groups.get(name)
         if group is None or group.lost:
@@ -130,7 +139,7 @@ class Fleet:
         return True
 
     def on_disconnect(self, instance_id: str, now: float) -> None:
-        """The broker's word that a connection of this leader ended at the other side."""
+        """The broker reports that a connection of this leader was ended by the leader's side."""
         for group in self._groups.values():
             if group.heartbeat.instance_id == instance_id:
                 group.ignore_heartbeats_until(now + self._limits.hold_s)
@@ -140,8 +149,9 @@ class Fleet:
     def on_group_down(self, news: GroupDown, now: float) -> None:
         """Another router gave this instance up.
 
-        Of silence this router judges for itself when it has heard the group since: the other one may be the
-        one that hears nothing. What it believes it does not tell again, so that no false alarm goes round.
+        This router does not believe in a silence if it has heard the group lately: the other router may be
+        the one that hears nothing. A loss that it believes is not published again, so that a false one does
+        not go round.
         """
         group = self._groups.get(news.group)
         if group is None or group.heartbeat.instance_id != news.instance_id:
@@ -155,9 +165,14 @@ class Fleet:
         self._lose(group, news.reason, now, own=False)
 
     def expire(self, now: float, proven_at: float | None = None) -> list[str]:
-        """Marks silent groups as lost and forgets those silent for long; returns the ones lost just now.
+        """Mark silent groups as lost, and forget those that are silent for long.
 
-        proven_at: up to when silence counts, see `SelfEchoMonitor`; without it up to now.
+        Args:
+            now: The present time.
+            proven_at: The time up to which silence counts, see `SelfEchoMonitor`; None: up to now.
+
+        Returns:
+            The groups that were lost just now.
         """
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
@@ -175,11 +190,11 @@ class Fleet:
         return lost
 
     def unsettle(self, until: float) -> None:
-        """The broker is or was away: until then groups come back to it."""
+        """The broker is or was away: groups come back to it until then."""
         self._unsettled_until = until
 
     def excuse(self, seconds: float) -> None:
-        """For so long this router could not listen: that is nobody's silence."""
+        """This router could not listen for so long: that time counts as silence of no group."""
         for group in self._groups.values():
             group.excuse_missed(seconds)
 
@@ -190,11 +205,16 @@ class Fleet:
         return losses
 
     def view(self, model: str, now: float, avoid: str = "", weights: str = "") -> FleetView:
-        """The groups of that model as of now; to be used before the fleet changes.
+        """The groups of a model as of now; use it before the fleet changes.
 
-        avoid: a group that is to be left out if another one is ready. A group that could not be reached
-        lately and can be now is better than none. weights: the fingerprint of those that an answer was begun
-        with; groups with others are left out if one has them.
+        If no group is ready, groups whose breaker was tripped by losses count as ready.
+
+        Args:
+            model: The model's name.
+            now: The present time.
+            avoid: A group to leave out if another one is ready.
+            weights: The fingerprint of the weights that began an answer; groups with other weights are left
+                out if one has these.
         """
         ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
         models = () if ready or away else tuple(card.name for card in self.models(now))
@@ -209,7 +229,7 @@ class Fleet:
         return LiveView(model, ready, see, away, models)
 
     def instance_of(self, name: str) -> str:
-        """The instance of that group that requests are meant for; empty: the group is not known."""
+        """The instance of the group that requests are sent to; empty: the group is not known."""
         group = self._groups.get(name)
         return "" if group is None else group.heartbeat.instance_id
 
@@ -219,7 +239,7 @@ class Fleet:
         return group is not None and group.standing(now) == "ready"
 
     def models(self, now: float) -> list[ModelCard]:
-        """What groups that are ready serve, one card for each name, in the order of the names."""
+        """The models of ready groups, one card for each name, in the order of the names."""
         ready = (group for group in self._groups.values() if group.standing(now) == "ready")
         cards = {group.heartbeat.model.name: group.heartbeat.model for group in ready}
         return [cards[name] for name in sorted(cards)]
@@ -229,7 +249,7 @@ class Fleet:
         return [self._groups[name] for name in sorted(self._groups)]
 
     def _welcome(self, group: Group, now: float) -> None:
-        """A group that comes (back) has no work to make up for, or all sessions would move there at once."""
+        """Give a group that comes (back) its share of past work, or all sessions would move there at once."""
         heartbeat = group.heartbeat
         weights = {
             other.name: other.heartbeat.weight
@@ -255,10 +275,10 @@ class Fleet:
         return "restarted"
 
     def _restart_or_ignore(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
-        """A number that is not higher: a late heartbeat, or a leader that was started again.
+        """A heartbeat's number is not higher: it is late, or the leader was started again.
 
-        A container gives a new process the host name and process id of the last one, so the same instance id:
-        number 0, and any lower number of a group that was lost, are those of a new instance.
+        A container gives a new process the host name and process id of the last one, so the same instance id.
+        Number 0, and any lower number of a lost group, come from a new instance.
         """
         if heartbeat.seq and not (group.lost and heartbeat.seq < group.heartbeat.seq):
             return "ignored"

@@ -14,9 +14,7 @@ from services.router.domain.decision import GroupView
 from shared.messages import Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
-_BENEFIT_OF_DOUBT = (
-    4  # a group with places left may be sent so many times what it holds, until it beats again
-)
+_CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
 _SCARCE = 0.125  # share of the blocks, below which the next prompt may not find enough of them
 _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 _LONGEST_S = 300.0  # a request takes no longer: what gateways allow one that does not say
@@ -27,10 +25,11 @@ _ON_ITS_WAY_S = 0.09  # so old a request was counted by the group's heartbeats, 
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What to assume of a group that has not told or shown it.
+    """What to assume of a group's load.
 
-    max_inflight: requests it may hold, whatever it says itself.
-    assumed_service_s: seconds that a request takes, until a rate was measured.
+    Attributes:
+        max_inflight: Requests that it may hold, whatever it says itself.
+        assumed_service_s: Seconds that a request takes, until a rate was measured.
     """
 
     max_inflight: int = 4096
@@ -60,7 +59,7 @@ class Group:
         self._turned_at = now
 
     def observe(self, heartbeat: Heartbeat, now: float) -> bool:
-        """A newer heartbeat of the same instance. True: the ends that it tells of tripped the breaker."""
+        """Take in a newer heartbeat; returns whether the generations that ended tripped the breaker."""
         before, load = self.heartbeat, heartbeat.load
         accepted = max(0, heartbeat.accepted_total - before.accepted_total)
         held_before = before.load.running + before.load.waiting
@@ -94,7 +93,7 @@ class Group:
         )
 
     def count_sent(self, prompt_tokens: int, now: float) -> None:
-        """This router gave it a request."""
+        """This router sent it a request."""
         self.sent_total += 1
         self._pending += 1
         self._pending_tokens += prompt_tokens
@@ -133,7 +132,7 @@ class Group:
         return heard_up_to - self.heard_at - self._missed_s - common_s
 
     def standing(self, now: float) -> Standing:
-        """Its state as routing sees it: what it says, unless it is lost or its breaker is open."""
+        """Its own state, unless it is lost or its breaker is open."""
         if self.lost:
             return "lost"
         if self.heartbeat.state == "ready" and not self.breaker.allows(now):
@@ -141,19 +140,20 @@ class Group:
         return self.heartbeat.state
 
     def timeout_s(self, missed: int, slack_s: float, patience: float) -> float:
-        """Seconds of silence after which it counts as lost.
+        """Seconds of silence after which it is lost.
 
-        A group whose heartbeats were far apart lately, as on a machine with too much to do, has some times
-        the longest gap; at most `patience` times what others have.
+        A group whose heartbeats were far apart lately, as on a busy machine, has `_GAPS` times its longest
+        gap; at most `patience` times the limit of others.
         """
         usual_s = missed * self.heartbeat.interval_ms / 1000 + slack_s
         return min(usual_s * patience, max(usual_s, _GAPS * self.gap_s))
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
-        """Its load as of now. See the module's text for the estimate.
+        """Its load as of now; see the module's text for the estimate.
 
-        lead_tokens: its work beyond its fair share; counts for nothing until the group has measured how fast
-        it computes.
+        Args:
+            now: The present time.
+            lead_tokens: Its work beyond its fair share; not counted until the group has measured its speed.
         """
         load, kv = self.heartbeat.load, self.heartbeat.kv
         elapsed = now - self.heard_at
@@ -163,14 +163,14 @@ class Group:
         max_running = max(1, load.max_running)
         capacity = load.max_running + load.max_waiting or self._limits.max_inflight
         at_its_limit = load.running >= load.max_running > 0 or (load.waiting > 0 and _short_of_blocks(load))
-        if not at_its_limit:  # how fast it is did not show yet: what was sent since may be done long ago
-            capacity *= _BENEFIT_OF_DOUBT
+        if not at_its_limit:  # its speed is not known: what was sent since may be done already
+            capacity *= _CAPACITY_MARGIN
         queued_tokens = max(0.0, load.queued_tokens + self._pending_tokens - load.tokens_per_s * elapsed)
         rate = self.requests_per_s
         if not rate or not at_its_limit:  # below the limit the measured rate is that of the callers
             rate = max(rate, max_running / self._limits.assumed_service_s)
         rate = max(rate, max_running / _LONGEST_S)  # what was measured falls to 0 while nothing ends
-        # what it does lately says little of a group with little to do
+        # the rate of late says little about a group with little to do
         speed = max(load.tokens_per_s, kv.recompute_tokens_per_s)
         prefill_s = queued_tokens / speed if speed else 0.0
         return GroupView(

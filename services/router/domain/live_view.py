@@ -12,10 +12,7 @@ from services.router.domain.rendezvous import preferred
 
 
 class LiveView(FleetView):
-    """Good until the fleet changes: make a new one for each decision.
-
-    groups: those that are ready, by name. see: the view of one of them.
-    """
+    """A view that is good until the fleet changes; make a new one for each decision."""
 
     def __init__(
         self,

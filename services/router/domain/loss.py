@@ -1,8 +1,8 @@
-"""What a router says of a group's instance that it has given up, and what it believes of the broker's news.
+"""The loss of a group, and the reading of the broker's reports of ended connections.
 
-The broker tells by name which client's connection ended, and why. Only an end that came from the other side
-says that a leader is gone: the broker also closes connections of leaders that live, when it shuts down or a
-client reads too slowly, and a connection that it finds stale was replaced long ago. Heartbeats decide then.
+The broker reports which client's connection ended, and why. Only an end from the client's side means that a
+leader is gone. The broker also closes connections of living leaders, when it shuts down or a client reads too
+slowly, and a connection that it finds stale was replaced before. Heartbeats decide in those cases.
 """
 
 from typing import NamedTuple
@@ -20,10 +20,15 @@ _ACCOUNT, _LEADERS_USER = "RYZ", "worker"
 
 
 class Loss(NamedTuple):
-    """A group was given up just now.
+    """A group was given up.
 
-    own: found out by this router, so that others are to hear of it. leaving: the group had said goodbye.
-    tripped: it opened the group's breaker.
+    Attributes:
+        group: The group.
+        instance_id: Its leader.
+        reason: Why.
+        own: This router found it, so it publishes it.
+        leaving: The group had announced that it ends.
+        tripped: The loss opened the group's breaker.
     """
 
     group: str
@@ -41,7 +46,7 @@ class _Client(msgspec.Struct):
 
 
 class _Disconnect(msgspec.Struct):
-    """What is used of the broker's `io.nats.server.advisory.v1.client_disconnect`."""
+    """The used fields of the broker's `io.nats.server.advisory.v1.client_disconnect`."""
 
     client: _Client
     reason: str = ""
@@ -51,7 +56,7 @@ _decoder = msgspec.json.Decoder(_Disconnect)
 
 
 def read_disconnect(data: bytes) -> str | None:
-    """The instance id of the leader that the broker's news says is gone; None: it tells of no such thing.
+    """The instance id of the leader whose end the broker reports; None: it reports something else.
 
     Raises:
         ValueError: it is not the broker's JSON.

@@ -6,12 +6,12 @@ Pin = tuple[str, str, str]  # tenant, session id, group
 
 
 class PinTable:
-    """The pins that are known, of all tenants; bounded. What was told lately stands against an older list."""
+    """The known pins of all tenants; bounded. A change stands against a list that was asked for before it."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._groups: dict[tuple[str, str], str] = {}
-        self._told: dict[tuple[str, str], str] = {}  # since the list that is being loaded was asked for
+        self._told: dict[tuple[str, str], str] = {}  # changes since the list was asked for
 
     def __len__(self) -> int:
         return len(self._groups)

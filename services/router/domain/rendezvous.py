@@ -1,4 +1,4 @@
-"""Weighted rendezvous hashing: which group a key prefers, without a stored map.
+"""Finds the group that a key prefers by weighted rendezvous hashing, without a stored map.
 
 Each (key, group) gets a score that depends on nothing else; the highest wins. So all routers agree, also
 after a restart, and when a group goes, only the keys that preferred it move.
@@ -30,7 +30,7 @@ G = TypeVar("G", bound=WeightedNode)
 
 
 def score(key: str, group: str, weight: float) -> float:
-    """The group's claim on the key: `-weight / ln(h)`, h uniform in (0, 1).
+    """The score of a group for a key: `-weight / ln(h)`, h uniform in (0, 1).
 
     `-ln(h) / weight` is an exponential variable with rate `weight`, and the smallest of several such is the
     i-th with probability `weight_i / sum(weights)`; this is its inverse. The logarithmic method of

@@ -1,8 +1,8 @@
-"""Two leaders that live under one group's name, as heartbeats show them. Pure: time is an argument.
+"""Detects two leaders under one group's name by their heartbeats. Pure: time is an argument.
 
-The one that was heard first last has the group; the others are former instances, and their heartbeats count
-for nothing. A few of those are on their way when a leader is replaced. One that beats on lives: requests go
-to one of the two all the same, but operators should know.
+The instance that appeared last has the group. The others are former instances, whose heartbeats are ignored.
+A few of them are on their way when a leader is replaced. A former instance that goes on sending them lives:
+requests go to one of the two only, but operators should know.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TELL_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Rival:
-    """A former instance that beats on. told_at: when it was spoken of last; None: it was not."""
+    """A former instance that still sends heartbeats; `told_at`: when it was logged last, or None."""
 
     instance_id: str
     heard_at: float
@@ -45,7 +45,7 @@ class Rivals:
         return now - self._former[group][instance_id] >= SETTLE_S
 
     def heard(self, group: str, instance_id: str, now: float) -> bool:
-        """A former instance, which is not about to end, has beaten. True: operators are to know."""
+        """A former instance that is not about to end sent a heartbeat; returns whether to tell operators."""
         if not self.lives(group, instance_id, now):
             return False
         rival = self._rivals.get(group)

@@ -1,7 +1,7 @@
-"""What a router knows of sessions: where their KV is, of how many tokens, and how much a turn adds.
+"""Remembers of each session where its KV is, for how many tokens, and how much a turn adds.
 
-Learned from what it sends itself and from what leaders tell all routers, so several routers know nearly the
-same. It is knowledge that may be missing or old: then a session counts as new, and goes home.
+It learns from the requests that this router sends and from leaders' `SessionTurns`, which all routers get, so
+routers know nearly the same. What is missing costs little: the session counts as new, and goes home.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,13 @@ _SMOOTHING = 0.05  # weight of the newest turn in the mean of all
 
 
 class Asker(NamedTuple):
-    """Whose request it is. session_id: empty: none; one made for this request is known to nobody yet.
+    """The tenant and session of a request.
 
-    whole: the request holds the whole conversation, not only what is new. continues: an answer is in it.
+    Attributes:
+        tenant: Whose request it is.
+        session_id: Empty: none. One that was made for this request is not known yet.
+        whole: The request holds the whole conversation, not only what is new.
+        continues: The request holds an answer.
     """
 
     tenant: str
@@ -27,7 +31,13 @@ class Asker(NamedTuple):
 
 
 class KnownSession(NamedTuple):
-    """group: of the last turn. tokens: with KV there. turn_tokens: that the last turn added; 0: unknown."""
+    """A session that is known.
+
+    Attributes:
+        group: The group of the last turn.
+        tokens: Tokens with KV there.
+        turn_tokens: Tokens that the last turn added; 0: unknown.
+    """
 
     group: str
     tokens: int = 0
@@ -35,7 +45,7 @@ class KnownSession(NamedTuple):
 
 
 class SessionMemory:
-    """Bounded in entries and in time. A session is kept under its id and under its routing key.
+    """The known sessions, bounded in entries and in time, each under its id and its routing key.
 
     The key finds it for a client that sends no id and the whole conversation with every turn. Conversations
     with the same root share it; the newest counts.
@@ -56,10 +66,10 @@ class SessionMemory:
         return found or self._known.get((tenant, routing_key), now)
 
     def complete_facts(self, facts: RequestFacts, asker: Asker, now: float) -> tuple[RequestFacts, int]:
-        """The facts with what is known of the session, and the tokens that the turn is likely to add to it.
+        """The facts completed with what is known of the session, and the tokens that the turn may add to it.
 
-        What a request repeats of its conversation is not new: it is the session's, as far as that is known. A
-        `last_group` that somebody else found out stands.
+        Tokens that a request repeats of its conversation count as the session's, as far as that is known. A
+        `last_group` in the facts stands.
         """
         known = self.find(asker.tenant, asker.session_id, facts.routing_key, now)
         tokens, new = known.tokens if known else 0, facts.prompt_tokens
@@ -82,7 +92,7 @@ class SessionMemory:
     def note_turn(
         self, tenant: str, session_id: str, routing_key: str, told: KnownSession, now: float
     ) -> None:
-        """A leader's word of where the session is; how much the turn added is found out here."""
+        """A leader has told where the session is; the tokens that the turn added follow from it."""
         before = self.find(tenant, session_id, routing_key, now) or KnownSession(told.group)
         added = told.tokens - before.tokens
         if added > 0:

@@ -1,4 +1,4 @@
-"""How many requests a second each user outside, or each tenant, may make: token buckets by name. Pure."""
+"""Limits the requests a second of each user outside, or each tenant, by token buckets. Pure."""
 
 from services.router.domain.expiring import ExpiringMap
 
@@ -9,7 +9,7 @@ _MOST_DEBT_S = _FORGET_S - BURST_S  # what is owed longer would be forgotten
 
 
 class TokenBuckets:
-    """Bounded in users."""
+    """One bucket for each name, bounded in names."""
 
     def __init__(self) -> None:
         self._buckets: ExpiringMap[str, tuple[float, float]] = ExpiringMap(
@@ -17,9 +17,16 @@ class TokenBuckets:
         )
 
     def take_tokens(self, user: str, per_s: float, now: float, cost: float = 1.0) -> float:
-        """0: the request may pass, and is counted. Else the seconds until it may.
+        """Count a request if it may pass.
 
-        per_s: of that user; 0: no limit. cost: what it counts, if a burst is not less than that.
+        Args:
+            user: The user or tenant.
+            per_s: Its rate; 0: no limit.
+            now: Monotonic seconds.
+            cost: What the request counts; a burst at most.
+
+        Returns:
+            0 if the request may pass, else the seconds until it may.
         """
         if not per_s:
             return 0.0
@@ -33,7 +40,7 @@ class TokenBuckets:
         return 0.0
 
     def charge(self, user: str, per_s: float, now: float, cost: float) -> None:
-        """A request that passed costs so much more; the next ones wait for it."""
+        """Add a cost to a request that has passed; the next ones wait for it."""
         if not per_s:
             return
         most = max(1.0, per_s * BURST_S)

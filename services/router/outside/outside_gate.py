@@ -1,7 +1,7 @@
-"""Who of the users outside may pass: their requests are counted before they are read, and refused cheaply.
+"""Admits requests of users outside: counts them before it reads them, and refuses them cheaply.
 
-Refusals cost a router as much as requests, and outside they come as often as a sender likes. So each user is
-told of some a second, and of the others only metrics tell.
+A refusal costs a router as much as a request, and a user outside can cause as many as it likes. So each user
+gets an answer to some refusals a second, and the others are only counted.
 """
 
 from services.router.dispatch import Dispatcher
@@ -13,7 +13,7 @@ from shared.bus import Message
 from shared.errors import Overloaded, RyzError
 from shared.subjects import caller_of
 
-READ_OF_REFUSED = 16 * 1024  # bytes of a request that comes too often, to find out whom to tell
+READ_OF_REFUSED = 16 * 1024  # bytes of a request over the rate that are read to find its sender
 BYTES_OF_ONE = 16 * 1024  # a longer message counts as several requests: it takes as long to read
 ANSWERS_S = 100.0  # refusals of each user that are answered a second
 

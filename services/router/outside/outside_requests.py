@@ -1,6 +1,6 @@
-"""What a request of a service outside may say. The broker vouches for its tenant and user, for nothing else.
+"""Restricts the requests of services outside, for which the broker vouches by tenant and user only. Pure.
 
-Pure. What is refused here would let one outside service act as another, or see what is another's.
+What is refused here would let one outside service act as another, or see another's frames.
 """
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from shared.subjects import Caller
 
 
 def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> GenerateRequest:
-    """The request as the caller may have it.
+    """The request without what the caller may not set.
 
     Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements), `note` (for
     callers that attach, which none outside may) and `crashes` (a suspect is computed alone, which costs

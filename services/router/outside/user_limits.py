@@ -1,7 +1,7 @@
-"""What each user outside may: its own limits where `ryz bus-users` was told some, else those of the settings.
+"""The limits of each user outside: its own, if `ryz bus-users` has some, else those of the settings.
 
-The file is looked at again once a second while such users ask; one that cannot be read leaves things as they
-were.
+The file is checked once a second while such users send requests. If it cannot be read, the limits before
+stand.
 """
 
 import math
@@ -18,14 +18,14 @@ log = structlog.get_logger(__name__)
 
 
 class UserLimits(NamedTuple):
-    """max_rps: requests a second; 0: no limit."""
+    """The limits of one user; `max_rps`: requests a second, 0: no limit."""
 
     max_rps: float
     max_priority: int
 
 
 class UserLimitsFile:
-    """file: empty: the same for all."""
+    """Reads the users' own limits from a file; an empty name: all users have the default."""
 
     def __init__(self, file: str, default: UserLimits) -> None:
         self._path = Path(file) if file else None

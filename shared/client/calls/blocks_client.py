@@ -23,7 +23,7 @@ class BlocksClient:
     ) -> BlocksFound:
         """How many of the leading `names` are stored; those are not evicted for `lease_ms`.
 
-        With `parts`, of which a block consists, also those that nobody has told of yet.
+        With `parts`, the number of parts of a block, stored blocks that no group has committed count as well.
         """
         message = BlocksFind(names=b"".join(names), lease_ms=lease_ms, parts=parts)
         return await self._call(subjects.BLOCKS_FIND, message, BlocksFound, timeout_s)
@@ -31,7 +31,7 @@ class BlocksClient:
     async def commit(
         self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float | None = None
     ) -> BlocksCommitted:
-        """Tells what all ranks of `group` have written, and who holds it; each entry stands for itself."""
+        """Commits blocks that all ranks of `group` have written, with their holders, entry by entry."""
         message = BlocksCommit(group=group, held=list(held))
         return await self._call(subjects.BLOCKS_COMMIT, message, BlocksCommitted, timeout_s)
 

@@ -1,7 +1,8 @@
-"""Sessions as objects: looked at, begun, pinned and moved, for gateways and for other services.
+"""Sessions as objects: viewed, created, pinned and moved, for gateways and for other services.
 
-Joins what three kinds of services know of a session: its record and stored KV (the KV state service), where
-its turns would go (a router), and who has its KV in memory (the leaders). A refused call has changed nothing.
+Joins what three kinds of services know of a session: its record and stored KV (the KV state service), the
+group of its next turn (a router), and the groups with its KV in memory (the leaders). A refused call changes
+nothing.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,11 @@ from shared.messages.sessions import MAX_SESSION_MESSAGES
 class SessionView:
     """All that is known of a session at one moment.
 
-    route: None when no router answered. holdings: the groups with any of its KV in memory, by name.
+    Attributes:
+        summary: Without text, with pin and stored KV.
+        record: Text and tokens.
+        route: Where it would go; None: no router answered.
+        holdings: The groups with any of its KV in memory, by name.
     """
 
     summary: SessionSummary
@@ -39,12 +44,18 @@ class SessionView:
 
 
 class SessionAdmin:
-    """Every call raises `Unavailable` with a reason when a service that it needs does not answer,
-    `RateLimited` when the tenant has too many of them under way, and `SessionNotFound` when the tenant has no
-    such session.
+    """The calls about sessions.
 
-    timeout_s: how long each service may take. gather_s: how long leaders may take to say what they hold.
-    `fleet` asks routers and leaders alone.
+    Every call raises `Unavailable` with a reason if a service that it needs does not answer, `RateLimited` if
+    the tenant has too many of them under way, and `SessionNotFound` if the tenant has no such session.
+
+    Args:
+        bus: The connection.
+        timeout_s: How long each service may take.
+        gather_s: How long leaders may take to say what they hold.
+
+    Attributes:
+        fleet: Asks routers and leaders alone.
     """
 
     def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
@@ -69,7 +80,7 @@ class SessionAdmin:
     async def view(self, tenant: str, session_id: str) -> SessionView:
         """The session with all that is known of it; routers and leaders that do not answer are left out."""
         summary = await self.summary(tenant, session_id)
-        async with self.fleet.place(tenant):  # what waits for it has no record in hand
+        async with self.fleet.place(tenant):  # taken before the record is loaded: waiting calls hold none
             record = await self.record(tenant, session_id)
             route, ready = None, set[str]()
             with suppress(RyzError):
@@ -100,7 +111,7 @@ class SessionAdmin:
                     return await self._records.pin(tenant, session_id, pinned_group)
             return await self.summary(tenant, session_id)
         except BaseException:
-            with suppress(RyzError):  # without an answer nobody knows what became of it: it may be there
+            with suppress(RyzError):  # without an answer it may have been stored
                 await self._records.delete(tenant, session_id, undo=True)
             raise
 
@@ -183,7 +194,7 @@ class SessionAdmin:
         return not outcome.stale
 
     async def _taken(self, tenant: str, session_id: str) -> Conflict:
-        """Why a new record was not stored."""
+        """The error for a new record that was not stored."""
         try:
             await self.summary(tenant, session_id)
         except SessionNotFound:  # deleted since `created_ms`, by the store's clock: it has to stay so

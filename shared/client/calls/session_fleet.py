@@ -1,4 +1,4 @@
-"""What routers and leaders know of a session: where its turns would go, and whose memory has its KV."""
+"""Asks routers where a session's turns would go, and leaders what of its KV they have in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
@@ -20,13 +20,13 @@ MAX_WAITING = 128  # of a tenant
 
 
 @contextmanager
-def asking(whom: str, reason: str) -> Iterator[None]:
-    """Makes an `Unavailable` inside the block say who did not answer, and when to try again."""
+def asking(service: str, reason: str) -> Iterator[None]:
+    """Make an `Unavailable` inside the block name the service that did not answer, and when to try again."""
     try:
         yield
     except (NoResponders, RequestTimedOut) as error:
         raise Unavailable(
-            f"{whom} does not answer; try again in a moment", reason=reason, retry_after_s=RETRY_S
+            f"{service} does not answer; try again in a moment", reason=reason, retry_after_s=RETRY_S
         ) from error
     except Unavailable as error:
         if error.retry_after_s is not None:
@@ -35,9 +35,12 @@ def asking(whom: str, reason: str) -> Iterator[None]:
 
 
 class SessionFleet:
-    """Calls to routers and leaders; they raise `Unavailable` with a reason when nobody answers.
+    """Calls to routers and leaders; they raise `Unavailable` with a reason if there is no answer.
 
-    timeout_s: how long one answer may take. gather_s: how long all leaders may take to say what they hold.
+    Args:
+        bus: The connection.
+        timeout_s: How long one answer may take.
+        gather_s: How long all leaders may take to say what they hold.
     """
 
     def __init__(self, bus: Bus, *, timeout_s: float = 2.0, gather_s: float = 0.1) -> None:
@@ -48,7 +51,7 @@ class SessionFleet:
 
     @asynccontextmanager
     async def place(self, tenant: str) -> AsyncIterator[None]:
-        """One of a few places for what all leaders or a store's blocks are asked for, in the tenant's turn.
+        """One of a few places for calls that cost all leaders or the store much, given to tenants in turn.
 
         Raises `RateLimited` when as many of the tenant wait as may.
         """
@@ -75,10 +78,14 @@ class SessionFleet:
     async def holders(
         self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()
     ) -> list[Holding]:
-        """What leaders have in memory of a sequence of packed token ids, in the order of their groups.
+        """The KV of a sequence that leaders have in memory, in the order of their groups.
 
-        Call it in a `place`: the token ids go to each leader. expected: groups after whose answers nobody
-        else is waited for; empty: the whole time is waited out.
+        Call it in a `place`, because the token ids go to each leader.
+
+        Args:
+            tenant: Whose sequence it is.
+            token_ids: Packed.
+            expected: When these groups have answered, no others are waited for; empty: waits for `gather_s`.
         """
         held: dict[str, Holding] = {}
         complete = asyncio.Event()

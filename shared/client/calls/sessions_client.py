@@ -31,9 +31,9 @@ M = TypeVar("M", bound=Wire)
 class SessionsClient:
     """Reads and writes session records.
 
-    Every call raises `Unavailable` when the service does not answer; those that no turn waits for raise
-    `RateLimited` when the tenant has too many of them waiting. They wait for each other by turns of tenants:
-    `list`, `delete`, `describe` and `pin` always, `get` and `commit` unless they are `for_turns`.
+    Every call raises `Unavailable` if the service does not answer. Calls that no turn waits for are served by
+    turns of tenants, and raise `RateLimited` if the tenant has too many of them waiting: `list`, `delete`,
+    `describe` and `pin` always, `get` and `commit` unless the client is `for_turns`.
     """
 
     def __init__(self, bus: Bus, *, timeout_s: float = 2.0, for_turns: bool = True) -> None:
@@ -72,8 +72,8 @@ class SessionsClient:
     ) -> None:
         """Deletes a session; raises `SessionNotFound` if there is none.
 
-        undo: of what was made a moment ago; it waits in the line of no tenant, where it is not refused
-        because the tenant has too many calls.
+        With `undo`, for a session that was created a moment ago, the call counts for no tenant, so that it is
+        not refused because the tenant has too many calls.
         """
         message, turns_of = SessionDelete(tenant=tenant, session_id=session_id), "" if undo else tenant
         await self._call(subjects.SESSION_DELETE, message, SessionDeleted, timeout_s, turns_of)
@@ -104,7 +104,7 @@ class SessionsClient:
     async def _call(
         self, subject: str, message: Wire, kind: type[M], timeout_s: float | None, turns_of: str = ""
     ) -> M:
-        """Sends one call and reads its answer; `turns_of`: the tenant whose turn it waits for, if any."""
+        """Sends one call and reads its answer; `turns_of`: the tenant in whose turn it is served, if any."""
         timeout = self._timeout_s if timeout_s is None else timeout_s
         headers = {subjects.HEADER_TENANT: turns_of} if turns_of else None
         return await call(self._bus, subject, message, kind, timeout_s=timeout, headers=headers)

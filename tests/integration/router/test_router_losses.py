@@ -250,7 +250,7 @@ async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: Wor
                 return isinstance(await world.ask(), Accepted)
 
             await eventually(served)
-            assert world.count_of(instance_id) <= 2  # again, if nobody took a request before it was back
+            assert world.count_of(instance_id) <= 2  # again, if no leader took a request before it was back
             ignored = {"event": "heartbeat_ignored"}
             if cut == "main":
                 assert (service.registry.get_sample_value("ryz_router_events_total", ignored) or 0) > 1
@@ -289,7 +289,7 @@ async def test_what_other_routers_say_is_believed_unless_one_hears_the_group(wor
         assert isinstance(await world.ask(), Failed)
         await asyncio.sleep(0.3)
         assert await world.group_of() == "g0"
-        assert [down.router_id for _, down in world.news] == ["x"] * 3  # nobody says it again
+        assert [down.router_id for _, down in world.news] == ["x"] * 3  # no router publishes it again
 
 
 async def test_bad_news_and_news_of_others_change_nothing(world: World) -> None:

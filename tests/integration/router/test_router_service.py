@@ -423,7 +423,7 @@ async def test_state_server_asks_where_the_session_was(
             assert await caller.group_of("s") == leaders[turn % 2].group
         await kvstate.unsubscribe()
         await nats_bus.flush()
-        assert await caller.group_of("s") == leaders[0].group  # nobody answers: what the router itself knows
+        assert await caller.group_of("s") == leaders[0].group  # no answer: what the router itself knows
 
 
 async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(

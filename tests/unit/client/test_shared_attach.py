@@ -1,4 +1,4 @@
-"""Attaching to somebody else's request: who is asked, which answer counts, and who is told to stop."""
+"""Attaching to another caller's request: questions, the answer that counts, and cancels to the others."""
 
 import asyncio
 from collections.abc import AsyncIterator

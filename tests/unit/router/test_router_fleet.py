@@ -143,7 +143,7 @@ def test_a_wait_is_estimated_from_the_queue_and_the_measured_rate() -> None:
 
 
 def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
-    """Two of eight places are taken; nobody ended lately, so the measured rate is next to nothing."""
+    """Two of eight places are taken; none ended lately, so the measured rate is almost 0."""
     fleet = new_fleet()
     for seq, free_blocks in ((1, 100), (2, 100), (3, 4)):
         beating = beat(seq, running=2, waiting=2, accepted=4)
@@ -165,7 +165,7 @@ def test_prompts_before_it_count_as_wait() -> None:
 def test_silence_is_a_loss_and_the_next_heartbeat_ends_it() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1), 0.0)
-    assert fleet.expire(0.69) == []  # nobody else speaks that could show that only this one is silent
+    assert fleet.expire(0.69) == []  # no other group is heard that could show that only this one is silent
     assert fleet.expire(0.71) == ["g0"]
     assert fleet.expire(0.72) == []
     assert fleet.view("m", 0.72).away == {"g0": "lost"}

@@ -1,4 +1,4 @@
-"""Whom a router answers when a request is no use, and that finding out is as bounded as decoding."""
+"""The answers to requests that cannot be read, and the bounded cost of finding their senders."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Reading requests: what is refused, with which words, and whom the refusal goes to."""
+"""Reading requests: refusals, their texts, and their receivers."""
 
 import pytest
 from hypothesis import given

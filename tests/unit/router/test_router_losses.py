@@ -1,4 +1,4 @@
-"""Who is given up, by whom, and what brings a group back: the fleet's side of it, and the broker's news."""
+"""Losses of groups, from silence, routers and the broker, and the return of groups."""
 
 import json
 
@@ -170,13 +170,13 @@ def test_a_witness_that_stammers_holds_a_loss_up_for_so_long_and_no_longer() -> 
     assert 0.35 < found < 0.35 + 0.17  # twice the limit of 0.175
 
 
-def test_a_group_that_beats_rarely_excuses_nobody() -> None:
+def test_a_group_that_beats_rarely_excuses_no_other() -> None:
     fleet = new_fleet()
     for seq in range(2, 40):
         fleet.observe(beat(seq), seq * 0.025)
     rare = replace(beat(1, name="g1"), interval_ms=1000)
     fleet.observe(rare, 1.0)
-    fleet.observe(replace(rare, seq=2), 2.0)  # after a second in which nobody was heard
+    fleet.observe(replace(rare, seq=2), 2.0)  # after a second in which no group was heard
     assert fleet.expire(2.01) == ["g0"]
 
 

@@ -38,7 +38,7 @@ def test_open_lets_nothing_pass_and_half_open_one() -> None:
     assert breaker.allows(1.0)
     breaker.count_sent(1.0)
     assert not breaker.allows(1.5)
-    assert breaker.allows(2.0)  # nobody reported on the probe
+    assert breaker.allows(2.0)  # the probe had no outcome
 
 
 def test_a_failed_probe_doubles_the_time_up_to_the_limit() -> None:

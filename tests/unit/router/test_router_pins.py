@@ -43,9 +43,9 @@ def test_a_pinned_group_that_is_away_leaves_the_choice_to_the_policy(pinned: str
     view = FleetView("m", (FREE,), {"g2": "lost"})
     decision = choose_pinned(pinned, make_policy("hybrid"), FACTS, view, 0.0)
     assert decision == Assignment("g0", "pin_away", "g0")
-    nobody = choose_pinned(pinned, make_policy("hybrid"), FACTS, FleetView("m", (), {"g2": "lost"}), 0.0)
-    assert isinstance(nobody, Refusal)
-    assert nobody.reason == "no_group"
+    refused = choose_pinned(pinned, make_policy("hybrid"), FACTS, FleetView("m", (), {"g2": "lost"}), 0.0)
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "no_group"
 
 
 def test_pins_change_and_are_freed() -> None:

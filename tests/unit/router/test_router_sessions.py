@@ -56,7 +56,7 @@ def test_a_request_that_repeats_its_conversation_brings_only_the_rest_as_new() -
     assert (completed.session_tokens, completed.prompt_tokens) == (300, 60)
     completed, _ = sessions.complete_facts(facts(prompt=200), Asker("t", "s-1", continues=True), 1.0)
     assert (completed.session_tokens, completed.prompt_tokens) == (200, 0)
-    # nobody knows the session, but there is one: its KV is somewhere, at home by assumption
+    # the session is not known, but there is one: its KV is assumed to be at home
     completed, _ = sessions.complete_facts(facts("s-2", 200), Asker("t", "s-2", continues=True), 1.0)
     assert (completed.last_group, completed.session_tokens, completed.prompt_tokens) == ("", 200, 0)
 

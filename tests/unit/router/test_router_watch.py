@@ -180,7 +180,7 @@ async def test_a_machine_that_stood_still_is_nobodys_silence() -> None:
     assert not world.broker.told
 
 
-async def test_a_machine_that_stumbles_again_and_again_loses_nobody() -> None:
+async def test_a_machine_that_stumbles_again_and_again_loses_no_group() -> None:
     world = await started()
     for _ in range(200):
         world.beating = False

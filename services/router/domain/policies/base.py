@@ -1,4 +1,4 @@
-"""The contract of a policy, and what all share: the reasons, the refusals, what the least-loaded group is.
+"""The contract of a policy, and what policies share: reasons, refusals, the least-loaded group.
 
 | reason | by | why the request goes to this group |
 |---|---|---|
@@ -20,8 +20,8 @@
 | `duplicate` | every policy | an earlier copy of the request went here |
 
 A policy never sees a group that is lost, tripped or draining (`FleetView.ready` leaves them out), and never
-chooses one that is full; `choice.py` does, for urgent requests. How to build one by its name is in
-`policies/__init__.py`.
+chooses one that is full; `choice.py` does, for urgent requests. `policies/__init__.py` builds one by its
+name.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,9 +46,9 @@ class Policy(Protocol):
 
 
 def refusal(fleet: FleetView) -> Refusal | None:
-    """Why nobody can take a request for this model, or None when somebody can."""
+    """The reason for refusing a request for this model, or None if a group can take it."""
     if not fleet.ready:
-        return nobody(fleet)
+        return no_ready_group(fleet)
     if all(group.full for group in fleet.ready):
         wait_s = retry_after_s(min(group.wait_s for group in fleet.ready))
         count = len(fleet.ready)
@@ -66,8 +66,8 @@ def retry_after_s(wait_s: float) -> float:
     return round(min(RETRY_MAX_S, max(RETRY_MIN_S, wait_s)), 3)
 
 
-def nobody(fleet: FleetView) -> Refusal:
-    """Why no group of the model takes requests."""
+def no_ready_group(fleet: FleetView) -> Refusal:
+    """The refusal for a model of which no group takes requests."""
     if not fleet.away:
         served = ", ".join(fleet.models) or "none at the moment"
         return Refusal(
@@ -88,9 +88,12 @@ def nobody(fleet: FleetView) -> Refusal:
 def least_loaded(
     key: str, groups: Sequence[GroupView], load_s: Callable[[GroupView], float] = lambda group: group.wait_s
 ) -> GroupView:
-    """The group with the smallest load; among equals the less used, then the one the key prefers.
+    """The group with the smallest load; of equal ones the less used, then the one that the key prefers.
 
-    load_s: seconds; without it, how long until the group would start the request.
+    Args:
+        key: The routing key.
+        groups: The groups to choose from.
+        load_s: A group's load in seconds; by default the time until it would start the request.
 
     Raises:
         ValueError: all groups are full, or there are none.

@@ -1,28 +1,27 @@
-"""What stands before a policy: resumed requests, and urgent ones that find every group full.
+"""Makes the decision for any request: by the policy, or for resumed and urgent requests apart from it.
 
-A resumed request was accepted once and its caller waits in mid-stream: it goes where it starts soonest, and a
-full group is no reason to refuse it. A request of higher priority is not turned away by an estimate, either:
-the group that has the least to do gets it, and its leader decides what has to make room.
-The same goes for some requests of equal priority when there are several tenants (`contests.py`): the router
-cannot tell which of them holds the places.
+A resumed request was accepted before and its caller waits in mid-stream. It goes where it starts soonest, a
+full group included. A request of higher priority that finds all groups full goes to the least loaded one,
+whose leader decides what makes room. So do some requests of equal priority when there are several tenants
+(`contests.py`), because the router does not know which tenant holds the places.
 """
 
 from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.policies.base import Policy, least_loaded, nobody
+from services.router.domain.policies.base import Policy, least_loaded, no_ready_group
 from services.router.domain.policies.pinned import choose_pinned
 
 
 class ResumedPolicy:
-    """The group that would start the request first, a full one if need be; where its session was is over."""
+    """Sends a resumed request where it starts first, to a full group if need be."""
 
     name = "resumed"
 
     def choose(self, request: RequestFacts, fleet: FleetView, now: float) -> Decision:
         """See `Policy.choose`."""
         if not fleet.ready:
-            return nobody(fleet)
+            return no_ready_group(fleet)
         return Assignment(_least(request.routing_key, fleet).name, "resumed")
 
 
@@ -34,7 +33,12 @@ def choose(
 ) -> Decision:
     """The decision for any request; see the module's text.
 
-    pinned: the group that the session is bound to; empty: it is free.
+    Args:
+        request: The facts.
+        fleet: The groups of its model.
+        now: Monotonic seconds.
+        policy: Decides about requests that are neither pinned nor resumed.
+        pinned: The group that the session is pinned to; empty: none.
     """
     urgent = request.resumed or request.priority > 0
     decision = choose_pinned(pinned, _RESUMED if request.resumed else policy, request, fleet, now)
@@ -44,7 +48,7 @@ def choose(
 
 
 def at_a_full_group(request: RequestFacts, fleet: FleetView, reason: str, pinned: str = "") -> Assignment:
-    """The group whose leader is to decide what has to make room: the one it is bound to, or the least loaded.
+    """The group whose leader decides what makes room: the pinned one, or the least loaded.
 
     Raises:
         ValueError: no group is ready.

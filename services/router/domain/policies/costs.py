@@ -1,13 +1,15 @@
-"""What it costs to serve a turn on a group, in seconds: the measure by which `hybrid` compares groups.
+"""The cost of serving a turn on a group, in seconds, by which `hybrid` compares groups.
 
     cost = wait + prompt + move + price * lead
 
-wait: until the group begins with the prompt. prompt: to compute what is new in the request. move: to have the
-session's KV there, nothing where it is already; else the cheaper of fetching and computing it again, by what
-that group measured itself. lead: how far the group is ahead of its fair share of all work; it costs nobody
-time today, and keeps queues from growing there tomorrow, so it counts at a low price. This is the rule of
-drift plus penalty (Neely, "Stochastic Network Optimization", 2010): the lead of a group stays within the cost
-of a move over the price, and sessions move no more often than that needs.
+- wait: until the group begins with the prompt.
+- prompt: to compute what is new in the request.
+- move: to have the session's KV there. It is 0 where the KV is already, else the cheaper of fetching and
+  computing it again, by the group's own measurements.
+- lead: how far the group is ahead of its fair share of all work. It delays no request now but keeps queues
+  from growing there later, so it counts at a low price. This is the rule of drift plus penalty (Neely,
+  "Stochastic Network Optimization", 2010): the lead of a group stays within the cost of a move over the
+  price, and sessions move no more often than that needs.
 """
 
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ from services.router.domain.decision import FleetView, GroupView, RequestFacts
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What it takes to have a session's KV on a group.
+    """The move of a session's KV to a group.
 
-    seconds: until it is there. computed_tokens: that are computed again for it; 0 when they are fetched.
+    Attributes:
+        seconds: Until it is there.
+        computed_tokens: Tokens that are computed again; 0 if they are fetched.
     """
 
     seconds: float = 0.0
@@ -39,7 +43,7 @@ class Costs:
     lead_price: float = 0.2
 
     def move(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> Move:
-        """To have the session's KV on `group`, when it is on `place` now; None: on no group any more."""
+        """The move of the session's KV to `group` from `place`; None: it is on no group any more."""
         tokens = request.session_tokens
         if not tokens or group is place:
             return STAYS
@@ -56,12 +60,12 @@ class Costs:
         return Move(recompute_s, tokens)
 
     def total_s(self, request: RequestFacts, group: GroupView, place: GroupView | None) -> float:
-        """All of it; see the module's text."""
+        """The whole cost; see the module's text."""
         prompt_s = request.prompt_tokens / self._compute_rate(group)
         return self.load_s(group) + prompt_s + self.move(request, group, place).seconds
 
     def load_s(self, group: GroupView) -> float:
-        """The part that is the same for all requests."""
+        """The part of the cost that is the same for all requests."""
         return group.wait_s + self.lead_price * group.lead_s
 
     def _compute_rate(self, group: GroupView) -> float:
@@ -71,9 +75,10 @@ class Costs:
 def home_and_place(
     request: RequestFacts, fleet: FleetView, home: GroupView
 ) -> tuple[GroupView, GroupView | None]:
-    """Where the session belongs, and where its KV is: its last group; unknown: its home, by assumption.
+    """The group that the session belongs to, and the one that has its KV.
 
-    A last group that is not ready has nothing to give: the session belongs home again, and its KV is nowhere.
+    Both are the last group, or the home if the last group is unknown. If the last group is not ready, the
+    session belongs to its home, and no group has its KV.
     """
     if not request.last_group:
         return home, home

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
-from services.router.domain.policies.base import least_loaded, nobody, refusal
+from services.router.domain.policies.base import least_loaded, no_ready_group, refusal
 from services.router.domain.policies.costs import Costs, home_and_place
 
 
@@ -16,7 +16,7 @@ class Sticky:
         """See `Policy.choose`."""
         home = fleet.home(request.routing_key)
         if home is None:
-            return nobody(fleet)
+            return no_ready_group(fleet)
         return _stay_or_spill(request, fleet, home, "preferred")
 
 
@@ -38,10 +38,12 @@ class StateServer:
 
 @dataclass(frozen=True, slots=True)
 class HybridLimits:
-    """From when on `Hybrid` compares costs instead of leaving a session where it is.
+    """The thresholds above which `Hybrid` compares costs instead of leaving a session where it is.
 
-    threshold: requests that wait there. threshold_s: seconds until a prompt would be begun with there.
-    lead_s: seconds of work beyond its fair share that a busy group may have had lately.
+    Attributes:
+        threshold: Requests that wait there.
+        threshold_s: Seconds until a prompt would begin there.
+        lead_s: Seconds of work beyond its fair share that a busy group had lately.
     """
 
     threshold: int = 2
@@ -52,10 +54,10 @@ class HybridLimits:
 class Hybrid:
     """Option D: where the session's KV is, unless another group serves the turn sooner with moving it.
 
-    That place is the group of its last turn, and its home (the preferred group) when nobody knows of one. It
-    is kept without a further look while it is not busy. A batch takes a hundred sequences at once, so a group
-    can keep a prompt waiting for seconds with nobody in its queue: the queue is counted in requests and in
-    seconds, and the latter, like the lead, only of a group that has measured its own speed.
+    That place is the group of its last turn, or its home (the preferred group) if none is known. The session
+    stays there while the group is not busy. A batch takes a hundred sequences at once, so a prompt can wait
+    for seconds though the queue is empty. So the queue is measured in requests and in seconds; seconds and
+    lead count only for a group that has measured its own speed.
     """
 
     name = "hybrid"
@@ -68,7 +70,7 @@ class Hybrid:
         """See `Policy.choose`."""
         home = fleet.home(request.routing_key)
         if home is None:
-            return nobody(fleet)
+            return no_ready_group(fleet)
         stay, place = home_and_place(request, fleet, home)
         busy = self._busy(stay)
         if not busy and not stay.full:
@@ -76,7 +78,7 @@ class Hybrid:
         if refused := refusal(fleet):
             return refused
         least = least_loaded(request.routing_key, fleet.ready, self._costs.load_s)
-        # the first of equals wins: who moves must gain by it
+        # the first of equals wins: a move must gain time
         open_groups = [group for group in (stay, home, least) if not group.full]
         chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, place))
         if chosen is stay:
@@ -99,7 +101,7 @@ class Hybrid:
 
 
 def _resting(stay: GroupView, home: GroupView, place: GroupView | None, suffix: str = "") -> str:
-    """Why a session is where it belongs."""
+    """The reason for leaving a session where it belongs."""
     if place is None:
         return "last_group_away"
     return ("preferred" if stay is home else "last_group") + suffix

@@ -87,7 +87,7 @@ def test_news_of_another_group_or_instance_changes_nothing() -> None:
 
 
 def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
-    """It may have gone to that group; whoever has it already does not begin twice."""
+    """It may have gone to that group; a leader that has it already does not begin twice."""
     stats = GenerationStats()
     state = make(stats=stats)
     assert state.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
