@@ -20,10 +20,10 @@ from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineInfo, EngineRefused
+from tests.kits.engine.decode_plans import decode_plans
+from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_model, plan_logits
-from tests.unit.engine.test_engine_cuda_graphs import decode_plans
-from tests.unit.engine.test_engine_device import BF16_ERROR, FAMILIES, config, relative_error
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,7 +15,7 @@ import msgpack
 from shared import codec
 from shared.errors import Unavailable
 from shared.messages import Cancel, Done
-from tests.integration.bus.test_outside_users import A, World, world
+from tests.kits.outside_users import A, World, world
 from tests.kits.waiting import until
 
 OWN = f"ryz.v1.tenant.{A.tenant}.{A.user}"

@@ -17,9 +17,9 @@ from cli.console import CommandError
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
-from tests.integration.router.test_router_leaving import start_router
-from tests.integration.worker.test_worker_process import worker
+from tests.kits.router.live import start_router
 from tests.kits.worker.leader import chat
+from tests.kits.worker.process import worker
 
 Ryz = Callable[..., Awaitable[Result]]
 SLOW = {"NULL_STEP_DELAY_MS": "10"}

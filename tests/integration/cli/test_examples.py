@@ -3,41 +3,23 @@
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from shared.bus.nats import NatsBus
 from shared.messages import AnyFrame, Failed, GenerateRequest
+from tests.kits.examples import run_example
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 both = pytest.mark.parametrize("name", ["publish_with_client.py", "plain_nats.py"])
-
-
-async def run(
-    name: str, *args: str, cwd: Path = EXAMPLES.parent, env: dict[str, str] | None = None
-) -> tuple[int | None, str, str]:
-    inherited = {key: value for key, value in os.environ.items() if key != "RYZ_NATS_URL"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(EXAMPLES / name),
-        *args,
-        cwd=cwd,
-        env={**inherited, **(env or {})},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 20)
-    return process.returncode, out.decode(), err.decode()
 
 
 @both
 async def test_it_streams_an_answer(name: str, nats_url: str, nats_bus: NatsBus) -> None:
     leader = await ScriptedLeader(nats_bus).start()
     model = f"tests/{name}"
-    code, out, err = await run(
+    code, out, err = await run_example(
         name, "--nats-url", nats_url, "--model", model, "--session", "s1", "--prompt", "Hi"
     )
     assert (code, out) == (0, "w0 w1 w2 w3 \n"), err
@@ -53,7 +35,7 @@ async def test_it_streams_an_answer(name: str, nats_url: str, nats_bus: NatsBus)
 async def test_it_asks_for_lost_frames(name: str, lost: set[int], nats_url: str, nats_bus: NatsBus) -> None:
     leader = await ScriptedLeader(nats_bus).start()
     leader.lose = lost
-    code, out, err = await run(name, "--nats-url", nats_url)
+    code, out, err = await run_example(name, "--nats-url", nats_url)
     assert (code, out) == (0, "w0 w1 w2 w3 \n"), err
     assert leader.resends
 
@@ -65,14 +47,14 @@ async def test_it_tells_a_failure(name: str, nats_url: str, nats_bus: NatsBus) -
         return [*answer(request)[:3], failed]
 
     await ScriptedLeader(nats_bus, script=fail).start()
-    code, out, err = await run(name, "--nats-url", nats_url)
+    code, out, err = await run_example(name, "--nats-url", nats_url)
     assert (code, out) == (1, "w0 w1 ")
     assert err == "group_lost: rank 1 died\n"
 
 
 @both
 async def test_it_tells_that_no_router_runs(name: str, nats_url: str) -> None:
-    code, _, err = await run(name, "--nats-url", nats_url)
+    code, _, err = await run_example(name, "--nats-url", nats_url)
     assert code == 1
     assert err.startswith("unavailable: no router is running")
 
@@ -83,7 +65,7 @@ async def test_it_gives_up_in_time_and_cancels(name: str, nats_url: str, nats_bu
     leader.lose = set(range(1, 6))
     leader.resend_limit = 0
     leader.script = lambda request: answer(request)[:1]
-    code, _, err = await run(name, "--nats-url", nats_url, "--timeout", "0.5")
+    code, _, err = await run_example(name, "--nats-url", nats_url, "--timeout", "0.5")
     assert code == 1
     assert err.startswith("deadline_exceeded: ")
     await asyncio.wait_for(leader.cancelled.wait(), 2)
@@ -91,7 +73,7 @@ async def test_it_gives_up_in_time_and_cancels(name: str, nats_url: str, nats_bu
 
 @both
 async def test_no_broker_is_told_in_a_sentence(name: str) -> None:
-    code, _, err = await run(name, "--nats-url", "nats://127.0.0.1:9")
+    code, _, err = await run_example(name, "--nats-url", "nats://127.0.0.1:9")
     assert code == 1
     (line,) = err.splitlines()
     assert line.startswith("unavailable: ")
@@ -104,11 +86,11 @@ async def test_it_finds_the_broker_of_the_variable_and_of_the_stack_that_is_up_h
     name: str, nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
     await ScriptedLeader(nats_bus).start()
-    code, _, err = await run(name, cwd=tmp_path, env={"RYZ_NATS_URL": nats_url})
+    code, _, err = await run_example(name, cwd=tmp_path, env={"RYZ_NATS_URL": nats_url})
     assert code == 0, err
     (tmp_path / ".ryz").mkdir()
     (tmp_path / ".ryz" / "up.json").write_text(json.dumps({"nats_url": nats_url}))
-    code, _, err = await run(name, cwd=tmp_path)
+    code, _, err = await run_example(name, cwd=tmp_path)
     assert code == 0, err
 
 
@@ -136,7 +118,7 @@ async def test_it_believes_no_state_file_of_another_user(
         state.symlink_to(written)
     else:
         os.chown(state, 48_213, 48_213)
-    code, out, err = await run(name, cwd=tmp_path)
+    code, out, err = await run_example(name, cwd=tmp_path)
     assert (code, out) == (1, "")
     assert err.startswith("invalid_request: ")
     assert ".ryz/up.json" in err
@@ -145,6 +127,6 @@ async def test_it_believes_no_state_file_of_another_user(
 
 @both
 async def test_help(name: str) -> None:
-    code, out, _ = await run(name, "--help")
+    code, out, _ = await run_example(name, "--help")
     assert code == 0
     assert "--session" in out

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from shared.bus.nats import NatsBus
-from tests.integration.gateway.test_gateway_process import gateway_process, ready
 from tests.kits.gateway.gateway import Fleet
+from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
 
 ATTACKERS = 10_000

@@ -1,42 +1,14 @@
 """The gateway as a process, against a real broker: start, signals, wrong settings, drain under load."""
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 
+from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
 
 CHAT = {"model": "nobody-serves-this", "messages": [{"role": "user", "content": "x"}]}
-
-
-@asynccontextmanager
-async def gateway_process(**settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ = os.environ | {f"RYZ_{name.upper()}": value for name, value in settings.items()}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gateway", env=environ, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def ready(http: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                if (await http.get("/ready")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:

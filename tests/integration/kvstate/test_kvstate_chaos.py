@@ -4,8 +4,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,30 +18,10 @@ from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient
 from shared.codec import decode_reply, encode
 from shared.errors import Unavailable
-from shared.lifecycle import Service
 from shared.messages import BlocksFound, ServiceStatus, StatusQuery
-from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
-from tests.kits.servers import RedisServer
+from tests.kits.kvstate.service import MIB, chain, held, new_tenant, own_redis, record, running, value, write
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
-
-MIB = 1024 * 1024
-
-
-@asynccontextmanager
-async def own_redis(folder: Path) -> AsyncIterator[tuple[RedisServer, aioredis.Redis]]:
-    server = RedisServer(folder)
-    server.start()
-    client = aioredis.Redis.from_url(server.url)
-    try:
-        yield server, client
-    finally:
-        await client.aclose()
-        server.stop(kill=True)
-
-
-def value(service: Service, name: str, **labels: str) -> float:
-    return service.registry.get_sample_value(f"ryz_kvstate_{name}", labels) or 0
 
 
 async def test_redis_killed_and_empty_again_is_an_empty_tier(

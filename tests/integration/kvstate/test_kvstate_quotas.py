@@ -11,8 +11,7 @@ from shared.client import SessionsClient
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Overloaded, RateLimited, SessionNotFound, Unavailable
-from tests.integration.kvstate.test_kvstate_chaos import MIB, own_redis, value
-from tests.kits.kvstate.service import chain, held, new_tenant, record, running, write
+from tests.kits.kvstate.service import MIB, chain, held, new_tenant, own_redis, record, running, value, write
 from tests.kits.waiting import until
 
 

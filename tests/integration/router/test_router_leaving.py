@@ -1,81 +1,25 @@
 """Leaving in mid-traffic: a router that is told to stop, and a group that drains. Nothing in hand is lost."""
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
 from uuid import uuid4
-
-import pytest
 
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
-from shared.codec import decode, decode_reply, encode
+from shared.codec import decode, encode
 from shared.messages import (
     Accepted,
     Failed,
     FrameBatch,
     GenerateRequest,
     Load,
-    ServiceStatus,
-    StatusQuery,
     Work,
 )
-from tests.integration.router.test_router_service import Caller, Leader, router
+from tests.kits.router.live import Caller, Leader, router, start_router
 from tests.kits.waiting import until
 
 REQUESTS = 500
-
-
-@pytest.fixture
-def model() -> str:
-    return f"m-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-async def caller(nats_bus: NatsBus, model: str) -> Caller:
-    caller = Caller(nats_bus, model)
-    await caller.start()
-    return caller
-
-
-@pytest.fixture
-async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
-    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
-    for leader in made:
-        await leader.start()
-    yield made
-    for leader in made:
-        await leader.stop()
-
-
-async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> asyncio.subprocess.Process:
-    """A process; returns when it is ready."""
-    env = {
-        "RYZ_NATS_URL": nats_url,
-        "RYZ_INSTANCE_ID": instance_id,
-        "RYZ_ROUTER_MAX_INFLIGHT": "100000",
-        "RYZ_LOG_LEVEL": "warning",
-        "PATH": os.environ["PATH"],
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.router", env=env)
-    inbox, ready = nats_bus.new_inbox(), asyncio.Event()
-
-    async def hear(message: Message) -> None:
-        if message.no_responders:
-            return
-        status = decode_reply(message.data, ServiceStatus)
-        if status.instance_id == instance_id and status.state == "ready":
-            ready.set()
-
-    await nats_bus.subscribe(inbox, hear)
-    async with asyncio.timeout(20):
-        while not ready.is_set():
-            await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
-            await asyncio.sleep(0.05)
-    return process
 
 
 async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_given(

@@ -4,30 +4,20 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
-from uuid import uuid4
 
 import msgpack
 import pytest
 from msgspec.structs import replace
 
-from services.router.__main__ import setup
-from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
-from shared.codec import decode, decode_reply, encode
+from shared.codec import decode_reply, encode
 from shared.errors import InvalidRequest
-from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
     AnyFrame,
-    Done,
     Failed,
-    FrameBatch,
-    GenerateRequest,
     Heartbeat,
     ListModels,
     Load,
@@ -36,165 +26,10 @@ from shared.messages import (
     ServiceStatus,
     SessionFound,
     SessionRecord,
-    SessionRef,
-    State,
     StatusQuery,
-    Usage,
-    Work,
 )
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router
 from tests.kits.waiting import until
-
-BEAT_MS = 40
-
-
-class Leader:
-    """Beats, and ends every request at once. A request that it knows is answered again, not run again."""
-
-    def __init__(self, bus: NatsBus, group: str, model: str) -> None:
-        self.bus, self.group, self.model = bus, group, model
-        self.state: State = "ready"
-        self.load = Load(max_running=64, max_waiting=64)
-        self.taken: list[tuple[Work, Message]] = []
-        self.started: set[str] = set()
-        self.beating = self.working = True
-        self._beats: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        if self.working:
-            self._work = await self.bus.subscribe(subjects.work(self.group), self._take)
-        self._beats = asyncio.create_task(self._beat())
-
-    async def stop(self) -> None:
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.gather(self._beats, return_exceptions=True)
-        await self.deafen()
-
-    async def deafen(self) -> None:
-        """Its work subscription is gone, its heartbeats are not."""
-        if self.working:
-            self.working = False
-            await self._work.unsubscribe()
-            await self.bus.flush()
-
-    async def _beat(self) -> None:
-        seq, instance_id = 0, uuid4().hex
-        while True:
-            if self.beating:
-                seq += 1
-                heartbeat = Heartbeat(
-                    group=self.group,
-                    instance_id=instance_id,
-                    seq=seq,
-                    interval_ms=BEAT_MS,
-                    state=self.state,
-                    model=ModelCard(name=self.model, context_length=1024),
-                    load=self.load,
-                    accepted_total=len(self.taken),
-                )
-                await self.bus.publish(subjects.heartbeat(self.group), encode(heartbeat))
-            await asyncio.sleep(BEAT_MS / 1000)
-
-    async def _take(self, message: Message) -> None:
-        work = decode(message.data, Work)
-        request_id = decode(work.request, GenerateRequest).request_id
-        self.taken.append((work, message))
-        self.started.add(request_id)
-        frames: list[AnyFrame] = [
-            Accepted(request_id=request_id, group=self.group),
-            Done(request_id=request_id, seq=1, usage=Usage()),
-        ]
-        await self.bus.publish(work.reply_to, encode(FrameBatch(frames=frames)))
-
-
-class Caller:
-    """Publishes requests and keeps the frames that come back, by request id."""
-
-    def __init__(self, bus: NatsBus, model: str) -> None:
-        self.bus, self.model = bus, model
-        self.inbox = bus.new_inbox()
-        self.frames: dict[str, list[AnyFrame]] = {}
-        self.no_responders: list[str] = []
-
-    async def start(self) -> None:
-        await self.bus.subscribe(f"{self.inbox}.>", self._hear)
-
-    async def publish(self, request: GenerateRequest, **headers: str) -> None:
-        reply = f"{self.inbox}.{request.request_id}"
-        await self.bus.publish(
-            subjects.generate(request.model), encode(request), reply=reply, headers=headers
-        )
-
-    def request(self, session_id: str = "", **more: Any) -> GenerateRequest:
-        fields: dict[str, Any] = {
-            "request_id": f"r-{uuid4().hex[:12]}",
-            "model": self.model,
-            "prompt": "hello",
-            "reply_to": f"{self.inbox}.f",
-        }
-        if session_id:
-            fields["session"] = SessionRef(session_id=session_id)
-        return GenerateRequest(**{**fields, **more})
-
-    async def ask(self, request: GenerateRequest, **headers: str) -> AnyFrame:
-        """The first frame of the answer."""
-        await self.publish(request, **headers)
-        return await self.answer(request.request_id)
-
-    async def answer(self, request_id: str) -> AnyFrame:
-        await until(lambda: request_id in self.frames)
-        return self.frames[request_id][0]
-
-    async def group_of(self, session_id: str) -> str:
-        frame = await self.ask(self.request(session_id))
-        assert isinstance(frame, Accepted), frame
-        return frame.group
-
-    async def failure(self, request: GenerateRequest, **headers: str) -> Failed:
-        frame = await self.ask(request, **headers)
-        assert isinstance(frame, Failed), frame
-        assert (frame.request_id, frame.seq) == (request.request_id, 0)
-        return frame
-
-    async def _hear(self, message: Message) -> None:
-        if message.no_responders:
-            self.no_responders.append(message.subject.rpartition(".")[2])
-            return
-        for frame in decode(message.data, FrameBatch).frames:
-            self.frames.setdefault(frame.request_id, []).append(frame)
-
-
-@asynccontextmanager
-async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
-    base = {"nats_url": nats_url, "router_warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
-    service = Service(RouterSettings.model_validate({**base, **more}), "router")
-    async with AsyncExitStack() as stack:
-        await setup(service, stack)
-        yield service
-        await service.drain()
-        await service.finish()
-
-
-@pytest.fixture
-def model() -> str:
-    return f"m-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-async def caller(nats_bus: NatsBus, model: str) -> Caller:
-    caller = Caller(nats_bus, model)
-    await caller.start()
-    return caller
-
-
-@pytest.fixture
-async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
-    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
-    for leader in made:
-        await leader.start()
-    yield made
-    for leader in made:
-        await leader.stop()
 
 
 async def test_a_request_goes_on_with_its_own_bytes_and_headers(

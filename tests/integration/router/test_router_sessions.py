@@ -27,18 +27,8 @@ from shared.messages import (
     StatusQuery,
     Wire,
 )
-from tests.integration.router.test_router_service import (
-    BEAT_MS,
-    Caller,
-    Leader,
-    caller,
-    leaders,
-    model,
-    router,
-)
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router
 from tests.kits.waiting import until
-
-__all__ = ["caller", "leaders", "model"]  # fixtures
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from shared.errors import InvalidRequest, Unavailable
 from shared.healthcheck import problem
 from shared.settings import BusSettings
 from shared.tls import check_server_files, client_context, with_files
-from tests.integration.gateway.test_gateway_process import gateway_process, ready
+from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import GuardedNats, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.tls import Authority

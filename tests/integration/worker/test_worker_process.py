@@ -1,12 +1,8 @@
 """The worker as a process of its own: `python -m services.worker` on a real broker."""
 
 import asyncio
-import contextlib
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -27,23 +23,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.worker.leader import chat, text_of
-
-
-@contextlib.asynccontextmanager
-async def worker(nats_url: str, group: str, **settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
-    given = {"NATS_URL": nats_url, "GROUP": group, "ENGINE": "null", "MODEL_NAME": "demo"} | settings
-    env |= {f"RYZ_{name}": value for name, value in given.items()}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.worker", env=env, stderr=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+from tests.kits.worker.process import worker
 
 
 async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_bus: NatsBus) -> None:

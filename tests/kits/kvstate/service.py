@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from services.kvstate.settings import KVStateSettings
 from shared.kv_store import data_key, head_field
 from shared.lifecycle import Service
 from shared.messages import ChatMessage, HeldBlocks, SessionRecord
+from tests.kits.servers import RedisServer
 
 PARTS = 2
 
@@ -77,3 +79,22 @@ def record(tenant: str, session_id: str = "s", version: int = 1, text: str = "he
 def new_tenant() -> str:
     """A tenant that no other test has."""
     return f"t{uuid4().hex[:12]}"
+
+
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def own_redis(folder: Path) -> AsyncIterator[tuple[RedisServer, aioredis.Redis]]:
+    server = RedisServer(folder)
+    server.start()
+    client = aioredis.Redis.from_url(server.url)
+    try:
+        yield server, client
+    finally:
+        await client.aclose()
+        server.stop(kill=True)
+
+
+def value(service: Service, name: str, **labels: str) -> float:
+    return service.registry.get_sample_value(f"ryz_kvstate_{name}", labels) or 0

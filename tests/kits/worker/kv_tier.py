@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import msgspec
 
+from services.worker.leader.kv_tier.kv_tier import KVOptions
 from services.worker.leader.leader import Leader
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, KVParts, StepPlan, StepResult
 from shared import kv_hash
+from shared.bus.memory import MemoryBus
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
+from tests.kits.worker.leader import Kit
 
 Store = dict[bytes, list[int]]  # name -> the tokens that a block of the null engine holds
 
@@ -159,3 +163,36 @@ def store_state(leader: Leader) -> dict[str, object]:
     state = leader.detail()["kv_store"]
     assert isinstance(state, dict)
     return state
+
+
+QUICK = KVOptions(
+    fetch="always", lookup_timeout_s=0.05, fetch_timeout_s=0.1, commit_interval_s=0.01, probe_s=0.02
+)
+
+
+class Group(Kit):
+    """A kit whose engine has a store."""
+
+    def __init__(self, bus: MemoryBus, store: Store | None = None, group: str = "g0", **options: Any) -> None:
+        self.blocks: Store = {} if store is None else store
+        self.ranks = StoreEngine(self.blocks, **options.pop("engine", {}))
+        self.index = Index(self.blocks)
+        options.setdefault("kv", QUICK)
+        super().__init__(bus, self.ranks, group, index=self.index, **options)
+
+    @property
+    def state(self) -> dict[str, object]:
+        return store_state(self.leader)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    def drop(self, names: list[bytes]) -> None:
+        """The group has these no longer."""
+        scheduler = self.leader.parts.engine.scheduler
+        assert scheduler is not None
+        scheduler.blocks.drop(names)
+
+    async def told(self, blocks: int) -> None:
+        await self.until(lambda: any(len(one.names) == 16 * blocks for one in self.index.held))

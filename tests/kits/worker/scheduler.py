@@ -4,8 +4,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.rank_protocol.plan import StepPlan, StepResult
+from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.scheduling.scheduler import Advance, Scheduler
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
+from shared.messages import Sampling
 
 Output = tuple[list[int], str]  # tokens, and why there are no more: `stop`, `length` or `error`
 
@@ -50,3 +53,38 @@ class Run:
     def finish(self) -> None:
         while self.scheduler.has_work or self.results:
             self.step()
+
+
+def make(
+    name: str, prompt: int, output: int, *, arrival: int = 0, priority: int = 0, deadline: float = 1e9
+) -> Sequence:
+    return Sequence(
+        request_id=name,
+        choice=0,
+        tokens=list(range(100, 100 + prompt)),
+        prompt_len=prompt,
+        max_tokens=output,
+        sampling=Sampling(),
+        eos_ids=frozenset([EOS]),
+        arrival=arrival,
+        priority=priority,
+        deadline=deadline,
+    )
+
+
+def compute(plan: StepPlan, token_id: int = 1) -> StepResult:
+    sampled = [Sampled(seq_id=piece.seq_id, token_id=token_id) for piece in plan.slices if piece.sample]
+    return StepResult(step_id=plan.step_id, sampled=sampled)
+
+
+def step(scheduler: Scheduler, token_id: int = 1) -> list[Advance]:
+    plan = scheduler.plan()
+    advances = scheduler.apply(compute(plan, token_id)) if plan.slices or plan.release else []
+    scheduler.check_invariants()
+    return advances
+
+
+EOS = 7
+
+
+NAMES = BlockNames("fingerprint")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError
 
-HELPER = "tests.kits.bench_peer:Helper"
+HELPER = "tests.kits.bench.child_calls:Helper"
 
 
 @pytest.fixture

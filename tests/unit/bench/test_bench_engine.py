@@ -33,11 +33,7 @@ from services.worker.engine.checkpoint.model_config import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
-
-ROW = {
-    "model", "precision", "tp", "batch", "prefill_tokens_per_s", "decode_tokens_per_s", "collectives_share",
-    "bandwidth_share", "peers",
-}  # fmt: skip
+from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +129,6 @@ def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:
     assert roofline.decode_bytes(config, "fp32", 3, 100, "fp32") == 4 * weights + 3 * 100 * 2 * 2 * 32 * 4
 
 
-async def known_bandwidth(processes: int, threads: int) -> float:
-    return 1e9 * processes * threads
-
-
 async def test_the_bandwidth_is_read_by_as_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.engine.bandwidth._SHARE_S", 0.01)
     assert await measure_bandwidth(2, 1, buffer_bytes=1 << 20) > 1e6
@@ -146,7 +138,7 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
     peers = {"good": {}, "unfit": {"refuse": "not available: it has no fp32"}}
     monkeypatch.setattr(bench, "measure_bandwidth", known_bandwidth)
     monkeypatch.setattr(
-        bench, "start_peer", lambda name, *_: ChildObject("tests.kits.bench_peer:Helper", peers[name])
+        bench, "start_peer", lambda name, *_: ChildObject("tests.kits.bench.child_calls:Helper", peers[name])
     )
     seen: list[str] = []
     plan = EnginePlan(
@@ -207,43 +199,6 @@ def test_a_peer_that_is_not_installed_is_named(tiny: Path, monkeypatch: pytest.M
     result = CliRunner().invoke(app, ["engine", "--model", str(tiny), "--peer", "llama.cpp"])
     assert isinstance(result.exception, CommandError)
     assert "--peer llama.cpp needs gguf, not installed here" in str(result.exception)
-
-
-REPORT: dict[str, Any] = {
-    "rows": [
-        {
-            "model": "m", "precision": "int8", "tp": 2, "threads": 1, "batch": 8, "prompt": 128, "tokens": 48,
-            "prefill_tokens_per_s": 2000.0, "decode_tokens_per_s": 1500.0, "collectives_share": 0.05,
-            "step_ms": {"p50": 5.25, "p99": 6.0}, "bandwidth_share": 0.5, "bandwidth_gb_per_s": 30.0,
-            "parts": {"linears": 3.0, "other": 1.0, "leader": 0.1},
-            "peers": {
-                "llama.cpp": {
-                    "prefill_tokens_per_s": 1000.0, "decode_tokens_per_s": 500.0, "prefill_speedup": 2.0,
-                    "decode_speedup": 3.0,
-                },
-                "transformers": {
-                    "prefill_tokens_per_s": None, "decode_tokens_per_s": None, "note": "not available: int8",
-                },
-            },
-        }
-    ],
-    "engines": [
-        {
-            "precision": "int8", "tp": 2, "load_s": 0.5, "start_s": 0.7, "peak_rss_mb": [100.0, 99.0],
-            "kernels": "native",
-        },
-    ],
-    "independent": [
-        {
-            "precision": "int8", "tp": 2, "batch": 8, "speedup_over_one_rank": 1.8,
-            "share_of_independent_ranks": 0.95, "collectives_share": 0.05,
-            "decode_tokens_per_s": {
-                "group": 1500.0, "one_rank_alone": 830.0, "independent_ranks_together": 1580.0,
-            },
-        }
-    ],
-    "load_s": 0.5, "peak_rss_mb": [100.0, 99.0],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("as_json", [False, True])

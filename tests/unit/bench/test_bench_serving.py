@@ -17,7 +17,7 @@ from benchmarks.serving.serving import LOAD, measure
 from benchmarks.serving.serving_plan import ServingPlan
 from cli.bench.bench_commands import app
 from cli.console import CommandError
-from tests.unit.bench.test_bench_load import answering, chunks, completion, http
+from tests.kits.bench.answers import answering, chunks, completion, http
 
 
 async def test_levels_carry_figures_and_cpu_of_every_process() -> None:

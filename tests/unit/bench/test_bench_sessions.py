@@ -14,7 +14,7 @@ from benchmarks.sessions.session_figures import MeasuredTurns, row
 from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile, read_all
 from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
 from benchmarks.sessions.sessions_plan import SessionsPlan
-from tests.unit.bench.test_bench_load import answering, http
+from tests.kits.bench.answers import answering, http
 
 HEADERS = "x-ryz-group: g1\r\nx-ryz-route: last_group\r\n"
 

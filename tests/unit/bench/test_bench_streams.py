@@ -20,7 +20,7 @@ from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from cli.bench.bench_engine_view import show
 from cli.bench.own_stack import own_stack
-from tests.unit.bench.test_bench_engine import REPORT, known_bandwidth
+from tests.kits.bench.reports import REPORT, known_bandwidth
 
 Pieces = list[bytes]
 

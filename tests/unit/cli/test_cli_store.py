@@ -18,7 +18,7 @@ from cli.stack.host.private import make_private_dir, write_private
 from cli.stack.servers import redis_server as stores
 from cli.stack.servers.redis_server import SOCKET_PATH_MAX, Store, find_redis, new_store_passwords, socket_dir
 from cli.stack.servers.stores import plan_stores
-from tests.unit.cli.test_cli_supervisor import options
+from tests.kits.supervisor import options
 
 MIB = 2**20
 ONCE = Retry(NoBackoff(), 0)

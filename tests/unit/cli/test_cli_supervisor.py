@@ -15,7 +15,7 @@ from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.private import MARKER
 from cli.stack.host.reach import require_reachable
 from cli.stack.model_dir import demo_model, find_model
-from cli.stack.options import UpOptions, threads_per_rank
+from cli.stack.options import threads_per_rank
 from cli.stack.plan import GRACE_S, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.process import ServiceProcess, ServiceSpec
@@ -25,18 +25,9 @@ from cli.stack.servers import broker as servers
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
 from shared.messages.base import ID_PATTERN
+from tests.kits.supervisor import options
 
 SERVERS = {"nats", "redis", "redis-kv"}
-
-
-def options(folder: Path, **changes: object) -> UpOptions:
-    given: dict[str, object] = {
-        "state_dir": folder, "model": None, "model_name": "demo", "engine": "null", "groups": 2,
-        "tensor_parallel": 2, "host": "127.0.0.1", "port": 0, "policy": "hybrid", "nats_url": "",
-        "redis_url": "", "nats_port": 0, "redis_port": 0, "redis_dir": None, "log_level": "info",
-        "start_timeout_s": 30.0, "quantize": "int8", "kernels": "plain",
-    }  # fmt: skip
-    return UpOptions(**{**given, **changes})  # type: ignore[arg-type]
 
 
 def test_pauses_double_up_to_a_bound_and_then_it_gives_up() -> None:

@@ -1,48 +1,22 @@
 """Padded decode steps with static inputs, replayed op by op: what a CUDA graph does, without a GPU."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.plain import cuda_graphs
-from services.worker.engine.plain.cuda_graphs import Work
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.plain_compute import PlainCompute
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.engine.decode_plans import STEPS, EagerCapture, decode_plans
 from tests.kits.engine.rank_threads import Blocks, make_model, new_sequence, plan_logits
-
-PROMPTS = (5, 40, 17, 70, 33)  # tokens
-STEPS = 24  # decodes; across a block boundary for each prompt, and beyond the window
-
-
-class EagerCapture:
-    """Runs the work again where a graph would be replayed, into the same result."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-        self.replayed = 0
-
-    def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
-        self.recorded += 1
-        for _ in range(2):
-            result = work()
-
-        def replay() -> None:
-            self.replayed += 1
-            again = work()
-            if result is not None and again is not None:
-                result.copy_(again)
-
-        return replay, result
 
 
 def graphed(
@@ -56,26 +30,6 @@ def graphed(
     return PlainCompute(
         model, KVCache(config, num_blocks, collectives.world), EagerCapture() if capture is None else capture
     )
-
-
-def decode_plans(unsampled: int = -1) -> list[StepPlan]:
-    """A prefill of all prompts, then decodes whose number shrinks; one sequence may not be sampled."""
-    blocks, draw = Blocks(64), torch.Generator().manual_seed(3)
-    texts: list[list[int]] = [
-        torch.randint(0, 203, (size + STEPS,), generator=draw).tolist() for size in PROMPTS
-    ]
-    prompts = [text[:size] for text, size in zip(texts, PROMPTS, strict=True)]
-    admit = [new_sequence(i, prompt) for i, prompt in enumerate(prompts)]
-    slices = [blocks.slice(i, 0, prompt) for i, prompt in enumerate(prompts)]
-    plans = [StepPlan(step_id=0, admit=admit, slices=slices)]
-    for step in range(STEPS):
-        running = range(len(PROMPTS) if step < STEPS // 2 else 2)
-        slices = [
-            blocks.slice(i, PROMPTS[i] + step, [texts[i][PROMPTS[i] + step]], sample=i != unsampled)
-            for i in reversed(running)
-        ]
-        plans.append(StepPlan(step_id=step + 1, slices=slices))
-    return plans
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "qwen3"])

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor, distributed
+from torch import distributed
 from transformers import AutoModelForCausalLM
 
 from services.worker.engine.checkpoint.memory_check import MemoryShort
@@ -39,7 +39,9 @@ from services.worker.rank_protocol.rank_messages import (
     pack_frame,
 )
 from services.worker.settings import WorkerSettings
-from tests.kits.engine.rank_options import rank_config, rank_options
+from tests.kits.engine.decode_plans import EagerCapture, decode_plans
+from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error
+from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import (
     Blocks,
     make_llama,
@@ -49,20 +51,9 @@ from tests.kits.engine.rank_threads import (
     run_threads,
     transformers_logits,
 )
-from tests.unit.engine.test_engine_cuda_graphs import EagerCapture, decode_plans
 
 BF16 = Placement(dtype=torch.bfloat16)
 GIB = 2**30
-
-
-def config(model: Path | str = "model", **changes: Any) -> RankConfig:
-    fields: dict[str, Any] = {
-        "threads": 1,
-        "collectives": "nccl",
-        "device": "cuda",
-        "kv_cache_tokens": 0,
-    }
-    return rank_config(model, **(fields | changes))
 
 
 def half(
@@ -92,21 +83,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 
 
 # --- bf16 ---
-
-
-def relative_error(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Root mean square of the differences by that of the logits."""
-    assert [rows.shape for rows in found] == [rows.shape for rows in expected]
-    difference, size = torch.cat(found) - torch.cat(expected), torch.cat(expected)
-    return float(difference.square().mean().sqrt() / size.square().mean().sqrt())
-
-
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"attention_bias": True, "mlp_bias": True},
-    "mistral": {"sliding_window": 20},
-    "qwen3": {"tie_word_embeddings": True},
-}
-BF16_ERROR = 0.03  # of these random models; the next test has transformers' own, up to 0.024
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,44 +10,7 @@ from services.router.domain.group import Group
 from services.router.domain.live_view import LiveView
 from services.router.domain.policies import Hybrid
 from services.router.domain.rendezvous import preferred
-from shared.messages import Heartbeat, Load, ModelCard, State
-
-
-def beat(
-    seq: int = 1,
-    *,
-    name: str = "g0",
-    instance: str = "i1",
-    state: State = "ready",
-    running: int = 0,
-    waiting: int = 0,
-    accepted: int = 0,
-    model: str = "m",
-    queued_tokens: int = 0,
-    tokens_per_s: float = 0.0,
-) -> Heartbeat:
-    load = Load(
-        running=running,
-        waiting=waiting,
-        max_running=8,
-        max_waiting=8,
-        queued_tokens=queued_tokens,
-        tokens_per_s=tokens_per_s,
-    )
-    return Heartbeat(
-        group=name,
-        instance_id=instance,
-        seq=seq,
-        interval_ms=100,
-        state=state,
-        model=ModelCard(name=model, context_length=1024),
-        load=load,
-        accepted_total=accepted,
-    )
-
-
-def new_fleet() -> Fleet:
-    return Fleet(FleetLimits(slack_s=0.05))
+from tests.kits.router.fleet import beat, new_fleet
 
 
 def held(fleet: Fleet, now: float) -> int:

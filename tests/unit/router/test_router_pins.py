@@ -15,7 +15,7 @@ from shared.bus import Message
 from shared.bus.memory import MemoryBus
 from shared.codec import decode, encode
 from shared.messages import PinList, Pinned, PinPage
-from tests.unit.router.test_router_policies import POLICIES
+from tests.kits.router.fleet import POLICIES
 
 FREE, FULL = GroupView("g0", capacity=4), GroupView("g1", running=2, waiting=2, capacity=4, wait_s=3.0)
 FACTS = RequestFacts("m", "s-1", 10)

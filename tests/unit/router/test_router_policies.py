@@ -7,15 +7,7 @@ from hypothesis import strategies as st
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.policies import Hybrid, PolicyName, make_policy
 from services.router.domain.rendezvous import preferred
-
-POLICIES: tuple[PolicyName, ...] = (
-    "round_robin",
-    "weighted",
-    "least_loaded",
-    "sticky",
-    "state_server",
-    "hybrid",
-)
+from tests.kits.router.fleet import POLICIES
 
 
 def group(name: str, running: int = 0, waiting: int = 0, **more: float) -> GroupView:

@@ -5,7 +5,7 @@ from cli.status.status_query import StatusReport
 from services.router.domain.fleet import Fleet
 from services.router.domain.rivals import LIVES_S, REMEMBERED, SETTLE_S, TELL_EVERY_S, Rivals
 from shared.messages import GroupDown, ServiceStatus, State
-from tests.unit.router.test_router_fleet import beat, new_fleet
+from tests.kits.router.fleet import beat, new_fleet
 
 
 def alternate(fleet: Fleet, seconds: float, *, start: float = 0.0) -> list[str]:

@@ -1,7 +1,5 @@
 """Breakers fed by how generations end; urgent and resumed requests; refusals with a time to come back."""
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +10,8 @@ from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.choice import choose
 from shared.messages import Heartbeat, Load, ModelCard
+from tests.kits.router.fleet import POLICIES
 
-POLICIES: Sequence[PolicyName] = (
-    "round_robin", "weighted", "least_loaded", "sticky", "state_server", "hybrid",
-)  # fmt: skip
 FREE = GroupView("free", running=1, max_running=8, capacity=16)
 BUSY = GroupView("busy", running=8, waiting=2, max_running=8, capacity=16, wait_s=0.5)
 FULL = GroupView("full", running=8, waiting=8, max_running=8, capacity=16, wait_s=2.0)

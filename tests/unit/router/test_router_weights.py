@@ -8,7 +8,7 @@ from services.router.incoming import read
 from shared.bus import Message
 from shared.codec import encode
 from shared.messages import GenerateRequest, ResumePoint
-from tests.unit.router.test_router_fleet import beat, new_fleet
+from tests.kits.router.fleet import beat, new_fleet
 
 
 def fleet_of(**weights: str) -> Fleet:

@@ -12,42 +12,14 @@ from transformers import AutoConfig
 from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
 from services.worker.engine.plain.reference import amplitude, frequency
 from services.worker.engine.plain.rope import RotaryEmbedding
+from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "torch_dtype": "float16",
-}
 MISTRAL = LLAMA | {
     "architectures": ["MistralForCausalLM"],
     "model_type": "mistral",
     "num_key_value_heads": 8,
     "max_position_embeddings": 32768,
     "sliding_window": 4096,
-}
-QWEN2 = LLAMA | {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "rope_theta": 1000000.0,
-    "sliding_window": 32768,
-    "max_window_layers": 2,
-    "use_sliding_window": False,
-}
-QWEN3 = QWEN2 | {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "hidden_size": 1024,
-    "num_attention_heads": 16,
-    "head_dim": 128,
-    "attention_bias": False,
-    "tie_word_embeddings": True,
 }
 LLAMA3_SCALING = {
     "factor": 8.0,
@@ -56,7 +28,6 @@ LLAMA3_SCALING = {
     "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
 }
-YARN_SCALING = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 # as published (context length in tokens beside it)
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -10,41 +10,10 @@ from services.worker.leader.kv_tier.kv_options import KVOptions
 from shared import codec, kv_hash
 from shared.bus.memory import MemoryBus
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Usage
-from tests.kits.worker.kv_tier import Index, Store, StoreEngine, store_state
+from tests.kits.worker.kv_tier import QUICK, Group, Store, store_state
 from tests.kits.worker.leader import Kit, chat, tokens_of
 
-QUICK = KVOptions(
-    fetch="always", lookup_timeout_s=0.05, fetch_timeout_s=0.1, commit_interval_s=0.01, probe_s=0.02
-)
 PROMPT = [(7 * i) % 251 for i in range(200)]
-
-
-class Group(Kit):
-    """A kit whose engine has a store."""
-
-    def __init__(self, bus: MemoryBus, store: Store | None = None, group: str = "g0", **options: Any) -> None:
-        self.blocks: Store = {} if store is None else store
-        self.ranks = StoreEngine(self.blocks, **options.pop("engine", {}))
-        self.index = Index(self.blocks)
-        options.setdefault("kv", QUICK)
-        super().__init__(bus, self.ranks, group, index=self.index, **options)
-
-    @property
-    def state(self) -> dict[str, object]:
-        return store_state(self.leader)
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        return self
-
-    def drop(self, names: list[bytes]) -> None:
-        """The group has these no longer."""
-        scheduler = self.leader.parts.engine.scheduler
-        assert scheduler is not None
-        scheduler.blocks.drop(names)
-
-    async def told(self, blocks: int) -> None:
-        await self.until(lambda: any(len(one.names) == 16 * blocks for one in self.index.held))
 
 
 def ask(name: str, tokens: list[int] = PROMPT, **fields: Any) -> GenerateRequest:

@@ -23,8 +23,8 @@ from shared.messages import (
     Warmed,
     WarmSession,
 )
+from tests.kits.worker.kv_tier import Group
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
-from tests.unit.worker.kv_tier.test_worker_kv_tier import Group
 
 ENDLESS: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
 

@@ -6,30 +6,11 @@ import pytest
 
 from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import UNNAMED, BlockNames
-from services.worker.domain.scheduling.scheduler import Advance, Scheduler, SchedulerLimits
-from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
+from services.worker.domain.scheduling.sequence import SequencePhase
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from shared.messages import Sampling
-
-EOS = 7
-NAMES = BlockNames("fingerprint")
-
-
-def make(
-    name: str, prompt: int, output: int, *, arrival: int = 0, priority: int = 0, deadline: float = 1e9
-) -> Sequence:
-    return Sequence(
-        request_id=name,
-        choice=0,
-        tokens=list(range(100, 100 + prompt)),
-        prompt_len=prompt,
-        max_tokens=output,
-        sampling=Sampling(),
-        eos_ids=frozenset([EOS]),
-        arrival=arrival,
-        priority=priority,
-        deadline=deadline,
-    )
+from tests.kits.worker.scheduler import EOS, NAMES, compute, make, step
 
 
 def build(
@@ -40,18 +21,6 @@ def build(
     names: BlockNames = UNNAMED,
 ) -> Scheduler:
     return Scheduler(BlockManager(blocks), SchedulerLimits(budget, running, waiting), names)
-
-
-def compute(plan: StepPlan, token_id: int = 1) -> StepResult:
-    sampled = [Sampled(seq_id=piece.seq_id, token_id=token_id) for piece in plan.slices if piece.sample]
-    return StepResult(step_id=plan.step_id, sampled=sampled)
-
-
-def step(scheduler: Scheduler, token_id: int = 1) -> list[Advance]:
-    plan = scheduler.plan()
-    advances = scheduler.apply(compute(plan, token_id)) if plan.slices or plan.release else []
-    scheduler.check_invariants()
-    return advances
 
 
 def test_a_prompt_is_computed_in_chunks_then_decoded() -> None:

@@ -9,7 +9,7 @@ from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.tenant_turns import most_running, next_in_turn
-from tests.unit.worker.scheduling.test_worker_scheduler import make, step
+from tests.kits.worker.scheduler import make, step
 
 
 def of(tenant: str, name: str, arrival: int, *, output: int = 3, priority: int = 0) -> Sequence:

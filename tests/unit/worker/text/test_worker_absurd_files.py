@@ -17,7 +17,7 @@ from services.worker.engine.checkpoint.weight_files import INDEX, weight_files
 from services.worker.json_files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, shown
 from services.worker.model_dir import load_model_dir
 from shared.errors import InvalidRequest
-from tests.unit.engine.checkpoint.test_engine_model_config import LLAMA, QWEN2, QWEN3, YARN_SCALING
+from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
 
 SOON_S = 1.0  # the sizes here would take minutes or all memory
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import decoders
 
 from services.worker.model_dir import load_model_dir
 from services.worker.null.null_model import END, ByteTokenizer, null_model
@@ -18,6 +18,7 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.tokenizer import FileTokenizer
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
+from tests.kits.worker.tokenizers import byte_level, sentence_piece
 
 CHATML = (
     "{% for message in messages %}"
@@ -39,34 +40,6 @@ FULL = """{{ bos_token }}{%- set ns = namespace(turns=0) -%}
 {% if tools is not none %}tools{% endif %}
 system={{ system | default('none') }} year={{ strftime_now('%Y') }}{{ eos_token }}
 {%- if add_generation_prompt %}<assistant>{% endif %}"""
-
-
-def byte_level() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*alphabet, "th", "the", "Ġthe", "Ã©"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ã", "©")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer.add_tokens([AddedToken("<plain token é>", special=False)])
-    return tokenizer
-
-
-def sentence_piece() -> Tokenizer:
-    pieces = ["<unk>", "▁", "▁the", "a", "b", "c", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={piece: index for index, piece in enumerate(pieces)},
-            merges=[],
-            unk_token="<unk>",
-            byte_fallback=True,
-        )
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens(["</s>"])
-    return tokenizer
 
 
 @pytest.fixture(scope="module")

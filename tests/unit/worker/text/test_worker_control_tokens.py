@@ -11,7 +11,7 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.tokenizer import FileTokenizer, Tokenizer
 from shared.messages import ChatMessage, Role
-from tests.unit.worker.text.test_worker_adapters import byte_level
+from tests.kits.worker.tokenizers import byte_level
 
 TEMPLATE = ChatTemplate(
     "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n"

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from services.worker.null.null_model import ByteTokenizer
 from services.worker.text.token_bound import least_tokens
 from services.worker.text.tokenizer import FileTokenizer
-from tests.unit.worker.text.test_worker_adapters import byte_level, sentence_piece
+from tests.kits.worker.tokenizers import byte_level, sentence_piece
 
 DEMO = Path(__file__).parents[4] / "models" / "demo" / "tokenizer.json"
 TEXTS = st.text(st.sampled_from("the é<|im_start|>\n\t0aé\u0301😀"), max_size=300)

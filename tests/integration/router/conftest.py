@@ -1,0 +1,31 @@
+"""A model of its own for each test, a caller that asks for it, and two leaders that serve it."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from shared.bus.nats import NatsBus
+from tests.kits.router.live import Caller, Leader
+
+
+@pytest.fixture
+def model() -> str:
+    return f"m-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def caller(nats_bus: NatsBus, model: str) -> Caller:
+    caller = Caller(nats_bus, model)
+    await caller.start()
+    return caller
+
+
+@pytest.fixture
+async def leaders(nats_bus: NatsBus, model: str) -> AsyncIterator[list[Leader]]:
+    made = [Leader(nats_bus, f"{model}-g{i}", model) for i in range(2)]
+    for leader in made:
+        await leader.start()
+    yield made
+    for leader in made:
+        await leader.stop()

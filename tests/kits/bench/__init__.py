@@ -1,0 +1,1 @@
+"""What tests of benchmarks measure in place of a stack."""

@@ -1,0 +1,139 @@
+"""Services outside, A and B, with a real broker, a router and a leader."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from shared import codec, subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.lifecycle import Service as Process
+from shared.messages import (
+    AnyFrame,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Tokens,
+)
+from shared.subjects import Caller
+from tests.kits.router.live import router
+from tests.kits.servers import GuardedNats
+from tests.kits.waiting import until
+from tests.kits.worker.leader import Kit, chat, null_engine, text_of
+
+A, B = Caller("tenant-a", "service-a"), Caller("tenant-b", "service-b")
+
+
+COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant
+
+
+def raw(request: GenerateRequest) -> dict[str, Any]:
+    """A request's fields as they travel."""
+    fields: dict[str, Any] = msgpack.unpackb(codec.encode(request), strict_map_key=False)
+    return fields
+
+
+class Service:
+    """A service outside that speaks the protocol by hand, and keeps every message that reaches it."""
+
+    def __init__(self, bus: NatsBus, caller: Caller) -> None:
+        self.bus, self.caller = bus, caller
+        self.inbox = bus.new_inbox()
+        self.heard: list[Message] = []
+
+    async def start(self) -> "Service":
+        await self.bus.subscribe(f"{self.inbox}.>", self._hear)
+        return self
+
+    async def _hear(self, message: Message) -> None:
+        self.heard.append(message)
+
+    @property
+    def frames(self) -> list[AnyFrame]:
+        """All frames so far, of all requests."""
+        batches = [message for message in self.heard if not message.no_responders]
+        return [frame for one in batches for frame in codec.decode(one.data, FrameBatch).frames]
+
+    def of(self, request_id: str) -> list[AnyFrame]:
+        return [frame for frame in self.frames if frame.request_id == request_id]
+
+    async def send(self, request: GenerateRequest, own: bool = True, **more: Any) -> None:
+        """Publishes on its own subject, or on that of services."""
+        data = codec.encode(codec.convert(raw(request) | more, GenerateRequest))
+        subject = subjects.generate(request.model, self.caller if own else None)
+        await self.bus.publish(subject, data, reply=f"{self.inbox}.no-router")
+
+    def ask(self, request_id: str, text: str = "hello", **more: Any) -> GenerateRequest:
+        return chat(request_id, text, reply_to=f"{self.inbox}.f", **more)
+
+    async def end_of(self, request_id: str) -> AnyFrame:
+        def ended() -> bool:
+            return any(isinstance(frame, Done | Failed) for frame in self.of(request_id))
+
+        await until(ended, 20)
+        return self.of(request_id)[-1]
+
+    async def run(self, request: GenerateRequest, **more: Any) -> AnyFrame:
+        await self.send(request, **more)
+        return await self.end_of(request.request_id)
+
+    async def barrier(self) -> None:
+        """Returns when the leader has dealt with everything that was sent before."""
+        await self.bus.flush()
+        await self.run(self.ask(f"barrier-{len(self.heard)}", sampling={"max_tokens": 1}))
+
+
+class World:
+    """A broker with two tenants outside, a router, one group, and the gateway's connection."""
+
+    def __init__(
+        self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service], process: Process
+    ) -> None:
+        self.broker, self.kit, self.gateway, self.router = broker, kit, gateway, process
+        self.a, self.b, self.colleague = services
+
+    async def running(self, request_id: str = "victim") -> GenerateRequest:
+        """A long request of B's, which has its first tokens."""
+        request = self.b.ask(request_id, "B's secret", sampling={"max_tokens": 150})
+        await self.b.send(request)
+        await until(lambda: any(isinstance(frame, Tokens) for frame in self.b.of(request_id)))
+        return request
+
+    async def b_is_whole(self, request_id: str = "victim") -> None:
+        """B's answer came to its end, once, and every frame is B's own."""
+        assert isinstance(await self.b.end_of(request_id), Done)
+        frames = self.b.of(request_id)
+        assert [frame.seq for frame in frames] == list(range(len(frames)))
+        assert len(text_of(frames)) == 150
+        assert {frame.attempt for frame in frames} == {0}
+
+
+@asynccontextmanager
+async def world(folder: Path, resend_bytes_s: int = 2**20, **settings: object) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        broker = GuardedNats(folder, callers=(A, B, COLLEAGUE))
+        broker.start()
+        stack.callback(broker.stop)
+
+        async def bus(user: str) -> NatsBus:
+            made = await NatsBus.connect(broker.url(user), name=user)
+            stack.push_async_callback(made.close)
+            return made
+
+        services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
+        process = await stack.enter_async_context(router(broker.url("router"), **settings))
+        kit = Kit(
+            await bus("worker"),
+            null_engine(delay_s=0.005),
+            outside=await bus("worker"),
+            outside_resend_bytes_s=resend_bytes_s,
+        )
+        await stack.enter_async_context(kit)
+        await until(lambda: kit.leader.state == "ready")
+        await asyncio.sleep(0.2)  # a heartbeat
+        yield World(broker, kit, await bus("gateway"), services, process)

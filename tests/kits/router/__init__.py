@@ -1,0 +1,1 @@
+"""Routers for tests, and the callers and leaders around them."""

@@ -1,0 +1,192 @@
+"""Routers on a real broker, between a caller and leaders that answer at once."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from services.router.__main__ import setup
+from services.router.settings import RouterSettings
+from shared import subjects
+from shared.bus import Message
+from shared.bus.nats import NatsBus
+from shared.codec import decode, decode_reply, encode
+from shared.lifecycle import Service
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Done,
+    Failed,
+    FrameBatch,
+    GenerateRequest,
+    Heartbeat,
+    Load,
+    ModelCard,
+    ServiceStatus,
+    SessionRef,
+    State,
+    StatusQuery,
+    Usage,
+    Work,
+)
+from tests.kits.waiting import until
+
+BEAT_MS = 40
+
+
+class Leader:
+    """Beats, and ends every request at once. A request that it knows is answered again, not run again."""
+
+    def __init__(self, bus: NatsBus, group: str, model: str) -> None:
+        self.bus, self.group, self.model = bus, group, model
+        self.state: State = "ready"
+        self.load = Load(max_running=64, max_waiting=64)
+        self.taken: list[tuple[Work, Message]] = []
+        self.started: set[str] = set()
+        self.beating = self.working = True
+        self._beats: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        if self.working:
+            self._work = await self.bus.subscribe(subjects.work(self.group), self._take)
+        self._beats = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.gather(self._beats, return_exceptions=True)
+        await self.deafen()
+
+    async def deafen(self) -> None:
+        """Its work subscription is gone, its heartbeats are not."""
+        if self.working:
+            self.working = False
+            await self._work.unsubscribe()
+            await self.bus.flush()
+
+    async def _beat(self) -> None:
+        seq, instance_id = 0, uuid4().hex
+        while True:
+            if self.beating:
+                seq += 1
+                heartbeat = Heartbeat(
+                    group=self.group,
+                    instance_id=instance_id,
+                    seq=seq,
+                    interval_ms=BEAT_MS,
+                    state=self.state,
+                    model=ModelCard(name=self.model, context_length=1024),
+                    load=self.load,
+                    accepted_total=len(self.taken),
+                )
+                await self.bus.publish(subjects.heartbeat(self.group), encode(heartbeat))
+            await asyncio.sleep(BEAT_MS / 1000)
+
+    async def _take(self, message: Message) -> None:
+        work = decode(message.data, Work)
+        request_id = decode(work.request, GenerateRequest).request_id
+        self.taken.append((work, message))
+        self.started.add(request_id)
+        frames: list[AnyFrame] = [
+            Accepted(request_id=request_id, group=self.group),
+            Done(request_id=request_id, seq=1, usage=Usage()),
+        ]
+        await self.bus.publish(work.reply_to, encode(FrameBatch(frames=frames)))
+
+
+class Caller:
+    """Publishes requests and keeps the frames that come back, by request id."""
+
+    def __init__(self, bus: NatsBus, model: str) -> None:
+        self.bus, self.model = bus, model
+        self.inbox = bus.new_inbox()
+        self.frames: dict[str, list[AnyFrame]] = {}
+        self.no_responders: list[str] = []
+
+    async def start(self) -> None:
+        await self.bus.subscribe(f"{self.inbox}.>", self._hear)
+
+    async def publish(self, request: GenerateRequest, **headers: str) -> None:
+        reply = f"{self.inbox}.{request.request_id}"
+        await self.bus.publish(
+            subjects.generate(request.model), encode(request), reply=reply, headers=headers
+        )
+
+    def request(self, session_id: str = "", **more: Any) -> GenerateRequest:
+        fields: dict[str, Any] = {
+            "request_id": f"r-{uuid4().hex[:12]}",
+            "model": self.model,
+            "prompt": "hello",
+            "reply_to": f"{self.inbox}.f",
+        }
+        if session_id:
+            fields["session"] = SessionRef(session_id=session_id)
+        return GenerateRequest(**{**fields, **more})
+
+    async def ask(self, request: GenerateRequest, **headers: str) -> AnyFrame:
+        """The first frame of the answer."""
+        await self.publish(request, **headers)
+        return await self.answer(request.request_id)
+
+    async def answer(self, request_id: str) -> AnyFrame:
+        await until(lambda: request_id in self.frames)
+        return self.frames[request_id][0]
+
+    async def group_of(self, session_id: str) -> str:
+        frame = await self.ask(self.request(session_id))
+        assert isinstance(frame, Accepted), frame
+        return frame.group
+
+    async def failure(self, request: GenerateRequest, **headers: str) -> Failed:
+        frame = await self.ask(request, **headers)
+        assert isinstance(frame, Failed), frame
+        assert (frame.request_id, frame.seq) == (request.request_id, 0)
+        return frame
+
+    async def _hear(self, message: Message) -> None:
+        if message.no_responders:
+            self.no_responders.append(message.subject.rpartition(".")[2])
+            return
+        for frame in decode(message.data, FrameBatch).frames:
+            self.frames.setdefault(frame.request_id, []).append(frame)
+
+
+@asynccontextmanager
+async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
+    base = {"nats_url": nats_url, "router_warmup_s": 0.1, "router_heartbeat_slack_s": 0.05}
+    service = Service(RouterSettings.model_validate({**base, **more}), "router")
+    async with AsyncExitStack() as stack:
+        await setup(service, stack)
+        yield service
+        await service.drain()
+        await service.finish()
+
+
+async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> asyncio.subprocess.Process:
+    """A process; returns when it is ready."""
+    env = {
+        "RYZ_NATS_URL": nats_url,
+        "RYZ_INSTANCE_ID": instance_id,
+        "RYZ_ROUTER_MAX_INFLIGHT": "100000",
+        "RYZ_LOG_LEVEL": "warning",
+        "PATH": os.environ["PATH"],
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.router", env=env)
+    inbox, ready = nats_bus.new_inbox(), asyncio.Event()
+
+    async def hear(message: Message) -> None:
+        if message.no_responders:
+            return
+        status = decode_reply(message.data, ServiceStatus)
+        if status.instance_id == instance_id and status.state == "ready":
+            ready.set()
+
+    await nats_bus.subscribe(inbox, hear)
+    async with asyncio.timeout(20):
+        while not ready.is_set():
+            await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+            await asyncio.sleep(0.05)
+    return process
