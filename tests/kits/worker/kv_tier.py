@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import msgspec
 
-from services.worker.leader.kv_tier.kv_tier import KVOptions
+from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.leader import Leader
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
