@@ -1,1 +1,1 @@
-"""The `ryz` command line. Start reading at `__main__.py`; what `ryz up` runs is in `supervisor/`."""
+"""The `ryz` command line. Start reading at `__main__.py`; `ryz up` is in `stack/`."""

@@ -5,12 +5,12 @@ answer (`answers.py`) and prints one JSON object a line: `measuring` after the w
 with the figures. `serving.py` starts it.
 """
 
-import argparse
 import asyncio
 import gc
 import json
 import math
 import resource
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
@@ -91,28 +91,13 @@ def summarize(recorder: Recorder, concurrency: int, seconds: float, cpu_s: float
 
 
 def main() -> None:
-    """Read the arguments, measure, print the figures; NaN becomes null."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True, help="base URL of the gateway")
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--concurrency", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--warmup", type=float, default=1.0)
-    parser.add_argument("--duration", type=float, default=5.0)
-    parser.add_argument("--stream", action="store_true")
-    arguments = parser.parse_args()
-    address = urlsplit(arguments.url)
-    target = LoadTarget(
-        host=address.hostname or "127.0.0.1",
-        port=address.port or 80,
-        tokens=arguments.tokens,
-        stream=arguments.stream,
-    )
-    requests = RequestMaker(address.netloc, arguments.model, arguments.tokens, arguments.stream)
+    """Measure what the one argument asks for, a JSON object, and print the figures; NaN becomes null."""
+    asked = json.loads(sys.argv[1])
+    address = urlsplit(asked["url"])
+    target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, asked["tokens"], asked["stream"])
+    requests = RequestMaker(address.netloc, asked["model"], asked["tokens"], asked["stream"])
     gc.disable()
-    figures = uvloop.run(
-        measure(target, requests, arguments.concurrency, arguments.warmup, arguments.duration)
-    )
+    figures = uvloop.run(measure(target, requests, asked["concurrency"], asked["warmup"], asked["duration"]))
     plain = {
         key: None if isinstance(value, float) and math.isnan(value) else value
         for key, value in asdict(figures).items()

@@ -41,19 +41,11 @@ async def measure(plan: ServingPlan, stack: RunningStack, progress: LevelProgres
 async def _measure_level(
     plan: ServingPlan, stack: RunningStack, concurrency: int, progress: LevelProgress
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    options = {
-        "--url": stack.url,
-        "--model": stack.model,
-        "--concurrency": concurrency,
-        "--tokens": plan.tokens,
-        "--warmup": plan.warmup,
-        "--duration": plan.duration,
-    }
-    command = module_command("benchmarks.serving.load")
-    command += [str(part) for option in options.items() for part in option]
-    command += ["--stream"] if plan.stream else []
+    asked = {"url": stack.url, "model": stack.model, "concurrency": concurrency}
+    asked |= {name: getattr(plan, name) for name in ("tokens", "warmup", "duration", "stream")}
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *module_command("benchmarks.serving.load"),
+        json.dumps(asked),
         env=module_environment(os.environ),
         stdout=asyncio.subprocess.PIPE,
         process_group=0,

@@ -17,7 +17,7 @@ _ANSWER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class TurnAnswer:
+class StreamedTurn:
     """The answer to one turn.
 
     Attributes:
@@ -62,7 +62,7 @@ class SessionClient:
 
     async def ask_turn(
         self, session: int, messages: list[TextMessage], tokens: int, *, anew: bool
-    ) -> TurnAnswer:
+    ) -> StreamedTurn:
         """Send a turn's messages and read an answer of `tokens` tokens.
 
         Args:
@@ -95,7 +95,7 @@ class SessionClient:
         if usage is None or not answer.times or usage.completion_tokens != tokens:
             said = parts[-1][1][-200:].decode(errors="replace").strip() if parts else "nothing"
             raise BenchError(f"not a complete answer: it ended with {said}")
-        return TurnAnswer(
+        return StreamedTurn(
             session=session,
             group=reply.headers.get("x-ryz-group", ""),
             reason=reply.headers.get("x-ryz-route", ""),

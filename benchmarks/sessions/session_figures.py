@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.lib.measuring import percentile
-from benchmarks.sessions.session_client import TurnAnswer
+from benchmarks.sessions.session_client import StreamedTurn
 from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile
 from services.router.domain.balance import imbalance
 
@@ -17,7 +17,7 @@ class MeasuredTurns:
 
     seconds: float
     groups: Sequence[str]
-    answers: list[TurnAnswer] = field(default_factory=list)
+    answers: list[StreamedTurn] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
     before: Mapping[str, ServiceMetrics] = field(default_factory=dict)
     after: Mapping[str, ServiceMetrics] = field(default_factory=dict)

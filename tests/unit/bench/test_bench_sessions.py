@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.lib.measuring import BenchError
-from benchmarks.sessions.session_client import SessionClient, TurnAnswer
+from benchmarks.sessions.session_client import SessionClient, StreamedTurn
 from benchmarks.sessions.session_figures import MeasuredTurns, row
 from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile, read_all
 from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
@@ -31,7 +31,7 @@ def streamed(tokens: int = 4, text: str = "a", done: bool = True) -> bytes:
     return b"".join(lines) + b"data: [DONE]\n\n"
 
 
-async def one_turn(reply: bytes | None, *, anew: bool = False) -> tuple[TurnAnswer, dict[str, Any]]:
+async def one_turn(reply: bytes | None, *, anew: bool = False) -> tuple[StreamedTurn, dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
     def answer(_: int, body: bytes) -> bytes | None:
@@ -133,10 +133,10 @@ def test_a_row_adds_up_what_the_answers_say() -> None:
         2.0,
         ["g0", "g1"],
         [
-            TurnAnswer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.010),
-            TurnAnswer(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.020),
-            TurnAnswer(1, "g1", "spill_wait", 200, 180, 120, 40, 0.0, 0.030),
-            TurnAnswer(0, "g1", "preferred", 100, 100, 0, 20, 0.0, 0.040),
+            StreamedTurn(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.010),
+            StreamedTurn(0, "g0", "preferred", 100, 60, 0, 20, 0.0, 0.020),
+            StreamedTurn(1, "g1", "spill_wait", 200, 180, 120, 40, 0.0, 0.030),
+            StreamedTurn(0, "g1", "preferred", 100, 100, 0, 20, 0.0, 0.040),
         ],
         Counter({"status 503: overloaded": 2}),
         before={"router": metrics(0), "worker-g0": metrics(1.0), "worker-g1": metrics(2.0)},
