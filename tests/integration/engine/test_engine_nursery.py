@@ -173,7 +173,7 @@ async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing
 async def test_a_nursery_that_cannot_load_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     broken = (sys.executable, "-c", "raise SystemExit(3)")
     monkeypatch.setattr(
-        "services.worker.orchestrator.fork_server_client.Nursery.__init__.__defaults__", (broken,)
+        "services.worker.orchestrator.fork_server_client.ForkServerClient.__init__.__defaults__", (broken,)
     )
     engine = engine_of(model)
     with pytest.raises(EngineFailed, match=r"the process that ranks are forked from ended \(exit code 3\)"):
@@ -201,7 +201,7 @@ async def test_a_nursery_with_threads_does_not_fork(
 ) -> None:
     command = (sys.executable, "-c", THREADS)
     monkeypatch.setattr(
-        "services.worker.orchestrator.fork_server_client.Nursery.__init__.__defaults__", (command,)
+        "services.worker.orchestrator.fork_server_client.ForkServerClient.__init__.__defaults__", (command,)
     )
     engine = engine_of(model)
     with pytest.raises(EngineFailed, match=r"forked from ended \(exit code 1\)"):
