@@ -1,1 +1,1 @@
-"""From the bytes of a request body to a checked model, within limits of size, values and time."""
+"""Bodies of requests: reading and parsing them within limits of size, values and time."""

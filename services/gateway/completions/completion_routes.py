@@ -61,7 +61,7 @@ class CompletionRoute(ServingRoute):
         """See `ServingRoute`."""
         context = self.context
         settings = context.settings
-        self.check_accepting()
+        context.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
         context.rates.take_tokens(exchange.tenant, time.monotonic())
         context.places.check_units(exchange.tenant)

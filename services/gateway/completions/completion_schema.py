@@ -26,7 +26,7 @@ _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=_U32_MAX)]], msg
 
 def _wrong(message: str, at: str = "") -> PydanticCustomError:
     """An error that `errors.py` reports at the field plus `at`."""
-    escaped = message.replace("{", "(").replace("}", ")")  # braces are a template's syntax there
+    escaped = message.replace("{", "(").replace("}", ")")  # braces would be fields of a template
     return PydanticCustomError("wrong", escaped, {"at": at})
 
 
@@ -95,7 +95,7 @@ def _is_token_ids(value: Any) -> bool:
     if not isinstance(value, list):
         return False
     try:
-        msgspec.convert(value, _TokenIds)  # in a sixth of the time of a loop
+        msgspec.convert(value, _TokenIds)  # six times as fast as a loop
     except msgspec.ValidationError:
         return False
     return True

@@ -46,8 +46,7 @@ class RepeatedCalls:
             return False
         self._context.metrics.repeated.inc()
         reply, outcome = exchange.reply, exchange.outcome
-        exchange.request_id, exchange.shown_id = request.request_id, token.shown_id
-        reply.set_request_id(token.shown_id)
+        exchange.take_ids(request.request_id, token.shown_id)
         reply.headers.append(REPLAYED)
         grace_s = min(token.grace_s, self._context.settings.stream_max_grace_s)
         async with stream_with_grace(found.stream, self._detached, running, grace_s):

@@ -23,9 +23,7 @@ from shared.messages import ChatMessage, GenerateRequest, Role, Sampling, Sessio
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for the older route
 MISSPELT = 0.85  # how similar a field must be to a known one to count as misspelt
-_SEED_STEP = (
-    0x9E3779B97F4A7C15 % 2**63
-)  # odd, so the prompts of a call have different seeds; far from neighbouring seeds
+_SEED_STEP = 0x9E3779B97F4A7C15 % 2**63  # odd, so all prompts of a call have different seeds
 _LONGEST_FIELD = 64  # comparing takes time; no known name is nearly as long
 _MAX_COMPARED = 16  # unknown fields of a body that are compared; some 0.2 ms each
 _ROLES: dict[str, Role] = {

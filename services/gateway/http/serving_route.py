@@ -60,6 +60,15 @@ class GatewayContext:
     large: LargeBodies = field(default_factory=LargeBodies)
     running: set[OpenAnswer] = field(default_factory=set)
 
+    def check_accepting(self) -> None:
+        """Raises `Unavailable` while no requests are welcome."""
+        if not self.accepting():
+            raise Unavailable(
+                "this gateway takes no requests at the moment: it starts, stops or has no broker",
+                reason="not_ready",
+                retry_after_s=1.0,
+            )
+
 
 @dataclass(slots=True)
 class HttpExchange:
@@ -85,6 +94,11 @@ class HttpExchange:
     tenant: str = ""
     model: str = ""
     outcome: CallOutcome = field(default_factory=CallOutcome)
+
+    def take_ids(self, request_id: str, shown_id: str) -> None:
+        """Takes the ids of an earlier request, whose answer is sent here."""
+        self.request_id, self.shown_id = request_id, shown_id
+        self.reply.set_request_id(shown_id)
 
 
 def body_party(context: GatewayContext, tenant: str, scope: Scope) -> str:
@@ -130,15 +144,6 @@ class ServingRoute(ABC):
             self.context.held.free_units(exchange.tenant, exchange.held)
         self._record(exchange, started_s)
 
-    def check_accepting(self) -> None:
-        """Raises `Unavailable` while no requests are welcome."""
-        if not self.context.accepting():
-            raise Unavailable(
-                "this gateway takes no requests at the moment: it starts, stops or has no broker",
-                reason="not_ready",
-                retry_after_s=1.0,
-            )
-
     def take_places(self, exchange: HttpExchange, count: int) -> None:
         """Takes places that the request holds until its end; raises like `Quota.take_units`."""
         self.context.places.take_units(exchange.tenant, count)
@@ -171,7 +176,7 @@ class ServingRoute(ABC):
             return
         unread = isinstance(error, RequestTooLarge) and not exchange.body_read
         if isinstance(error, RyzError) and error.data.get("reason") == "body_timeout":
-            answer.headers.append((b"connection", b"close"))  # what still comes of it is not waited for
+            answer.headers.append((b"connection", b"close"))  # the rest of the body is not waited for
         if not unread or b"expect" in exchange.headers:
             await reply.send_whole(answer.status, answer.body, answer.headers)
             return

@@ -1,1 +1,1 @@
-"""`/v1/sessions`, and what request headers say about a session."""
+"""`/v1/sessions`: sessions as objects, and as files."""

@@ -9,10 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 MIN_KEY_CHARS = 16
 _SALT = b"ryzanstein session ids"
-_COST, _BLOCK = (
-    2**14,
-    8,
-)  # 16 MiB and about 50 ms, once at the start: guessing a password from ids must be slow
+# 16 MiB and about 50 ms, once at the start: guessing a password from ids must be slow
+_COST, _BLOCK = 2**14, 8
 
 
 def root_key(session_key: str, nats_url: str) -> bytes:

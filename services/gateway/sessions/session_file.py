@@ -29,7 +29,7 @@ PART = 4096  # entries of a list that one call encodes; no other thread runs dur
 _VALUE_SETTINGS = "RYZ_MAX_BODY_VALUES, RYZ_SESSION_MAX_BYTES"
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
-_Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # what every JSON reader keeps exactly
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # integers that every JSON reader keeps exactly
 
 
 class SessionFile(msgspec.Struct, frozen=True, kw_only=True):

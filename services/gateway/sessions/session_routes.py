@@ -36,7 +36,7 @@ from services.gateway.sessions.session_schema import (
 )
 from services.gateway.settings import GatewaySettings
 from shared.client.calls.session_admin import SessionAdmin
-from shared.errors import InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
+from shared.errors import InvalidRequest, ModelNotFound, RequestTooLarge
 from shared.identity import new_session_id, root_hash
 from shared.messages import ModelCard, SessionRecord
 from shared.messages.base import NAME_PATTERN, NAME_RULE
@@ -224,12 +224,7 @@ class SessionRoutes:
 
     def _asker(self, request: Request) -> str:
         context = self._context
-        if not context.accepting():
-            raise Unavailable(
-                "this gateway takes no requests at the moment: it starts, stops or has no broker",
-                reason="not_ready",
-                retry_after_s=1.0,
-            )
+        context.check_accepting()
         tenant = context.keyring.tenant(request.headers.get("authorization", "").encode("latin-1"))
         context.rates.take_tokens(tenant, time.monotonic())
         return tenant

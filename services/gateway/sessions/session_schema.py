@@ -131,7 +131,7 @@ def session_detail(view: SessionView, now_ms: int, *, messages: bool) -> Session
     shown = session_object(view.summary, now_ms).model_dump()
     route = view.route
     if route is not None and route.last_group:
-        shown["last_group"] = route.last_group  # a move is no turn: only routers have heard of it
+        shown["last_group"] = route.last_group  # after a move only routers know it
     groups = [
         GroupKV(
             group=holding.group,

@@ -47,7 +47,7 @@ class StreamRoute(ServingRoute):
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `ServingRoute`."""
         context, settings = self.context, self.context.settings
-        self.check_accepting()
+        context.check_accepting()
         exchange.tenant = context.keyring.tenant(exchange.headers.get(b"authorization", b""))
         context.rates.take_tokens(exchange.tenant, time.monotonic())
         if exchange.scope["method"] == "DELETE":
@@ -104,8 +104,7 @@ class StreamRoute(ServingRoute):
         if token is None:
             raise _gone("it was begun by a gateway of another version")
         _check_reach(found, token, last)
-        exchange.shown_id = token.shown_id
-        exchange.reply.set_request_id(token.shown_id)
+        exchange.take_ids(request.request_id, token.shown_id)
         exchange.reply.headers.append((STREAM_HEADER, request.request_id.encode()))
         if request.session is not None:
             exchange.reply.headers.append((b"x-session-id", request.session.session_id.encode()))
