@@ -18,7 +18,7 @@ from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies.costs import Costs, Move
 from services.router.incoming import read
 from services.router.metrics import RouterMetrics
-from services.worker.domain.scheduling.compute_rate import TokenRate
+from services.worker.leader.fleet.token_rate import TokenRate
 from shared import subjects
 from shared.bus import Message
 from shared.codec import encode

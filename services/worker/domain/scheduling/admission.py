@@ -1,8 +1,8 @@
-"""Who may run: which waiting sequences get blocks and a place, and who gives way to a higher priority.
+"""Admission: which waiting sequences get blocks and a running place.
 
-Admission is in order, tenants by turns (`tenant_turns.py`), and by blocks: a sequence gets those of all its
-tokens at once, so only decodes ever run short. One whose beginning another sequence is computing just now
-waits for that instead of doing it again.
+In order, tenants by turns (`tenant_turns.py`), and by blocks: a sequence gets those of all its tokens at
+once, so only decodes ever run short. A sequence whose beginning another one computes just now waits for that
+instead of computing it again.
 """
 
 from bisect import insort
@@ -21,10 +21,15 @@ MAX_HELD_BACK = 16  # sequences looked past in a step because their beginning is
 
 
 class Admission:
-    """Moves sequences from the waiting to the running ones; counts what the prefix cache was good for.
+    """Moves sequences from the waiting to the running ones; counts hits of the prefix cache.
 
-    write_behind: knows what the store has. fetches: whether to fetch that many blocks
-    and not compute them, when so many tokens are to be computed before.
+    Args:
+        queues: The sequences.
+        limits: Of the scheduler.
+        names: Of blocks.
+        write_behind: Knows what the store has.
+        fetches: Returns whether that many blocks are fetched instead of computed, when so many tokens are to
+            be computed before them.
     """
 
     def __init__(
@@ -44,41 +49,16 @@ class Admission:
         self._counts = (0, 0)
 
     def take_counts(self) -> tuple[int, int]:
-        """Tokens looked up and tokens found since the last call; only first admissions of sequences count."""
+        """Returns tokens looked up and found since the last call; only first admissions count."""
         counts, self._counts = self._counts, (0, 0)
         return counts
 
-    def make_way(self) -> None:
-        """Lets the first in order have the place or the blocks of sequences of lower priority.
-
-        Only if that is enough for it; the last in order give way first.
-        """
-        queues = self._queues
-        waiting, running, blocks = queues.waiting, queues.running, queues.blocks
-        if not waiting or not running or waiting[0].priority <= running[-1].priority:
-            return
-        first, names = waiting[0], self._names.of(waiting[0])
-        if first.pending or self._is_coming(first, names):
-            return  # it could not come in now, and somebody else would take what is freed
-        full_tenant = queues.running_of[first.tenant] >= self._most  # only its own can make way for it
-        short_of_places = full_tenant or len(running) >= self._limits.max_running
-        missing = blocks.cost(len(first.tokens), names) + self._spare() - blocks.num_free
-        victims: list[Sequence] = []
-        for victim in reversed(running):
-            if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
-                break
-            if victim.fetching or (full_tenant and victim.tenant != first.tenant):
-                continue  # fetching: its blocks would not be free before the fetch is done
-            victims.append(victim)
-            missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
-        if missing <= 0:
-            for victim in victims:
-                queues.preempt(victim)
-
     def admit(self, prefilling: list[Sequence], rest: int) -> None:
-        """Admits sequences while there are places, blocks and budget; adds them to `prefilling`.
+        """Admits sequences while there are places, blocks and budget. A few blocks stay free for decodes.
 
-        rest: tokens of this step that are left for prompts. A few blocks stay free for those that decode.
+        Args:
+            prefilling: Sequences whose prompts are being computed; gets the admitted ones.
+            rest: Tokens of this step that are left for prompts.
         """
         queues = self._queues
         if not queues.waiting:
@@ -93,11 +73,11 @@ class Admission:
             names = self._names.of(sequence)
             enough = demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1)
             if enough and not self._to_fetch(sequence, names, queues.blocks.num_found(names), ahead):
-                break  # who fetches takes nothing of this step
-            if self._is_coming(sequence, names):
+                break  # a fetch takes nothing of this step
+            if queues.is_coming(sequence, names):
                 passed[sequence.tenant] += 1
                 continue
-            if not queues.enter(sequence, names, self._spare()):
+            if not queues.enter(sequence, names, queues.spare_blocks()):
                 break
             self._count(sequence)
             # what is here and was never written, or is lost there, gets another chance
@@ -112,7 +92,7 @@ class Admission:
             demand += min(sequence.remaining, rest // 2)
 
     def _to_fetch(self, sequence: Sequence, names: list[bytes], found: int, ahead: int) -> int:
-        """Up to which block to fetch for a sequence whose first `found` blocks are here; 0: nothing."""
+        """Returns up to which block to fetch if the first `found` blocks are here; 0 for none."""
         if sequence.stored < 0 or not self._write_behind.enabled:
             return 0
         last = (len(sequence.tokens) - 1) // BLOCK_SIZE
@@ -122,22 +102,8 @@ class Admission:
             return 0
         return stored
 
-    def _is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
-        """Whether the first block that it would compute is about to be computed by one before it in order."""
-        queues = self._queues
-        if not queues.coming:
-            return False
-        for name in names[: (len(sequence.tokens) - 1) // BLOCK_SIZE]:
-            if not queues.blocks.is_cached(name):
-                owner = queues.coming.get(name)
-                return owner is not None and owner.order <= sequence.order
-        return False
-
     def _count(self, sequence: Sequence) -> None:
         if sequence.cached_tokens < 0:
             sequence.cached_tokens = sequence.computed
             queried, cached = self._counts
             self._counts = queried + len(sequence.tokens), cached + sequence.computed
-
-    def _spare(self) -> int:
-        return min(len(self._queues.running), self._queues.blocks.num_blocks // 32)

@@ -1,8 +1,8 @@
-"""How many tokens of prompts a step takes while other sequences decode, so that these keep their pace.
+"""Limits the tokens of prompts in a step while other sequences decode, so that their latency stays low.
 
-A step lasts about as long as it has tokens to compute, so a prompt of some hundred tokens in one step makes
-everybody else wait for it. The speed is measured from the steps themselves; an engine that takes no time has
-no limit.
+The time of a step grows with its tokens, so a prompt of some hundred tokens in one step delays the next token
+of all other sequences. The speed is measured from the steps themselves; an engine that takes no time has no
+limit.
 """
 
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -12,24 +12,25 @@ _WEIGHT = 0.25  # of the newest measurement
 
 
 class PrefillThrottle:
-    """Seconds per token of steps that compute prompts.
+    """Measures seconds per token of steps that compute prompts.
 
-    target_s: how long such a step may take while sequences decode; 0: no limit.
+    Args:
+        target_s: How long such a step may take while sequences decode; 0 for no limit.
     """
 
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s
         self._token_s = 0.0
 
-    def observe(self, num_tokens: int, compute_s: float) -> None:
-        """Takes the time of a step; one with few tokens says nothing about the next chunk's."""
+    def observe_step(self, num_tokens: int, compute_s: float) -> None:
+        """Records the time of a step; steps of few tokens tell nothing of prompts."""
         if num_tokens < MIN_CHUNK:
             return
         token_s = compute_s / num_tokens
         self._token_s += (token_s - self._token_s) * (_WEIGHT if self._token_s else 1.0)
 
-    def chunk(self, budget: int, num_decodes: int) -> int:
-        """How many of `budget` tokens the prompts get beside that many decodes."""
+    def prompt_budget(self, budget: int, num_decodes: int) -> int:
+        """Returns how many of `budget` tokens the prompts get beside that many decodes."""
         if not num_decodes or not self._target_s or not self._token_s:
             return budget
         affordable = int(self._target_s / self._token_s) - num_decodes

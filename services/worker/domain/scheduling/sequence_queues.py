@@ -88,6 +88,20 @@ class SequenceQueues:
             self.coming.setdefault(name, sequence)
         return True
 
+    def is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
+        """Whether a sequence before it in order is about to compute the first block that it lacks."""
+        if not self.coming:
+            return False
+        for name in names[: (len(sequence.tokens) - 1) // BLOCK_SIZE]:
+            if not self.blocks.is_cached(name):
+                owner = self.coming.get(name)
+                return owner is not None and owner.order <= sequence.order
+        return False
+
+    def spare_blocks(self) -> int:
+        """Returns how many blocks an admission leaves free for decodes."""
+        return min(len(self.running), self.blocks.num_blocks // 32)
+
     def computed(self, sequence: Sequence, first: int, names: list[bytes]) -> None:
         """Blocks of a running sequence, from its block `first` on, are full: others may have them, too."""
         self.blocks.register(sequence.seq_id, first, names)

@@ -4,8 +4,8 @@ import time
 
 import msgspec
 
-from services.worker.domain.scheduling.compute_rate import TokenRate
 from services.worker.leader.engine_state import EngineState
+from services.worker.leader.fleet.token_rate import TokenRate
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.request_table import RequestTable

@@ -1,4 +1,4 @@
-"""How fast the group computes: an average that forgets."""
+"""The speed of the group: a moving average of tokens per second."""
 
 import math
 
@@ -13,7 +13,7 @@ class TokenRate:
         self._last: tuple[int, float] | None = None
 
     def update(self, total: int, now: float) -> float:
-        """Takes the total so far; returns the rate. Two calls at the same time give the same."""
+        """Takes the total so far; returns the rate. A second call at the same time returns the same."""
         if self._last is None:
             self._last = (total, now)
             return self._rate

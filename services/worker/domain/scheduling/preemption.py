@@ -1,0 +1,62 @@
+"""Which running sequences are preempted: they give their blocks up, wait, and are computed again later.
+
+Two cases: a decoding sequence needs a block and none is free, or a waiting sequence has a higher priority.
+The last in order, by priority and then arrival, gives way first.
+"""
+
+from services.worker.domain.scheduling.block_names import BlockNames
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
+from services.worker.domain.scheduling.tenant_turns import most_running
+from services.worker.rank_protocol.plan import BLOCK_SIZE
+
+
+class Preemption:
+    """Takes blocks and running places from sequences."""
+
+    def __init__(self, queues: SequenceQueues, limits: SchedulerLimits, names: BlockNames) -> None:
+        self._queues = queues
+        self._limits = limits
+        self._most = most_running(limits.max_running, limits.tenant_share)
+        self._names = names
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Gives a running sequence one more block, at the expense of the last ones in order.
+
+        Returns:
+            False if the sequence itself was the last one, and was preempted.
+        """
+        queues = self._queues
+        while (added := queues.blocks.append(sequence.seq_id, sequence.planned + 1)) is None:
+            # the blocks of one that waits for a fetch are not free before that is done
+            victim = next(s for s in reversed(queues.running) if s is sequence or not s.fetching)
+            queues.preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.capacity += BLOCK_SIZE * len(added)
+        sequence.new_blocks += added
+        return True
+
+    def make_way(self) -> None:
+        """Preempts sequences of lower priority for the first waiting one, if that is enough to admit it."""
+        queues = self._queues
+        waiting, running, blocks = queues.waiting, queues.running, queues.blocks
+        if not waiting or not running or waiting[0].priority <= running[-1].priority:
+            return
+        first, names = waiting[0], self._names.of(waiting[0])
+        if first.pending or queues.is_coming(first, names):
+            return  # it could not come in now, and another sequence would take what is freed
+        full_tenant = queues.running_of[first.tenant] >= self._most  # only its own can make way for it
+        short_of_places = full_tenant or len(running) >= self._limits.max_running
+        missing = blocks.cost(len(first.tokens), names) + queues.spare_blocks() - blocks.num_free
+        victims: list[Sequence] = []
+        for victim in reversed(running):
+            if victim.priority >= first.priority or (missing <= 0 and len(victims) >= short_of_places):
+                break
+            if victim.fetching or (full_tenant and victim.tenant != first.tenant):
+                continue  # fetching: its blocks would not be free before the fetch is done
+            victims.append(victim)
+            missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
+        if missing <= 0:
+            for victim in victims:
+                queues.preempt(victim)

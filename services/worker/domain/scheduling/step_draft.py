@@ -1,0 +1,44 @@
+"""A plan in the making: chunks of sequences are added one after another."""
+
+from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk
+
+# a chunk in flight: the sequence, its seq_id then, how many tokens it computes, whether it samples a new one
+PlannedChunk = tuple[Sequence, int, int, bool]
+
+
+class StepDraft:
+    """The chunks of one step.
+
+    Attributes:
+        chunks: For the plan.
+        planned: The same chunks, for when their result is booked.
+        admit: Sequences that the ranks do not know yet.
+    """
+
+    __slots__ = ("admit", "chunks", "planned")
+
+    def __init__(self) -> None:
+        self.chunks: list[ScheduledChunk] = []
+        self.planned: list[PlannedChunk] = []
+        self.admit: list[NewSequence] = []
+
+    def add_chunk(self, sequence: Sequence, count: int) -> None:
+        """Adds the next `count` tokens of a sequence that has blocks for them."""
+        if not sequence.announced:
+            self.admit.append(sequence.announce())
+        start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
+        samples = end == known + sequence.pending
+        self.chunks.append(
+            ScheduledChunk(
+                seq_id=sequence.seq_id,
+                start=start,
+                token_ids=sequence.tokens[start:end],
+                new_blocks=sequence.new_blocks,
+                sample=samples,
+                follow=start >= known,
+            )
+        )
+        self.planned.append((sequence, sequence.seq_id, count, samples))
+        sequence.planned, sequence.new_blocks = end, []
+        sequence.pending += samples

@@ -1,0 +1,119 @@
+"""What the next step computes: decodes first, chunks of prompts with the rest of the budget.
+
+Sequences on trial (`crash_trials.py`) get steps of their own.
+"""
+
+from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.crash_trials import CrashTrials
+from services.worker.domain.scheduling.preemption import Preemption
+from services.worker.domain.scheduling.prefill_shares import share_budget
+from services.worker.domain.scheduling.prefill_throttle import PrefillThrottle
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
+from services.worker.domain.scheduling.step_draft import StepDraft
+from services.worker.rank_protocol.plan import ScheduledChunk
+
+
+class StepPlanner:
+    """Drafts steps.
+
+    Args:
+        running: The running sequences, in order.
+        limits: Of the scheduler.
+        admission: Lets waiting sequences in.
+        preemption: Takes blocks from sequences when they run short.
+        throttle: Limits prompts beside decodes.
+        trials: Sequences on trial.
+    """
+
+    def __init__(
+        self,
+        running: list[Sequence],
+        limits: SchedulerLimits,
+        admission: Admission,
+        preemption: Preemption,
+        *,
+        throttle: PrefillThrottle,
+        trials: CrashTrials,
+    ) -> None:
+        self._running = running
+        self._limits = limits
+        self._admission = admission
+        self._preemption = preemption
+        self._throttle = throttle
+        self._trials = trials
+
+    def draft_step(self) -> StepDraft:
+        """Returns the chunks of the next step."""
+        draft = StepDraft()
+        self._preemption.make_way()
+        if not self._trials.sequences:
+            self._plan_mixed(draft)
+        else:
+            self._plan_in_turns(draft)
+        return draft
+
+    def _plan_mixed(self, draft: StepDraft) -> None:
+        """Plans all sequences that may be computed together; those on trial may not."""
+        prefilling = self._plan_decodes(draft)
+        num_decodes = len(draft.chunks)
+        rest = self._throttle.prompt_budget(self._limits.token_budget - num_decodes, num_decodes)
+        self._admission.admit(prefilling, rest)
+        if self._trials.sequences:
+            prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
+        for sequence, count in share_budget(prefilling, rest):
+            draft.add_chunk(sequence, count)
+
+    def _plan_in_turns(self, draft: StepDraft) -> None:
+        """Plans by turns a step of one request that is on trial, and one of all others."""
+        if not self._trials.others_first():
+            self._plan_trial(draft)
+        if not draft.chunks:
+            self._plan_mixed(draft)
+        if not draft.chunks:  # the others have nothing to compute, or one on trial was admitted just now
+            self._plan_trial(draft)
+
+    def _plan_trial(self, draft: StepDraft) -> None:
+        """Plans the next tokens of one request that is on trial, and nothing else."""
+        prefilling = []
+        for sequence in self._trials.choose(self._running):
+            if sequence.phase is not SequencePhase.RUNNING:
+                continue  # it was preempted by the one before
+            if sequence.remaining > 1:
+                prefilling.append(sequence)
+            elif sequence.planned < sequence.capacity or self._preemption.grow(sequence):
+                draft.add_chunk(sequence, 1)
+        rest = self._limits.token_budget - len(draft.chunks)
+        for sequence, count in share_budget(
+            [s for s in prefilling if s.phase is SequencePhase.RUNNING], rest
+        ):
+            draft.add_chunk(sequence, count)
+
+    def _plan_decodes(self, draft: StepDraft) -> list[Sequence]:
+        """Plans one token of each sequence that decodes; returns the others."""
+        prefilling, index, running = [], 0, self._running
+        chunks, planned = draft.chunks, draft.planned
+        trials = self._trials if self._trials.sequences else None
+        while index < len(running):
+            sequence = running[index]
+            index += 1
+            if sequence.fetching or (trials is not None and trials.is_on(sequence)):
+                continue
+            start, pending, known = sequence.planned, sequence.pending, len(sequence.tokens)
+            if known + pending - start != 1:
+                prefilling.append(sequence)
+                continue
+            if pending and known + pending - sequence.prompt_len >= sequence.max_tokens:
+                continue  # its last token is in flight
+            if start >= sequence.capacity and not self._preemption.grow(sequence):
+                break  # it was the last one, and was preempted
+            if not sequence.new_blocks and not pending:
+                seq_id = sequence.seq_id
+                chunks.append(
+                    ScheduledChunk(seq_id=seq_id, start=start, token_ids=sequence.tokens[start:], sample=True)
+                )
+                planned.append((sequence, seq_id, 1, True))
+                sequence.planned, sequence.pending = start + 1, 1
+            else:
+                draft.add_chunk(sequence, 1)
+        return prefilling  # none of them gave way: those come last, and the one that makes them decodes
