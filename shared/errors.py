@@ -114,7 +114,7 @@ class Internal(RyzError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """How a code appears outside: the HTTP status, and the `type` of OpenAI's error object."""
+    """The HTTP status of a code, and the `type` of OpenAI's error object."""
 
     http_status: int
     openai_type: str

@@ -71,7 +71,7 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the service takes work now."""
+        """True if the service takes work now."""
         return self.state == "ready" and all(check() for check in self._checks.values())
 
     def add_check(self, name: str, check: Callable[[], bool]) -> None:

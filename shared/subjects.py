@@ -71,60 +71,60 @@ def caller_of(subject: str) -> Caller | None:
 
 
 def generate(model: str, caller: Caller | None = None) -> str:
-    """Where a caller publishes a `GenerateRequest`; the queue group of the routers listens."""
+    """Returns the subject for the `GenerateRequest`s of a caller; the queue group of the routers listens."""
     return f"{_callers(caller)}.generate.{token(model)}"
 
 
 def generate_all(caller: Caller) -> str:
-    """Where requests of callers outside arrive, for every model."""
+    """Returns the pattern for the requests of callers outside, for every model."""
     return f"{_callers(caller)}.generate.*"
 
 
 def work(group: str) -> str:
-    """Where a router publishes `Work` for a group; its leader listens."""
+    """Returns the subject for `Work` of routers; the leader of the group listens."""
     return f"{PREFIX}.work.{token(group)}"
 
 
 def cancel(group: str, caller: Caller | None = None) -> str:
-    """Where a caller cancels a request that this group accepted."""
+    """Returns the subject for `Cancel`s of requests that this group accepted."""
     return f"{_callers(caller)}.cancel.{token(group)}"
 
 
 def cancel_all(caller: Caller | None = None) -> str:
-    """Where a caller cancels a request whose group it does not know; every leader listens."""
+    """Returns the subject for `Cancel`s without a known group; every leader listens."""
     return f"{_callers(caller)}.cancel"
 
 
 def resend(group: str, caller: Caller | None = None) -> str:
-    """Where a caller asks a group's leader for frames that it missed."""
+    """Returns the subject for `Resend`s to a group's leader."""
     return f"{_callers(caller)}.resend.{token(group)}"
 
 
 def delivered(group: str) -> str:
-    """Where a gateway tells a group's leader `Delivered`."""
+    """Returns the subject for `Delivered` of gateways to a group's leader."""
     return f"{PREFIX}.delivered.{token(group)}"
 
 
 def peer(group: str) -> str:
-    """Where a leader is asked for a session's record while the store is away."""
+    """Returns the subject on which a leader is asked for a session's record while the store is away."""
     return f"{PREFIX}.session.peer.{token(group)}"
 
 
 def warm(group: str) -> str:
-    """Where a group's leader is asked to fetch a session's KV into memory."""
+    """Returns the subject for `WarmSession` to a group's leader."""
     return f"{PREFIX}.kv.warm.{token(group)}"
 
 
 def claim(group: str) -> str:
-    """Where a leader asks whether another one has its group's name."""
+    """Returns the subject for `ClaimGroup` of leaders of that group."""
     return f"{PREFIX}.claim.{token(group)}"
 
 
 def drain(group: str) -> str:
-    """Where a group's leader is asked to take no more work and to end."""
+    """Returns the subject for `DrainGroup` to a group's leader."""
     return f"{PREFIX}.drain.{token(group)}"
 
 
 def heartbeat(group: str) -> str:
-    """Where a leader publishes its `Heartbeat`; routers listen on `HEARTBEAT_ALL`."""
+    """Returns the subject for the `Heartbeat` of a leader; routers listen on `HEARTBEAT_ALL`."""
     return f"{PREFIX}.heartbeat.{token(group)}"

@@ -63,12 +63,12 @@ class Bus(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to a broker."""
+        """True while there is a connection to a broker."""
         ...
 
     @property
     def restored_at(self) -> float:
-        """When a lost connection was last restored, by the running loop's clock; -inf if it was never lost.
+        """Time of the last restored connection by the running loop's clock; -inf if none was lost.
 
         Other processes lost theirs as well and may come back some seconds later, so the silence of a peer
         means little until then.

@@ -1,4 +1,4 @@
-"""How a broker is reached: its URL, the inbox of its user, TLS, and whether it must be this machine's own."""
+"""The address of a broker: URL, inbox of its user, TLS, and the demand that it belongs to this user."""
 
 import ssl
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from shared.bus.accounts import inbox_prefix, user_of
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How a broker is reached.
+    """The address of a broker and the demands on it.
 
     Attributes:
         url: The servers of a cluster, separated by commas.
@@ -40,5 +40,5 @@ class BrokerAddress:
 
     @property
     def needs_tls(self) -> bool:
-        """Whether a broker without TLS is refused, since it would be sent the password."""
+        """True if a broker without TLS must be refused, since it would be sent the password."""
         return self.tls is not None or self.url.strip().startswith("tls://")

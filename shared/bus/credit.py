@@ -45,7 +45,7 @@ class Credit:
 
     @property
     def spent(self) -> bool:
-        """Whether the broker sends no more messages of this life."""
+        """True if the broker sends no more messages of this life."""
         return self._used >= self._limit
 
     def __call__(self, message: Message) -> None:

@@ -63,7 +63,7 @@ class Delivery:
 
     @property
     def finished(self) -> bool:
-        """Whether it is stopped and no handler runs any more."""
+        """True if it is stopped and no handler runs any more."""
         return self._stopped and not self._running
 
     def offer(self, message: Message) -> None:

@@ -11,7 +11,7 @@ DownReason = Literal["disconnected", "silent", "no_responders"]
 
 
 class Load(Wire, frozen=True, kw_only=True):
-    """How busy a group is. Queue places are counted in requests, blocks in KV blocks."""
+    """The load of a group. Queue places are counted in requests, blocks in KV blocks."""
 
     running: int = 0
     waiting: int = 0

@@ -79,7 +79,7 @@ class Usage(Wire, frozen=True, kw_only=True):
 
 
 class SessionOutcome(Wire, frozen=True, kw_only=True):
-    """Whether a turn continued a session, and whether its record is stored.
+    """The outcome of a turn for its session: new or continued, stored or not.
 
     Attributes:
         turns: Turns of the session, this one included.

@@ -43,7 +43,7 @@ class ChatMessage(Wire, frozen=True, kw_only=True):
 
 
 class Sampling(Wire, frozen=True, kw_only=True):
-    """How the next token is chosen. The defaults sample from the model's own distribution.
+    """Parameters of sampling. The defaults sample from the model's own distribution.
 
     The token at a position is a pure function of the request, the tokens so far and the weights:
     randomness is drawn from a counter-based generator keyed by (seed, choice, position).
@@ -106,7 +106,7 @@ class SessionRef(Wire, frozen=True, kw_only=True):
 
 
 class ResumePoint(Wire, frozen=True, kw_only=True):
-    """Where an earlier attempt stopped: the tokens of each choice, and the next frame number.
+    """The point at which an earlier attempt stopped: tokens of each choice, and the next frame number.
 
     The frames of this attempt go on from that number, and the text of each choice from those tokens.
 

@@ -39,21 +39,21 @@ class RegisteredBlocks(NamedTuple):
 
 
 class FoundBlocks(NamedTuple):
-    """How many leading blocks are stored, and their bytes."""
+    """The number of leading blocks that are stored, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
 class FreedBlocks(NamedTuple):
-    """How many blocks were deleted, and their bytes."""
+    """The number of deleted blocks, and their bytes."""
 
     blocks: int = 0
     num_bytes: int = 0
 
 
 class BlockUsage(NamedTuple):
-    """What one tenant, one session or all tenants have stored.
+    """The blocks of one tenant, one session or all tenants.
 
     Attributes:
         num_bytes: Bytes stored now.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from services.kvstate.blocks.block_commit import BlockCommit
 from services.kvstate.blocks.block_store import (
     BlockStore,
     BlockTotals,
@@ -54,25 +55,6 @@ class TierLimits:
     quotas: BlockQuotas = field(default_factory=BlockQuotas)
     pause_ms: int = 1000
     with_sessions: bool = True
-
-
-@dataclass(slots=True)
-class _Commit:
-    """A commit under way: for each entry the names that stay, their sizes, and which are new."""
-
-    entries: list[WrittenBlocks]
-    names: list[list[bytes]] = field(default_factory=list)
-    sizes: list[list[int]] = field(default_factory=list)
-    fresh: list[list[bool]] = field(default_factory=list)
-    gone: set[bytes] = field(default_factory=set)  # registered and deleted again
-    over_quota: set[int] = field(default_factory=set)
-    evicted: int = 0
-    pause_ms: int = 0
-
-    @property
-    def all_names(self) -> list[bytes]:
-        """All names of the commit: none is evicted to make room for another one."""
-        return list({name for names in self.names for name in names})
 
 
 class BlockTier:
@@ -129,9 +111,11 @@ class BlockTier:
         except StoreFull:
             evicted = await self.make_room()
             try:
-                done = await self._commit(held) if evicted else _Commit([], pause_ms=self._limits.pause_ms)
+                done = (
+                    await self._commit(held) if evicted else BlockCommit([], pause_ms=self._limits.pause_ms)
+                )
             except StoreFull:
-                done = _Commit([], pause_ms=self._limits.pause_ms)
+                done = BlockCommit([], pause_ms=self._limits.pause_ms)
             done.evicted += evicted
         self.full = done.pause_ms > 0
         stored = len(set(done.all_names) - done.gone)
@@ -202,7 +186,7 @@ class BlockTier:
         evicted = await self._evict("age", excess)
         self.full = excess > 0 and not evicted
 
-    async def _commit(self, held: Sequence[HeldBlocks]) -> _Commit:
+    async def _commit(self, held: Sequence[HeldBlocks]) -> BlockCommit:
         entries = [
             WrittenBlocks(
                 one.tenant, one.session_id, list(dict.fromkeys(split(one.names))), one.parts, one.priority
@@ -211,7 +195,7 @@ class BlockTier:
         ]
         entries = await self._without_deleted(entries)
         registered = await self._store.register_blocks(entries)
-        commit = _Commit(entries)
+        commit = BlockCommit(entries)
         for entry, result in zip(entries, registered, strict=True):
             rows = list(zip(entry.names, result.sizes, result.fresh, strict=True))
             commit.names.append([name for name, size, _ in rows if size >= 0])
@@ -243,13 +227,13 @@ class BlockTier:
             for one in entries
         ]
 
-    async def _fit_sessions(self, commit: _Commit) -> None:
+    async def _fit_sessions(self, commit: BlockCommit) -> None:
         for place, entry in enumerate(commit.entries):
             fits = fitting(commit.sizes[place], self._limits.quotas.session_bytes)
             if entry.session_id and fits < len(commit.names[place]):
                 await self._drop(commit, place, range(fits, len(commit.names[place])), "session_quota")
 
-    async def _fit_tenants(self, commit: _Commit, registered: Sequence[RegisteredBlocks]) -> None:
+    async def _fit_tenants(self, commit: BlockCommit, registered: Sequence[RegisteredBlocks]) -> None:
         quota = self._limits.quotas.tenant_bytes
         if not quota:
             return
@@ -264,7 +248,7 @@ class BlockTier:
             excess = (await self.refresh_totals()).accounts.get(tenant, BlockUsage()).num_bytes - quota
             await self._cut(commit, excess, "tenant_quota", tenant)
 
-    async def _fit_all(self, commit: _Commit, total_bytes: int) -> None:
+    async def _fit_all(self, commit: BlockCommit, total_bytes: int) -> None:
         marks = self.marks
         if not marks.above(total_bytes):
             return
@@ -275,7 +259,7 @@ class BlockTier:
             commit.pause_ms = self._limits.pause_ms
             await self._cut(commit, excess, "age")
 
-    async def _cut(self, commit: _Commit, excess: int, reason: str, tenant: str = "") -> None:
+    async def _cut(self, commit: BlockCommit, excess: int, reason: str, tenant: str = "") -> None:
         """Deletes new blocks of the call, the last entry's first, until `excess` bytes are free."""
         for place in range(len(commit.entries) - 1, -1, -1):
             if excess > 0 and commit.entries[place].tenant == (tenant or commit.entries[place].tenant):
@@ -283,7 +267,7 @@ class BlockTier:
                 excess -= sum(commit.sizes[place][at] for at in places)
                 await self._drop(commit, place, places, reason)
 
-    async def _drop(self, commit: _Commit, place: int, places: Iterable[int], reason: str) -> None:
+    async def _drop(self, commit: BlockCommit, place: int, places: Iterable[int], reason: str) -> None:
         """Takes blocks out of an entry, and deletes those that this commit registered."""
         gone = set(places)
         names, fresh = commit.names[place], commit.fresh[place]

@@ -75,7 +75,7 @@ class PageCursor(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredSession(msgspec.Struct, frozen=True, gc=False):
-    """What a store has of a session.
+    """The state of a session in a store.
 
     Attributes:
         version: Of the record; 0 if there is none.

@@ -40,7 +40,7 @@ class SessionQuotas:
 
     @property
     def tombstones(self) -> int:
-        """How many deleted sessions of a tenant are remembered one by one."""
+        """The number of deleted sessions of a tenant that are remembered one by one."""
         return min(self.sessions, MAX_TOMBSTONES)
 
     def bytes_for(self, maxmemory: int, tenants: int = 1) -> int:

@@ -92,7 +92,7 @@ class RedisLink:
 
     @property
     def is_away(self) -> bool:
-        """Whether the circuit is open."""
+        """True while the circuit is open."""
         return self._circuit is not None and self._circuit.open
 
     async def close(self) -> None:

@@ -66,7 +66,7 @@ class RedisSessionStore:
 
     @property
     def is_away(self) -> bool:
-        """Whether the circuit of the link is open."""
+        """True while the circuit of the link is open."""
         return self._link.is_away
 
     async def get_record(self, tenant: str, session_id: str) -> bytes | None:

@@ -30,7 +30,7 @@ class PinOutcome(Enum):
 
 
 class SessionTally(NamedTuple):
-    """What is stored of some tenants.
+    """Counts of sessions of some tenants.
 
     Attributes:
         sessions: Their sessions.
@@ -53,7 +53,7 @@ class SummaryPage(NamedTuple):
 
 
 class SessionFate(NamedTuple):
-    """Whether a session has a record, and whether it was deleted and not begun anew."""
+    """The state of a session: has a record, or was deleted and has not begun anew."""
 
     has_record: bool
     deleted: bool
