@@ -1,4 +1,4 @@
-"""How evenly work is spread over the groups: decayed counts of requests or tokens, against weights."""
+"""Measures how evenly work is spread: decaying counts of requests or tokens by group, against weights."""
 
 from collections.abc import Mapping
 
@@ -16,11 +16,10 @@ def imbalance(counts: Mapping[str, float], weights: Mapping[str, float]) -> floa
     return max(counts.get(name, 0.0) * weight / (total * share) for name, share in weights.items()) - 1.0
 
 
-def fair_shares(counts: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
-    """What each of the groups with a weight would have of the sum of all their counts."""
+def fair_share(counts: Mapping[str, float], weights: Mapping[str, float], weight: float) -> float:
+    """The count of a group of that weight if it had as much, by weight, as the others together."""
     total = sum(counts.get(name, 0.0) for name in weights)
-    weight = sum(weights.values())
-    return {name: total * share / weight for name, share in weights.items()}
+    return total / sum(weights.values()) * weight if weights else 0.0
 
 
 class DecayingCounts:

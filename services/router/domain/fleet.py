@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from services.router.domain.balance import DecayingCounts, fair_shares
+from services.router.domain.balance import DecayingCounts, fair_share
 from services.router.domain.breaker import Breaker, BreakerLimits
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.group import Group, LoadLimits
@@ -165,14 +165,9 @@ class Fleet:
         self._lose(group, news.reason, now, own=False)
 
     def expire(self, now: float, proven_at: float | None = None) -> list[str]:
-        """Mark silent groups as lost, and forget those that are silent for long.
+        """Mark silent groups as lost, and forget those that are silent for long; returns the lost ones.
 
-        Args:
-            now: The present time.
-            proven_at: The time up to which silence counts, see `SelfEchoMonitor`; None: up to now.
-
-        Returns:
-            The groups that were lost just now.
+        Silence counts up to `proven_at`, see `SelfEchoMonitor`; None: up to now.
         """
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
@@ -250,18 +245,14 @@ class Fleet:
 
     def _welcome(self, group: Group, now: float) -> None:
         """Give a group that comes (back) its share of past work, or all sessions would move there at once."""
-        heartbeat = group.heartbeat
+        model = group.heartbeat.model.name
         weights = {
             other.name: other.heartbeat.weight
             for other in self._groups.values()
-            if other is not group
-            and other.heartbeat.model.name == heartbeat.model.name
-            and other.standing(now) == "ready"
+            if other is not group and other.heartbeat.model.name == model and other.standing(now) == "ready"
         }
         for counts in (self._given, self.computed):
-            fair = fair_shares(counts.counts(now), weights) if weights else {}
-            amount = sum(fair.values()) / sum(weights.values()) * heartbeat.weight if weights else 0.0
-            counts.put(group.name, now, amount)
+            counts.put(group.name, now, fair_share(counts.counts(now), weights, group.heartbeat.weight))
 
     def _replace(self, group: Group, heartbeat: Heartbeat, now: float) -> Change:
         name, rival, rivals = group.name, heartbeat.instance_id, self.rivals
