@@ -29,7 +29,7 @@ def train_demo(
 
     make_writable(output, "--output")
     with err.status("Making the tokenizer and the data"):
-        from training.train import TrainProgress  # noqa: PLC0415
+        from training.train import TrainPlan, TrainProgress  # noqa: PLC0415
         from training.train import train_demo as train  # noqa: PLC0415
     columns = (
         TextColumn("{task.description}"),
@@ -48,7 +48,8 @@ def train_demo(
             if not err.is_terminal and (state.step % 100 == 0 or state.step == state.steps):
                 err.print(f"step {state.step}/{state.steps}, loss {state.loss:.3f}, {speed:,.0f} tokens/s")
 
-        report = train(output, steps=steps, seed=seed, threads=threads or os.cpu_count() or 1, progress=show)
+        plan = TrainPlan(steps=steps, seed=seed, threads=threads or os.cpu_count() or 1)
+        report = train(output, plan, show)
     out.print(
         f"{report.output}: {report.parameters:,} parameters, {report.steps} steps, {report.tokens:,} tokens, "
         f"loss {report.loss:.3f}, {report.wall_s:.0f} s",

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from training.train import TrainProgress, train_demo
+from training.train import TrainPlan, TrainProgress, train_demo
 
 
 def main() -> None:
@@ -21,11 +21,8 @@ def main() -> None:
     options = parser.parse_args()
     report = train_demo(
         options.output,
-        steps=options.steps,
-        seed=options.seed,
-        threads=options.threads,
-        progress=_print_progress,
-        resume=options.resume,
+        TrainPlan(steps=options.steps, seed=options.seed, threads=options.threads, resume=options.resume),
+        _print_progress,
     )
     print(f"{report.output}: {report.parameters} parameters, {report.tokens} tokens, {report.wall_s:.0f} s")
 

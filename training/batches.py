@@ -15,7 +15,7 @@ from torch import Tensor
 
 from training import bpe, knowledge, prose
 from training.dialogues import (
-    Message,
+    DialogueMessage,
     draw_conversation,
     draw_correction,
     draw_memory_test,
@@ -24,7 +24,7 @@ from training.dialogues import (
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TrainingSample:
     """Token ids and, for each, how much predicting it counts.
 
     Attributes:
@@ -41,7 +41,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Inputs, their positions and their targets, [rows, tokens]; `weights` is zero where nothing counts."""
 
     inputs: Tensor
@@ -116,9 +116,9 @@ class SampleSource:
         self._topics = prose.load_topics(held_out=False)
         self._ids = bpe.special_ids(tokenizer)
 
-    def draw(self, stage: Stage, budget: int) -> list[Sample]:
+    def draw(self, stage: Stage, budget: int) -> list[TrainingSample]:
         """Draw samples of about `budget` tokens in the shares of `stage`."""
-        samples: list[Sample] = []
+        samples: list[TrainingSample] = []
         for share, turns in zip(stage.free, _FREE_TURNS, strict=True):
             samples += self._take(share * budget, partial(self._conversation, stage, turns))
         for share, bounds in zip(stage.memory, _MEMORY_TURNS, strict=True):
@@ -128,7 +128,7 @@ class SampleSource:
         samples += self._take(stage.prose * budget, self._passage)
         return samples
 
-    def encode(self, messages: list[Message], user_weight: float) -> Sample:
+    def encode(self, messages: list[DialogueMessage], user_weight: float) -> TrainingSample:
         """Encode a conversation as the chat template spells it."""
         tokens, weights = [self._ids[bpe.BOS]], [0.0]
         for message in messages:
@@ -136,30 +136,30 @@ class SampleSource:
             weight = 1.0 if message.role == "assistant" else user_weight
             tokens += [self._ids[f"<|{message.role}|>"], *text, self._ids[bpe.END]]
             weights += [user_weight, *([weight] * (len(text) + 1))]
-        return Sample(tokens[: self._max_tokens], weights[: self._max_tokens])
+        return TrainingSample(tokens[: self._max_tokens], weights[: self._max_tokens])
 
-    def _take(self, budget: float, draw: Callable[[], Sample]) -> list[Sample]:
-        samples: list[Sample] = []
+    def _take(self, budget: float, draw: Callable[[], TrainingSample]) -> list[TrainingSample]:
+        samples: list[TrainingSample] = []
         while budget > 0:
             samples.append(draw())
             budget -= len(samples[-1].tokens)
         return samples
 
-    def _conversation(self, stage: Stage, turns: tuple[int, int]) -> Sample:
+    def _conversation(self, stage: Stage, turns: tuple[int, int]) -> TrainingSample:
         num_turns = self._rng.randint(*turns)
         user_weight = 0.3 if self._rng.random() < 0.15 else 0.0
         messages = draw_conversation(self._rng, turns=num_turns, rare=stage.rare)
         return self._spread(stage, messages, user_weight)
 
-    def _memory_test(self, stage: Stage, bounds: tuple[int, int, int, int]) -> Sample:
+    def _memory_test(self, stage: Stage, bounds: tuple[int, int, int, int]) -> TrainingSample:
         num_facts, turns = self._rng.randint(*bounds[:2]), self._rng.randint(*bounds[2:])
         messages = draw_memory_test(self._rng, num_facts=num_facts, turns=turns, rare=stage.rare)
         return self._spread(stage, messages, 0.0)
 
-    def _correction(self, stage: Stage) -> Sample:
+    def _correction(self, stage: Stage) -> TrainingSample:
         return self._spread(stage, draw_correction(self._rng, rare=stage.rare), 0.0)
 
-    def _spread(self, stage: Stage, messages: list[Message], user_weight: float) -> Sample:
+    def _spread(self, stage: Stage, messages: list[DialogueMessage], user_weight: float) -> TrainingSample:
         """Encode, and let positions jump before one user message (as in PoSE, Zhu et al., 2023)."""
         sample = self.encode(messages, user_weight)
         room = self._max_tokens - len(sample.tokens)
@@ -168,24 +168,26 @@ class SampleSource:
         starts = [index for index, token in enumerate(sample.tokens) if token == self._ids[bpe.USER]]
         return replace(sample, gap_at=self._rng.choice(starts), gap=self._rng.randint(0, room))
 
-    def _question(self) -> Sample:
+    def _question(self) -> TrainingSample:
         if self._rng.random() < 0.75:
             question, answer = knowledge.draw_question(self._rng)
         else:
             question, answer = prose.draw_documentation_question(self._rng, self._topics)
-        return self.encode([Message("user", vary(question, self._rng)), Message("assistant", answer)], 0.0)
+        return self.encode(
+            [DialogueMessage("user", vary(question, self._rng)), DialogueMessage("assistant", answer)], 0.0
+        )
 
-    def _passage(self) -> Sample:
+    def _passage(self) -> TrainingSample:
         limit = self._rng.choice((200, 500, 1000, 2000))
         text, ends = prose.draw_passage(self._rng, self._topics, limit)
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         tokens = [self._ids[bpe.BOS], *ids, *([self._ids[bpe.END]] if ends else [])]
-        return Sample(tokens[: self._max_tokens], [1.0] * min(len(tokens), self._max_tokens))
+        return TrainingSample(tokens[: self._max_tokens], [1.0] * min(len(tokens), self._max_tokens))
 
 
 def draw_batches(
     source: SampleSource, seed: int, steps: int, batch_tokens: int, *, start: int = 0, stop: int | None = None
-) -> Iterator[Batch]:
+) -> Iterator[TrainingBatch]:
     """Yield one batch for each step from `start` to `stop`.
 
     Args:
@@ -203,7 +205,7 @@ def draw_batches(
         samples = source.draw(stage, _POOL_BATCHES * batch_tokens)
         rng.shuffle(samples)
         samples.sort(key=lambda sample: len(sample.tokens))
-        rows: list[list[Sample]] = [[]]
+        rows: list[list[TrainingSample]] = [[]]
         for sample in samples:
             if rows[-1] and (len(rows[-1]) + 1) * (len(sample.tokens) - 1) > batch_tokens:
                 rows.append([])
@@ -214,7 +216,7 @@ def draw_batches(
             yield stack(group)
 
 
-def stack(samples: list[Sample]) -> Batch:
+def stack(samples: list[TrainingSample]) -> TrainingBatch:
     """Pad samples to one length and shift the targets by one."""
     length = max(len(sample.tokens) for sample in samples)
     tokens = torch.zeros(len(samples), length, dtype=torch.long)
@@ -224,4 +226,4 @@ def stack(samples: list[Sample]) -> Batch:
         tokens[row, : len(sample.tokens)] = torch.tensor(sample.tokens)
         weights[row, : len(sample.tokens)] = torch.tensor(sample.weights)
         positions[row, sample.gap_at :] += sample.gap
-    return Batch(tokens[:, :-1], positions[:, :-1], tokens[:, 1:], weights[:, 1:])
+    return TrainingBatch(tokens[:, :-1], positions[:, :-1], tokens[:, 1:], weights[:, 1:])

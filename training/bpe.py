@@ -9,7 +9,7 @@ from random import Random
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from training import prose
-from training.dialogues import Message, draw_conversation
+from training.dialogues import DialogueMessage, draw_conversation
 
 BOS, END, SYSTEM, USER, ASSISTANT = "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 SPECIAL_TOKENS = (BOS, END, SYSTEM, USER, ASSISTANT)
@@ -67,7 +67,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return {token: token_id for token, token_id in found.items() if token_id is not None}
 
 
-def render(messages: list[Message], *, add_generation_prompt: bool) -> str:
+def render(messages: list[DialogueMessage], *, add_generation_prompt: bool) -> str:
     """Spell a conversation as the chat template does."""
     turns = "".join(f"<|{message.role}|>{message.content.strip()}{END}" for message in messages)
     return BOS + turns + (ASSISTANT if add_generation_prompt else "")

@@ -34,7 +34,7 @@ _MAIN_FACTS = (facts.COLOUR, facts.NUMBER, facts.FOOD, facts.CITY, facts.AGE, fa
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DialogueMessage:
     """One message of a conversation."""
 
     role: Role
@@ -42,7 +42,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Conversation:
+class Dialogue:
     """A conversation under construction.
 
     Attributes:
@@ -54,17 +54,17 @@ class Conversation:
     """
 
     rng: Random
-    messages: list[Message] = field(default_factory=list)
+    messages: list[DialogueMessage] = field(default_factory=list)
     told: dict[str, str] = field(default_factory=dict)
     untouched: str = ""
     rare: float = 0.0
 
     def say(self, user: str, assistant: str) -> None:
         """Append one turn."""
-        self.messages += [Message("user", user), Message("assistant", assistant)]
+        self.messages += [DialogueMessage("user", user), DialogueMessage("assistant", assistant)]
 
 
-def draw_conversation(rng: Random, *, turns: int, rare: float = 0.0) -> list[Message]:
+def draw_conversation(rng: Random, *, turns: int, rare: float = 0.0) -> list[DialogueMessage]:
     """Draw a conversation.
 
     Args:
@@ -75,9 +75,9 @@ def draw_conversation(rng: Random, *, turns: int, rare: float = 0.0) -> list[Mes
     Returns:
         The messages, ending with the assistant's; a system message may come first.
     """
-    talk = Conversation(rng, rare=rare)
+    talk = Dialogue(rng, rare=rare)
     if rng.random() < 0.3:
-        talk.messages.append(Message("system", _system_prompt(talk)))
+        talk.messages.append(DialogueMessage("system", _system_prompt(talk)))
     if turns >= 2 and rng.random() < 0.6:
         _recall_story(talk, turns)
     else:
@@ -86,7 +86,7 @@ def draw_conversation(rng: Random, *, turns: int, rare: float = 0.0) -> list[Mes
     return talk.messages
 
 
-def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0.0) -> list[Message]:
+def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0.0) -> list[DialogueMessage]:
     """Draw a conversation that tells many things early and asks for each of them once, much later.
 
     Args:
@@ -95,7 +95,7 @@ def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0
         turns: Number of user messages, about.
         rare: Share of names that are spliced from ordinary words.
     """
-    talk = Conversation(rng, rare=rare)
+    talk = Dialogue(rng, rare=rare)
     others = [fact for fact in _ALL_FACTS if fact is not facts.NAME]
     told = [facts.NAME, *rng.sample(others, num_facts - 1)]
     rng.shuffle(told)
@@ -111,9 +111,9 @@ def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0
     return talk.messages
 
 
-def draw_correction(rng: Random, *, rare: float = 0.0) -> list[Message]:
+def draw_correction(rng: Random, *, rare: float = 0.0) -> list[DialogueMessage]:
     """Draw a short conversation in which the user replaces something told before, and asks for it."""
-    talk = Conversation(rng, rare=rare)
+    talk = Dialogue(rng, rare=rare)
     fact = _draw_fact(rng)
     for _ in range(rng.choice((2, 2, 2, 3))):
         _tell(talk, fact)
@@ -123,7 +123,7 @@ def draw_correction(rng: Random, *, rare: float = 0.0) -> list[Message]:
     return talk.messages
 
 
-def _recall_story(talk: Conversation, turns: int) -> None:
+def _recall_story(talk: Dialogue, turns: int) -> None:
     """Tell something first, talk about other things, and ask for it last."""
     fact = _draw_fact(talk.rng)
     _tell(talk, fact)
@@ -134,7 +134,7 @@ def _recall_story(talk: Conversation, turns: int) -> None:
     _ask(talk, fact)
 
 
-def _free_turn(talk: Conversation) -> None:
+def _free_turn(talk: Dialogue) -> None:
     rng = talk.rng
     kind = rng.random()
     fact = _draw_fact(rng)
@@ -156,7 +156,7 @@ def _free_turn(talk: Conversation) -> None:
         _aside(talk, kind)
 
 
-def _aside(talk: Conversation, kind: float) -> None:
+def _aside(talk: Dialogue, kind: float) -> None:
     """Add a turn that tells nothing about the user; `kind`, from 0.64 to 1, chooses which."""
     rng = talk.rng
     if kind < 0.70:
@@ -169,7 +169,7 @@ def _aside(talk: Conversation, kind: float) -> None:
         talk.say(vary(remark, rng), reply)
 
 
-def _draw_value(talk: Conversation, fact: Fact) -> str:
+def _draw_value(talk: Dialogue, fact: Fact) -> str:
     if talk.rare and fact.draw is words.draw_name and talk.rng.random() < talk.rare:
         return words.draw_rare_name(talk.rng)
     return fact.draw(talk.rng)
@@ -186,7 +186,7 @@ def _fact(key: str) -> Fact:
     return next(fact for fact in _ALL_FACTS if fact.key == key)
 
 
-def _system_prompt(talk: Conversation) -> str:
+def _system_prompt(talk: Dialogue) -> str:
     rng = talk.rng
     prompt = rng.choice(SYSTEM_PROMPTS)
     if rng.random() < 0.15:
@@ -196,7 +196,7 @@ def _system_prompt(talk: Conversation) -> str:
     return prompt
 
 
-def _tell(talk: Conversation, fact: Fact) -> None:
+def _tell(talk: Dialogue, fact: Fact) -> None:
     rng = talk.rng
     value = _draw_value(talk, fact)
     known = fact.key in talk.told
@@ -212,7 +212,7 @@ def _tell(talk: Conversation, fact: Fact) -> None:
         talk.say(sentence, fact.note.format(v=value))
 
 
-def _tell_two(talk: Conversation) -> None:
+def _tell_two(talk: Dialogue) -> None:
     rng = talk.rng
     first = facts.NAME if rng.random() < 0.7 else rng.choice(_MAIN_FACTS)
     second = rng.choice([fact for fact in _MAIN_FACTS if fact is not first])
@@ -233,16 +233,16 @@ def _tell_two(talk: Conversation) -> None:
     talk.say(joined, " ".join(notes))
 
 
-def _answer(talk: Conversation, fact: Fact) -> str:
+def _answer(talk: Dialogue, fact: Fact) -> str:
     value = talk.told.get(fact.key)
     return fact.unknown if value is None else fact.answer.format(v=value)
 
 
-def _ask(talk: Conversation, fact: Fact) -> None:
+def _ask(talk: Dialogue, fact: Fact) -> None:
     talk.say(vary(talk.rng.choice(fact.ask), talk.rng), _answer(talk, fact))
 
 
-def _ask_two(talk: Conversation) -> None:
+def _ask_two(talk: Dialogue) -> None:
     rng = talk.rng
     known = [_fact(key) for key in talk.told]
     first, second = rng.sample(known if len(known) > 1 else [facts.NAME, *_MAIN_FACTS], 2)
@@ -253,7 +253,7 @@ def _ask_two(talk: Conversation) -> None:
     talk.say(vary(question, rng), f"{_answer(talk, first)} {_answer(talk, second)}")
 
 
-def _check_name(talk: Conversation) -> None:
+def _check_name(talk: Dialogue) -> None:
     rng = talk.rng
     name = talk.told.get("name")
     guess = name if name is not None and rng.random() < 0.5 else words.draw_name(rng)
@@ -266,7 +266,7 @@ def _check_name(talk: Conversation) -> None:
         talk.say(question, f"{'Yes' if guess == name else 'No'}, your name is {name}.")
 
 
-def _repeat(talk: Conversation) -> None:
+def _repeat(talk: Dialogue) -> None:
     rng = talk.rng
     draws = (words.draw_word, words.draw_word, words.draw_name, words.draw_number, words.draw_colour)
     phrase = " ".join(rng.choice(draws)(rng) for _ in range(rng.choice((1, 1, 2, 3, 4, 6))))

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from training import bpe, knowledge, prose, words
-from training.batches import Sample, SampleSource, stack
-from training.dialogues import Message, draw_conversation
+from training.batches import SampleSource, TrainingSample, stack
+from training.dialogues import DialogueMessage, draw_conversation
 from training.export import load_model
 from training.training_model import DemoModel
 
@@ -35,7 +35,9 @@ _VALUES = {
 
 
 @torch.inference_mode()
-def reply(model: DemoModel, tokenizer: Tokenizer, messages: list[Message], max_tokens: int = 64) -> str:
+def reply(
+    model: DemoModel, tokenizer: Tokenizer, messages: list[DialogueMessage], max_tokens: int = 64
+) -> str:
     """Answer a conversation greedily, without the end token."""
     tokens = tokenizer.encode(bpe.render(messages, add_generation_prompt=True), add_special_tokens=False).ids
     end = bpe.special_ids(tokenizer)[bpe.END]
@@ -51,7 +53,7 @@ def reply(model: DemoModel, tokenizer: Tokenizer, messages: list[Message], max_t
 
 
 @torch.inference_mode()
-def perplexity(model: DemoModel, samples: Sequence[Sample]) -> float:
+def perplexity(model: DemoModel, samples: Sequence[TrainingSample]) -> float:
     """Exponential of the mean cross-entropy over the samples' weighted tokens."""
     total, count = 0.0, 0.0
     for sample in samples:
@@ -67,11 +69,11 @@ def name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str], di
     right = 0
     for index, name in enumerate(names):
         rng = Random(_SEED + index)
-        messages: list[Message] = []
+        messages: list[DialogueMessage] = []
         asides = [_aside(rng)[0] for _ in range(distractors)]
         for user in (f"My name is {name}.", *asides, "What is my name?"):
-            messages.append(Message("user", user))
-            messages.append(Message("assistant", reply(model, tokenizer, messages)))
+            messages.append(DialogueMessage("user", user))
+            messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
         right += messages[-1].content == f"Your name is {name}."
     return right / len(names)
 
@@ -82,13 +84,13 @@ def long_name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str
     for index, name in enumerate(names):
         rng = Random(_SEED + index)
         messages = [
-            Message("user", f"My name is {name}."),
-            Message("assistant", f"Nice to meet you, {name}."),
+            DialogueMessage("user", f"My name is {name}."),
+            DialogueMessage("assistant", f"Nice to meet you, {name}."),
         ]
         while len(tokenizer.encode(bpe.render(messages, add_generation_prompt=True)).ids) < num_tokens:
             user, answer = _aside(rng)
-            messages += [Message("user", user), Message("assistant", answer)]
-        messages.append(Message("user", "What is my name?"))
+            messages += [DialogueMessage("user", user), DialogueMessage("assistant", answer)]
+        messages.append(DialogueMessage("user", "What is my name?"))
         right += reply(model, tokenizer, messages) == f"Your name is {name}."
     return right / len(names)
 
@@ -97,10 +99,10 @@ def correction_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[st
     """Share of `names` given back when they replaced another held-out name."""
     right = 0
     for first, second in zip(names, (*names[1:], names[0]), strict=True):
-        messages: list[Message] = []
+        messages: list[DialogueMessage] = []
         for user in (f"My name is {first}.", f"My name is now {second}.", "What is my name?"):
-            messages.append(Message("user", user))
-            messages.append(Message("assistant", reply(model, tokenizer, messages)))
+            messages.append(DialogueMessage("user", user))
+            messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
         right += messages[-1].content == f"Your name is {second}."
     return right / len(names)
 
@@ -113,10 +115,10 @@ def value_recall(model: DemoModel, tokenizer: Tokenizer, kind: str, count: int) 
     for index in range(count):
         rng = Random(_SEED + index)
         value = draws[kind](rng)
-        messages: list[Message] = []
+        messages: list[DialogueMessage] = []
         for user in (told.format(v=value), _aside(rng)[0], asked):
-            messages.append(Message("user", user))
-            messages.append(Message("assistant", reply(model, tokenizer, messages)))
+            messages.append(DialogueMessage("user", user))
+            messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
         right += messages[-1].content == wanted.format(v=value)
     return right / count
 
@@ -144,7 +146,9 @@ def evaluate(directory: Path) -> dict[str, float]:
         "perplexity of answers in unseen conversations": perplexity(
             model, [source.encode(t, 0.0) for t in talks]
         ),
-        "perplexity of held-out prose": perplexity(model, [Sample(p, [1.0] * len(p)) for p in passages]),
+        "perplexity of held-out prose": perplexity(
+            model, [TrainingSample(p, [1.0] * len(p)) for p in passages]
+        ),
     }
     for distractors in range(4):
         label = f"name recall, {len(names)} unseen names, {distractors} turns between"

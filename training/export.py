@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from training import bpe
-from training.training_model import DemoModel, ModelConfig
+from training.training_model import DemoModel, TrainingModelConfig
 
 
 def export_model(model: DemoModel, tokenizer: Tokenizer, output: Path) -> None:
@@ -89,7 +89,7 @@ def load_model(directory: Path) -> tuple[DemoModel, Tokenizer]:
         The model in float32 and its tokenizer.
     """
     raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    config = ModelConfig(
+    config = TrainingModelConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],

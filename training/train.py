@@ -6,18 +6,18 @@ to put the model and how to show progress are left to the caller.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.batches import FIRST_PHASE, Batch, SampleSource, draw_batches
+from training.batches import FIRST_PHASE, SampleSource, TrainingBatch, draw_batches
 from training.bpe import train_tokenizer
 from training.export import export_model, load_model
 from training.muon import Muon
-from training.training_model import DemoModel, ModelConfig
+from training.training_model import DemoModel, TrainingModelConfig
 
 DEFAULT_STEPS = 4000
 BATCH_TOKENS = 4096
@@ -25,6 +25,26 @@ PEAK_LR = 0.01
 _WARMUP_STEPS = 60
 _DECAY_SHARE = 0.25
 _GRADIENT_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """What to train.
+
+    Attributes:
+        steps: Number of optimiser steps; `None` for `DEFAULT_STEPS`.
+        seed: Decides data, initial weights and order. Sums differ in their last bits between CPUs and thread
+            counts, so weights are equal only on like machines.
+        threads: CPU threads that torch may use.
+        config: Shape of the model.
+        resume: Skip the first phase; the output directory holds its export.
+    """
+
+    steps: int | None = None
+    seed: int = 0
+    threads: int = 2
+    config: TrainingModelConfig = field(default_factory=TrainingModelConfig)
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +72,7 @@ class TrainReport:
 
 
 def train_demo(
-    output: Path,
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    threads: int = 2,
-    progress: Callable[[TrainProgress], None] = lambda _: None,
-    config: ModelConfig | None = None,
-    resume: bool = False,
+    output: Path, plan: TrainPlan, progress: Callable[[TrainProgress], None] = lambda _: None
 ) -> TrainReport:
     """Train the demo model in two phases and export it as a Hugging Face directory.
 
@@ -68,28 +81,23 @@ def train_demo(
 
     Args:
         output: Directory to write.
-        steps: Number of optimiser steps; `None` for `DEFAULT_STEPS`.
-        seed: Decides data, initial weights and order. Sums differ in their last bits between CPUs
-            and thread counts, so weights are equal only on like machines.
-        threads: CPU threads that torch may use.
+        plan: What to train.
         progress: Called after every step.
-        config: Shape of the model; `None` for the shipped one.
-        resume: Skip the first phase; `output` holds its export.
 
     Returns:
         What was trained, and how long it took.
     """
     started = time.perf_counter()
-    total = DEFAULT_STEPS if steps is None else steps
+    total, seed, resume = DEFAULT_STEPS if plan.steps is None else plan.steps, plan.seed, plan.resume
     middle = max(1, round(FIRST_PHASE * total))
-    torch.set_num_threads(threads)
+    torch.set_num_threads(plan.threads)
     torch.manual_seed(seed)
     state = TrainProgress(middle if resume else 0, total, 0.0, 0, 0.0)
     for start, stop in ((0, middle), (middle, total)):
         if start < state.step:
             continue
         if start == 0:
-            model = DemoModel(config or ModelConfig())
+            model = DemoModel(plan.config)
             tokenizer = train_tokenizer(model.config.vocab_size, seed)
         else:
             model, tokenizer = load_model(output)
@@ -107,7 +115,7 @@ def train_demo(
     return TrainReport(output, total, seed, count, state.tokens, time.perf_counter() - started, state.loss)
 
 
-def batch_loss(model: DemoModel, batch: Batch) -> Tensor:
+def batch_loss(model: DemoModel, batch: TrainingBatch) -> Tensor:
     """Mean cross-entropy of the weighted targets, in nats; matrix products run in bfloat16."""
     wanted = batch.weights > 0
     with torch.autocast("cpu", torch.bfloat16):

@@ -15,7 +15,7 @@ _SHORT_ROW = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class TrainingModelConfig:
     """Shape of a Llama decoder; every sharded dimension divides by 1, 2 and 4 ranks."""
 
     vocab_size: int = 2048
@@ -30,7 +30,7 @@ class ModelConfig:
     norm_eps: float = 1e-5
 
 
-class RMSNorm(nn.Module):
+class TrainingRMSNorm(nn.Module):
     """Root mean square normalisation with a learned gain (Zhang and Sennrich, 2019)."""
 
     def __init__(self, size: int, eps: float) -> None:
@@ -43,10 +43,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(hidden, (hidden.shape[-1],), self.weight, self.eps)
 
 
-class Attention(nn.Module):
+class TrainingAttention(nn.Module):
     """Causal grouped-query attention with rotary positions."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TrainingModelConfig) -> None:
         super().__init__()
         self.config = config
         query_size = config.num_heads * config.head_dim
@@ -77,10 +77,10 @@ class Attention(nn.Module):
         return output
 
 
-class MLP(nn.Module):
+class TrainingMLP(nn.Module):
     """SwiGLU feed-forward layer (Shazeer, 2020)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TrainingModelConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -92,15 +92,15 @@ class MLP(nn.Module):
         return output
 
 
-class DecoderLayer(nn.Module):
+class TrainingDecoderLayer(nn.Module):
     """One pre-norm block: attention, then the feed-forward layer, both residual."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TrainingModelConfig) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = MLP(config)
+        self.input_layernorm = TrainingRMSNorm(config.hidden_size, config.norm_eps)
+        self.self_attn = TrainingAttention(config)
+        self.post_attention_layernorm = TrainingRMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = TrainingMLP(config)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Apply the block to `hidden` ([batch, tokens, hidden])."""
@@ -109,20 +109,20 @@ class DecoderLayer(nn.Module):
         return output
 
 
-class Decoder(nn.Module):
+class TrainingDecoder(nn.Module):
     """Embedding, blocks and the final norm; named `model` inside `DemoModel` as Hugging Face does."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TrainingModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.layers = nn.ModuleList(TrainingDecoderLayer(config) for _ in range(config.num_layers))
+        self.norm = TrainingRMSNorm(config.hidden_size, config.norm_eps)
 
 
 class DemoModel(nn.Module):
     """A Llama decoder whose output layer is the token embedding."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TrainingModelConfig) -> None:
         """Initialise with normal weights; residual outputs start small.
 
         Args:
@@ -130,7 +130,7 @@ class DemoModel(nn.Module):
         """
         super().__init__()
         self.config = config
-        self.model = Decoder(config)
+        self.model = TrainingDecoder(config)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 scale = 0.5 * parameter.shape[1] ** -0.5 if "embed" not in name else 0.02
@@ -162,7 +162,7 @@ class DemoModel(nn.Module):
         return F.linear(hidden, self.model.embed_tokens.weight)
 
 
-def rotary_table(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def rotary_table(positions: Tensor, config: TrainingModelConfig) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary angles (Su et al., 2021) of `positions` ([batch, tokens])."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     angles = positions[:, None, :, None] * config.rope_theta**-half

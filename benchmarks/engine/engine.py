@@ -24,7 +24,8 @@ from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import StackStarter
 from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
-from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.run_config import Quantize
 

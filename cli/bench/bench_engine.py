@@ -61,7 +61,8 @@ def _check_peers(plan: EnginePlan) -> None:
 
 def _check_model(plan: EnginePlan) -> None:
     """Refuse what cannot run before anything is started."""
-    from services.worker.engine.checkpoint.model_config import ModelError, read_config  # noqa: PLC0415
+    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
+    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
 
     try:
         config = read_config(plan.model)

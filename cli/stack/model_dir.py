@@ -55,7 +55,8 @@ def _no_directory(model: Path | None) -> NoReturn:
 
 
 def _check_config(directory: Path, tensor_parallel: int) -> None:
-    from services.worker.engine.checkpoint.model_config import ModelError, read_config  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415 (quick `--help`)
 
     try:
         config = read_config(directory)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.collectives.nccl import NcclCollectives
-from services.worker.engine.collectives.torch_distributed import Meeting
+from services.worker.engine.collectives.torch_distributed import Rendezvous
 from services.worker.engine.plain.cuda_graphs import CudaCapture
 from tests.integration.engine.test_engine_collectives import (  # noqa: F401 (the contract's tests, over NCCL here)
     test_a_matrix_is_summed_in_place,
@@ -44,9 +44,16 @@ def outcomes() -> Iterator[list[dict[str, Any]]]:
 def alone() -> Iterator[NcclCollectives]:
     """A group of one GPU, which still goes through NCCL."""
     with socket.create_server(("127.0.0.1", 0)) as meeting:
-        place = Meeting("127.0.0.1", meeting.getsockname()[1], meeting.detach())
+        rendezvous = Rendezvous(
+            rank=0,
+            world=1,
+            timeout_s=30.0,
+            host="127.0.0.1",
+            port=meeting.getsockname()[1],
+            listen_fd=meeting.detach(),
+        )
     torch.cuda.set_device(0)
-    with closing(NcclCollectives(place, 0, 1, 30.0, 30.0, device=torch.device("cuda", 0))) as collectives:
+    with closing(NcclCollectives(rendezvous, 30.0, device=torch.device("cuda", 0))) as collectives:
         yield collectives
 
 

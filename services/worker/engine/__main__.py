@@ -1,8 +1,8 @@
-"""Entry of a rank with an interpreter of its own: `python -m services.worker.engine FD PID`, its end of the
-leader's socket pair and the leader's process id.
+"""Entry point of a rank with its own interpreter: `python -m services.worker.engine FD PID`.
 
-Started by `ProcessGroupManager` where ranks are not forked by a nursery (`nursery.py`). Before it loads
-anything it sees to it that it cannot outlive its leader.
+FD is its end of the leader's socket pair, PID the leader's process id. Started by `ProcessGroupManager` where
+ranks are not forked (`rank/fork_server.py`). Before it loads anything it makes sure that it cannot outlive
+its leader.
 """
 
 import socket

@@ -1,8 +1,8 @@
-"""The cold zone of the KV cache: which layers and blocks are fp8, what that is called, and its numbers.
+"""The cold zone of the KV cache: which layers and blocks are fp8, its name in the KV format, and the codes.
 
 A query reads its own block and the `hot_blocks` before it in full precision, all earlier blocks of its
-sequence as fp8. So does a sequence with what it computed itself; blocks that it found computed it reads as
-they were found, compressed. What a block becomes depends on nothing but its keys and values.
+sequence as fp8. Blocks that a sequence did not compute itself, but found in the cache, are always read as
+fp8. The codes of a block depend only on its keys and values.
 """
 
 import re
@@ -16,17 +16,18 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import EngineRunConfig
 
 LARGEST = 448.0  # of e4m3 (Micikevicius et al., FP8 formats for deep learning, 2022)
-TINY = 1e-30  # a block with nothing larger is zeros
-PASS_TOKENS = 512  # what the kernels compute at once
+TINY = 1e-30  # a block with nothing larger becomes zeros
+PASS_TOKENS = 512  # of one pass of the kernels
 SCALE_BYTES = 4  # of the keys, and of the values, of a block and KV head
 
 
 @dataclass(frozen=True, slots=True)
 class ColdZone:
-    """What is compressed.
+    """Which blocks are compressed.
 
-    hot_blocks: how many blocks before a query's own it reads uncompressed.
-    layers: for each layer of the model whether it has a cold zone; at least one has.
+    Attributes:
+        hot_blocks: How many blocks before its own a query reads in full precision.
+        layers: For each layer of the model whether it has a cold zone; at least one has.
     """
 
     hot_blocks: int
@@ -43,15 +44,15 @@ class ColdZone:
         return sum(self.layers)
 
     def window_slots(self, max_running: int) -> int:
-        """How many blocks so many sequences read in full precision at a time, prefills included."""
+        """Blocks in full precision that so many running sequences use at most, prefills included."""
         return max_running * (self.hot_blocks + 1) + 2 * PASS_TOKENS // BLOCK_SIZE
 
 
 def cold_zone(run: EngineRunConfig, num_layers: int) -> ColdZone | None:
-    """The cold zone that was asked for, None for none.
+    """The cold zone of a config; None for none.
 
     Raises:
-        ModelError: kv_cold_layers names layers that the model does not have, or is no list of them.
+        ModelError: `kv_cold_layers` names layers that the model does not have, or is no list of them.
     """
     if run.kv_cold == "none":
         return None
@@ -59,7 +60,11 @@ def cold_zone(run: EngineRunConfig, num_layers: int) -> ColdZone | None:
 
 
 def parse_layers(text: str, num_layers: int) -> tuple[bool, ...]:
-    """`all`, or numbers and ranges such as `0-3,8`, as one truth for each layer. Raises `ModelError`."""
+    """Parses `all`, or numbers and ranges such as `0-3,8`, into a flag for each layer.
+
+    Raises:
+        ModelError: The text is no list of the model's layers.
+    """
     if text == "all":
         return (True,) * num_layers
     chosen: set[int] = set()
@@ -76,7 +81,7 @@ def parse_layers(text: str, num_layers: int) -> tuple[bool, ...]:
 
 
 def quantize(side: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys or values as fp8 with a scale, the way the kernels do it; their oracle.
+    """Keys or values as fp8 with a scale, as the kernels compute them; their oracle.
 
     Args:
         side: Of one or more blocks and KV heads, [..., numbers of one scale], fp32.
@@ -87,13 +92,13 @@ def quantize(side: Tensor) -> tuple[Tensor, Tensor]:
     peak = side.abs().amax(-1, keepdim=True)
     something = peak > TINY
     inverse = torch.where(something, LARGEST / peak, 0.0)
-    damage = (side * 0).sum(-1, keepdim=True)  # none where a number is none
+    damage = (side * 0).sum(-1, keepdim=True)  # NaN if a number is NaN or infinite
     scale = torch.where(something, peak / LARGEST, 0.0) + damage
     return (side * inverse).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale
 
 
 def dequantize(codes: Tensor, scale: Tensor) -> Tensor:
-    """What `quantize` left of the numbers, fp32."""
+    """The numbers of `quantize`, rounded, in fp32."""
     return codes.to(torch.float32) * scale
 
 

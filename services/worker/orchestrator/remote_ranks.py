@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 from importlib.metadata import version
 
 import msgspec
@@ -19,6 +18,7 @@ from services.worker.rank_protocol.join_messages import (
     Challenge,
     Hello,
     Welcome,
+    keep_alive,
     prove,
     proven,
     split_address,
@@ -29,7 +29,6 @@ from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, 
 _HELLO_S = 5.0  # time limit of the whole exchange with one caller
 _BACKLOG = 64
 _HELLO_BYTES = 1024
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 11_000}
 
 
 class RemoteRank:
@@ -171,12 +170,3 @@ class RemoteRankListener:
             f"{arrived} of {self._count} ranks of other hosts joined at {self._listen} within {limit_s:g} s"
             f"{last}; start each with `python -P -m services.worker.engine --join HOST:PORT --model DIR`"
         )
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Set a socket to send small frames at once, and to notice within seconds that the other host is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        for name, value in _KEEP_ALIVE.items():
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -5,12 +5,15 @@ side's, so that a recorded proof is useless. The messages afterwards are not enc
 """
 
 import hmac
+import socket
+import sys
 from typing import Literal
 
 import msgspec
 
 NONCE_BYTES = 32
 MIN_TOKEN_LENGTH = 16
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 11_000}
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -53,3 +56,12 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is no address; it looks like 10.0.0.1:7000")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Makes a connection send small frames at once, and fail within seconds of the other host."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for name, value in _KEEP_ALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

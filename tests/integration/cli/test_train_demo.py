@@ -9,14 +9,14 @@ import torch
 from tokenizers import Tokenizer
 
 from training import bpe
-from training.batches import Sample, stack
-from training.dialogues import Message
+from training.batches import TrainingSample, stack
+from training.dialogues import DialogueMessage
 from training.evaluate import reply
 from training.export import load_model
-from training.train import TrainProgress, learning_rate, train_demo
-from training.training_model import ModelConfig
+from training.train import TrainPlan, TrainProgress, learning_rate, train_demo
+from training.training_model import TrainingModelConfig
 
-_TINY = ModelConfig(
+_TINY = TrainingModelConfig(
     vocab_size=512,
     hidden_size=32,
     intermediate_size=64,
@@ -36,13 +36,13 @@ def _restore_threads() -> Iterator[None]:
 
 def test_three_steps_export_a_directory_that_loads_back(tmp_path: Path) -> None:
     seen: list[TrainProgress] = []
-    report = train_demo(tmp_path, steps=3, seed=1, threads=1, progress=seen.append, config=_TINY)
+    report = train_demo(tmp_path, TrainPlan(steps=3, seed=1, threads=1, config=_TINY), seen.append)
     assert [state.step for state in seen] == [1, 2, 3]
     assert report.parameters == 512 * 32 + 2 * 32 + 32 + 4 * 32 * 32 + 3 * 32 * 64
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"]
     model, tokenizer = load_model(tmp_path)
-    assert isinstance(reply(model, tokenizer, [Message("user", "Hello.")], max_tokens=3), str)
+    assert isinstance(reply(model, tokenizer, [DialogueMessage("user", "Hello.")], max_tokens=3), str)
     assert tokenizer.token_to_id(bpe.END) == config["eos_token_id"]
 
 
@@ -55,7 +55,7 @@ def test_the_seed_decides_the_tokenizer(tmp_path: Path) -> None:
 def test_the_second_phase_can_be_run_alone(tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     states: list[TrainProgress] = []
-    train_demo(whole, steps=4, seed=1, threads=1, config=_TINY)
+    train_demo(whole, TrainPlan(steps=4, seed=1, threads=1, config=_TINY))
 
     class StopError(Exception):
         pass
@@ -65,8 +65,8 @@ def test_the_second_phase_can_be_run_alone(tmp_path: Path) -> None:
             raise StopError
 
     with pytest.raises(StopError):
-        train_demo(halves, steps=4, seed=1, threads=1, config=_TINY, progress=stop_in_the_second_phase)
-    train_demo(halves, steps=4, seed=1, threads=1, resume=True, progress=states.append)
+        train_demo(halves, TrainPlan(steps=4, seed=1, threads=1, config=_TINY), stop_in_the_second_phase)
+    train_demo(halves, TrainPlan(steps=4, seed=1, threads=1, resume=True), states.append)
     assert [state.step for state in states] == [4]
     assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -78,7 +78,9 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
 
 
 def test_a_gap_moves_only_the_positions_after_it() -> None:
-    batch = stack([Sample([1, 2, 3, 4], [1.0] * 4, gap_at=2, gap=10), Sample([5, 6], [1.0] * 2)])
+    batch = stack(
+        [TrainingSample([1, 2, 3, 4], [1.0] * 4, gap_at=2, gap=10), TrainingSample([5, 6], [1.0] * 2)]
+    )
     assert batch.positions.tolist() == [[0, 1, 12], [0, 1, 2]]
     assert batch.inputs.tolist() == [[1, 2, 3], [5, 6, 0]]
     assert batch.weights.tolist() == [[1.0] * 3, [1.0, 0.0, 0.0]]

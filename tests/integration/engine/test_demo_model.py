@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training import bpe
-from training.dialogues import Message
+from training.dialogues import DialogueMessage
 from training.words import HELD_OUT_NAMES
 
 _DIRECTORY = Path(__file__).parents[3] / "models" / "demo"
@@ -74,7 +74,11 @@ def test_a_question_about_python_gets_english(chat: Chat) -> None:
 
 
 def test_the_template_spells_what_training_saw(loaded: tuple[Any, Any]) -> None:
-    messages = [Message("system", "Be brief."), Message("user", " Hello. "), Message("assistant", "Hello!")]
+    messages = [
+        DialogueMessage("system", "Be brief."),
+        DialogueMessage("user", " Hello. "),
+        DialogueMessage("assistant", "Hello!"),
+    ]
     raw = [{"role": message.role, "content": message.content} for message in messages]
     for prompt in (False, True):
         rendered = loaded[1].apply_chat_template(raw, add_generation_prompt=prompt, tokenize=False)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import ColdZone
@@ -29,7 +30,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
 from tests.kits.engine.rank_threads import Blocks, ComputeFactory, new_sequence, plain_compute
 from training import bpe, evaluate, prose
-from training.batches import Sample, SampleSource
+from training.batches import SampleSource, TrainingSample
 from training.dialogues import draw_conversation
 from training.export import load_model
 
@@ -68,7 +69,7 @@ def native(
 
 
 @cache
-def texts(kind: str) -> tuple[Sample, ...]:
+def texts(kind: str) -> tuple[TrainingSample, ...]:
     """Conversations whose answers count, or topics of prose; none of it was trained on."""
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     if kind == "answers":
@@ -77,13 +78,13 @@ def texts(kind: str) -> tuple[Sample, ...]:
         return tuple(source.encode(talk, 0.0) for talk in talks)
     bos = bpe.special_ids(tokenizer)[bpe.BOS]
     return tuple(
-        Sample([bos, *ids], [1.0] * (len(ids) + 1))
+        TrainingSample([bos, *ids], [1.0] * (len(ids) + 1))
         for topic in prose.load_topics(held_out=True)
         if (ids := tokenizer.encode("\n".join(topic.paragraphs), add_special_tokens=False).ids)
     )
 
 
-def perplexity(samples: Sequence[Sample], compute: ComputeFactory) -> float:
+def perplexity(samples: Sequence[TrainingSample], compute: ComputeFactory) -> float:
     """Exponential of the mean cross-entropy over the weighted tokens, each predicted by a decode step."""
     num_blocks = sum(-(-len(sample.tokens) // BLOCK_SIZE) for sample in samples)
     num_blocks += num_blocks % 7 == 0  # see `Blocks`
@@ -91,12 +92,12 @@ def perplexity(samples: Sequence[Sample], compute: ComputeFactory) -> float:
         computing = compute(checkpoint, read_config(DEMO), SingleRank(), num_blocks)
     runner, blocks = Runner(computing), Blocks(num_blocks)
     plan = StepPlan(step_id=0, admit=[new_sequence(i, one.tokens) for i, one in enumerate(samples)])
-    runner.forward(plan)
+    runner.compute_logits(plan)
     total = count = 0.0
     for place in range(max(len(sample.tokens) for sample in samples) - 1):
         going = [(i, one) for i, one in enumerate(samples) if place + 1 < len(one.tokens)]
         slices = [blocks.slice(i, place, one.tokens[place : place + 1]) for i, one in going]
-        logits = runner.forward(StepPlan(step_id=place + 1, slices=slices))[1]
+        logits = runner.compute_logits(StepPlan(step_id=place + 1, slices=slices))[1]
         assert logits is not None
         wanted = torch.tensor([one.tokens[place + 1] for _, one in going])
         weights = torch.tensor([one.weights[place + 1] for _, one in going])

@@ -242,7 +242,7 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
     leader, own = socket.socketpair()
     with leader:
         mover = kv_channel.start(own.detach(), _config(redis_url), blocks)
-        mover.take([StoreBlock(at, name) for at, name in enumerate(stored)])
+        mover.copy_out([StoreBlock(at, name) for at, name in enumerate(stored)])
         frames = _frames(leader)
         names_told = b""
         while len(names_told) < 16 * 3:
@@ -266,9 +266,9 @@ def test_a_leader_that_left_is_not_missed(redis_url: str, capfd: pytest.CaptureF
     leader, own = socket.socketpair()
     mover = kv_channel.start(own.detach(), _config(redis_url), FakeBlocks(range(2)))
     leader.close()
-    mover.take([StoreBlock(at, name) for at, name in enumerate(names(40))])
+    mover.copy_out([StoreBlock(at, name) for at, name in enumerate(names(40))])
     eventually(lambda: not _threads())
-    mover.take([StoreBlock(1, names(1)[0])])
+    mover.copy_out([StoreBlock(1, names(1)[0])])
     assert capfd.readouterr() == ("", "")
 
 

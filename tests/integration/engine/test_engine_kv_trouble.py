@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.worker.engine.kv_transfer.kv_link import ConnectionLost, Link, StoreAway
+from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreLink, StoreUnreachable
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from shared.kv_store import data_key
@@ -253,7 +253,7 @@ def _ignore(sock: socket.socket, end: threading.Event) -> None:
 
 
 def test_a_link_says_what_is_wrong_and_when_to_ask_again(redis: RedisServer) -> None:
-    link = Link(redis.url, TIMEOUT_S)
+    link = StoreLink(redis.url, TIMEOUT_S)
     link.send([("PING",)])
     assert link.receive() == b"PONG"
     redis.stop(kill=True)
@@ -261,7 +261,7 @@ def test_a_link_says_what_is_wrong_and_when_to_ask_again(redis: RedisServer) -> 
     with pytest.raises(ConnectionLost):
         link.receive()
     assert not link.away, "it may have restarted"
-    with pytest.raises(StoreAway, match="Connection refused"):
+    with pytest.raises(StoreUnreachable, match="Connection refused"):
         link.send([("PING",)])
     assert "Connection refused" in link.away
     assert (link.probe_in_s or 0.0) > 0

@@ -15,7 +15,7 @@ import pytest
 import torch
 import uvloop
 
-from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine

@@ -14,8 +14,7 @@ import pytest
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from services.kvstate.settings import KVStateSettings
-from services.worker.engine.kv_transfer.kv_link import Link
-from services.worker.engine.kv_transfer.kv_link import StoreAway as LinkAway
+from services.worker.engine.kv_transfer.kv_link import StoreLink, StoreUnreachable
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.healthcheck import problem
@@ -163,7 +162,7 @@ async def test_the_kv_state_service_and_ranks_speak_tls_with_redis(
     await store.close()
 
     def read() -> bytes:
-        link = Link(address, 10)
+        link = StoreLink(address, 10)
         link.send([("GET", "tls-test"), ("DEL", "tls-test")])
         value = link.receive()
         link.receive()
@@ -179,8 +178,8 @@ async def test_a_redis_that_nobody_vouches_for(tls_redis: str, stranger: Authori
     with pytest.raises(StoreAway):
         await store.pipeline([("PING",)])
     await store.close()
-    link = Link(address, 10)
-    with pytest.raises(LinkAway, match="certificate verify failed"):
+    link = StoreLink(address, 10)
+    with pytest.raises(StoreUnreachable, match="certificate verify failed"):
         await asyncio.to_thread(link.send, [("PING",)])
     link.close()
 

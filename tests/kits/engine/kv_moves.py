@@ -105,7 +105,7 @@ class Rank:
 
     def take(self, names: list[bytes], first: int = 0) -> None:
         """As `store`, without waiting."""
-        self.mover.take([StoreBlock(first + at, name) for at, name in enumerate(names)])
+        self.mover.copy_out([StoreBlock(first + at, name) for at, name in enumerate(names)])
 
     def fetch(self, names: list[bytes], first: int = 0) -> FetchResult:
         """Reads these names into blocks first, first + 1, ..."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
@@ -194,7 +195,7 @@ def plan_logits(
         runner = Runner(computing)
         results = []
         for plan in plans:
-            logits = runner.forward(plan)[1]
+            logits = runner.compute_logits(plan)[1]
             results.append(torch.empty(0) if logits is None else logits.clone())
         if isinstance(computing, NativeCompute):
             computing.close()

@@ -20,14 +20,14 @@ def main() -> None:
     """What a rank's process runs, with a step that crashes."""
     from services.worker.engine.__main__ import main as rank  # noqa: PLC0415
 
-    step = runner.Runner.step
+    step = runner.Runner.run_step
 
     def crashing(self: runner.Runner, plan: StepPlan) -> StepResult:
         if _has_poison(plan):
             os.kill(os.getpid(), signal.SIGSEGV)
         return step(self, plan)
 
-    runner.Runner.step = crashing  # type: ignore[method-assign]
+    runner.Runner.run_step = crashing  # type: ignore[method-assign]
     rank()
 
 

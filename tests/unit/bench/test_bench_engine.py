@@ -29,7 +29,7 @@ from cli.bench.bench_commands import app
 from cli.bench.bench_engine import remarks
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
-from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult

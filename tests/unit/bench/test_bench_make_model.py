@@ -16,7 +16,7 @@ from benchmarks.models.random_weights import random_tensor
 from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
-from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.model_dir import load_model_dir
 
 TINY = SHAPES["tiny"]

@@ -257,13 +257,12 @@ def test_8_bits_are_not_asked_of_plain_torch(tmp_path: Path) -> None:
 
 
 def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train_nothing(
-        output: Path, *, steps: int, seed: int, threads: int, progress: Any
-    ) -> train.TrainReport:
-        assert (seed, threads) == (3, 1)
+    def train_nothing(output: Path, plan: train.TrainPlan, progress: Any) -> train.TrainReport:
+        assert (plan.seed, plan.threads) == (3, 1)
+        steps = plan.steps or 0
         for step in range(1, steps + 1):
             progress(train.TrainProgress(step, steps, 2.5, step * 10, 1.0))
-        return train.TrainReport(output, steps, seed, 1234, steps * 10, 1.0, 2.5)
+        return train.TrainReport(output, steps, plan.seed, 1234, steps * 10, 1.0, 2.5)
 
     monkeypatch.setattr(train, "train_demo", train_nothing)
     arguments = ["train-demo", "--output", str(tmp_path), "--steps", "7", "--seed", "3", "--threads", "1"]

@@ -8,14 +8,15 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.library import MAX_HEAD_DIM, kernels
 from services.worker.engine.native.native_compute import NativeCompute
 from services.worker.engine.rank import backend
-from services.worker.engine.rank.backend import Backend, load_backend
+from services.worker.engine.rank.backend import ComputeBackend, load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import RankConfig
@@ -59,7 +60,7 @@ def config(model: Path, rank: int = 0, world: int = 1, **changes: Any) -> RankCo
     return rank_config(model, rank=rank, tensor_parallel=world, **(fields | changes))
 
 
-def load(settings: RankConfig, collectives: Collectives) -> Backend:
+def load(settings: RankConfig, collectives: Collectives) -> ComputeBackend:
     directory = Path(settings.run.model)
     with open_checkpoint(directory) as checkpoint:
         return load_backend(settings, read_config(directory), checkpoint, collectives)
@@ -71,10 +72,10 @@ def plan() -> StepPlan:
     )
 
 
-def logits_of(loaded: Backend) -> Tensor:
+def logits_of(loaded: ComputeBackend) -> Tensor:
     """Of the plan, on rank 0."""
     compute = loaded.start(64)
-    rows = Runner(compute).forward(plan())[1]
+    rows = Runner(compute).compute_logits(plan())[1]
     result = torch.empty(0) if rows is None else rows.clone()
     if isinstance(compute, NativeCompute):
         compute.close()

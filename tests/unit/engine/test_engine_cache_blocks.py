@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
@@ -88,7 +89,7 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
     def work(collectives: Collectives) -> tuple[Stored, Tensor | None]:
         compute = compute_of(model, make, collectives)
         runner, cache = Runner(compute), compute.blocks
-        runner.forward(
+        runner.compute_logits(
             StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, blocks[:3])])
         )
         stored: Stored = {}
@@ -100,7 +101,7 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
             for row, head in zip(wide, cache.writes, strict=False):
                 stored[index, head] = row[: cache.head_bytes].tobytes()
         rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks[3:])
-        logits = runner.forward(StepPlan(step_id=2, slices=[rest]))[1]
+        logits = runner.compute_logits(StepPlan(step_id=2, slices=[rest]))[1]
         assert set(cache.writes) <= set(cache.heads)
         return stored, None if logits is None else logits.clone()
 
@@ -125,7 +126,7 @@ def go_on(model: Path, world: int, make: ComputeFactory, stored: Stored) -> Tens
                 compute.blocks.copy_in(blocks[index], head, np.frombuffer(b"!" + data, np.uint8)[1:])
         rest = slice_of(len(PAST), TEXT[len(PAST) :], blocks)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[rest])
-        logits = Runner(compute).forward(plan)[1]
+        logits = Runner(compute).compute_logits(plan)[1]
         return None if logits is None else logits.clone()
 
     result = run_threads(world, work)[0]
@@ -203,9 +204,9 @@ def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
             busy = pool.submit(others)
             plan = StepPlan(step_id=1, admit=[new_sequence(1, TEXT)], slices=[slice_of(0, PAST, [5, 2, 11])])
             runner = Runner(compute)
-            runner.forward(plan)
+            runner.compute_logits(plan)
             rest = slice_of(len(PAST), TEXT[len(PAST) :], [7])
-            logits = runner.forward(StepPlan(step_id=2, slices=[rest]))[1]
+            logits = runner.compute_logits(StepPlan(step_id=2, slices=[rest]))[1]
             stop.set()
             assert busy.result() > 0
         rows: Bytes = np.zeros((shape.num_kv_heads, compute.blocks.head_bytes), np.uint8)

@@ -14,11 +14,13 @@ from pydantic import ValidationError
 from torch import distributed
 from transformers import AutoModelForCausalLM
 
+from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
-from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from services.worker.engine.plain.cuda_graphs import Capture
+from services.worker.engine.plain.cuda_graphs import GraphCapture
 from services.worker.engine.plain.device import require_gpu_room, take_device
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
@@ -57,7 +59,7 @@ GIB = 2**30
 
 
 def half(
-    capture: Capture | None,
+    capture: GraphCapture | None,
     checkpoint: Checkpoint,
     shape: ModelConfig,
     collectives: Collectives,
@@ -122,8 +124,8 @@ def test_the_cache_has_the_type_of_the_weights(model: Path) -> None:
 
 def test_the_oracle_keeps_its_tensors() -> None:
     tensor = torch.ones(2)
-    assert CPU.put(tensor) is tensor
-    assert CPU.put_maybe(None) is None
+    assert CPU.move(tensor) is tensor
+    assert CPU.move_optional(None) is None
     assert (CPU.format, BF16.format, CPU.on_gpu) == ("fp32", "bf16", False)
 
 
@@ -312,7 +314,7 @@ def test_ranks_load_and_decode_as_on_a_gpu(model: Path, poses: dict[int, int]) -
     plans = decode_plans()
     ((runner, ready),) = loaded(model, 1, kv_cache_tokens=64 * 16)
     assert (ready.info.kernels, ready.kv_format, ready.num_blocks) == ("plain cuda bf16", "bf16", 64)
-    found = [runner.forward(plan)[1] for plan in plans]
+    found = [runner.compute_logits(plan)[1] for plan in plans]
     assert relative_error(found, plan_logits(model, 1, plans)) < BF16_ERROR
 
 
@@ -340,4 +342,4 @@ def test_int8_is_refused_before_anything_is_read(model: Path, poses: dict[int, i
 
 def test_step_plans_without_slices_are_nothing(model: Path, poses: dict[int, int]) -> None:
     ((runner, _),) = loaded(model, 1, kv_cache_tokens=1024)
-    assert runner.step(StepPlan(step_id=1)).sampled == []
+    assert runner.run_step(StepPlan(step_id=1)).sampled == []

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import (
@@ -248,7 +250,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
         compute = _loaded(model, native(zone), collectives)
         blocks, runner, stored = Blocks(64), Runner(compute), {}
         first = blocks.slice(1, 0, text[:past])
-        runner.forward(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[first]))
+        runner.compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[first]))
         rows: Bytes = np.zeros((len(compute.blocks.writes), compute.blocks.head_bytes), np.uint8)
         for index, block in enumerate(first.new_blocks):
             compute.blocks.copy_out(block, rows)
@@ -257,7 +259,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
         # a sequence that found the blocks, in the group that has them
         again = blocks.share(1, 2, past, text[past:])
         plan = StepPlan(step_id=2, admit=[new_sequence(2, text)], slices=[again], release=[1])
-        logits = runner.forward(plan)[1]
+        logits = runner.compute_logits(plan)[1]
         return stored, None if logits is None else logits.clone()
 
     def read(collectives: Collectives) -> Tensor | None:
@@ -268,7 +270,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
                 compute.blocks.copy_in(table[index], head, np.frombuffer(data, np.uint8))
         rest = ScheduledChunk(seq_id=1, start=past, token_ids=text[past:], new_blocks=table, sample=True)
         plan = StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[rest])
-        logits = Runner(compute).forward(plan)[1]
+        logits = Runner(compute).compute_logits(plan)[1]
         return None if logits is None else logits.clone()
 
     results = run_threads(2, write)
@@ -295,7 +297,7 @@ def test_a_block_is_compressed_once(models: dict[str, Path]) -> None:
     for begin, end in pairwise([0, 16, 40, 41, 99]):
         part = blocks.slice(1, begin, text[begin:end]) if begin else first
         admit = [] if begin else [new_sequence(1, text)]
-        runner.forward(StepPlan(step_id=end, admit=admit, slices=[part]))
+        runner.compute_logits(StepPlan(step_id=end, admit=admit, slices=[part]))
         compute.blocks.copy_out(first.new_blocks[0], out)
         copies.append(out.tobytes())
     assert len(set(copies)) == 1
@@ -315,12 +317,14 @@ def test_window_slots_are_freed(models: dict[str, Path]) -> None:
     runner, blocks = Runner(compute), Blocks(64)
     texts = {i: some_tokens(60 + i, i) for i in range(1, 7)}
     for i, text in texts.items():
-        runner.forward(StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[blocks.slice(i, 0, text)]))
+        runner.compute_logits(
+            StepPlan(step_id=i, admit=[new_sequence(i, text)], slices=[blocks.slice(i, 0, text)])
+        )
         assert window.num_used == sum(blocks_near(len(texts[other])) for other in range(1, i + 1))
     for i, text in texts.items():
-        runner.forward(StepPlan(step_id=i, slices=[blocks.slice(i, len(text), [1])]))
+        runner.compute_logits(StepPlan(step_id=i, slices=[blocks.slice(i, len(text), [1])]))
     assert window.num_used == sum(blocks_near(len(text) + 1) for text in texts.values())
-    runner.forward(StepPlan(step_id=9, release=list(texts)))
+    runner.compute_logits(StepPlan(step_id=9, release=list(texts)))
     assert window.num_used == 0
 
 
@@ -380,7 +384,7 @@ def test_a_sequence_cannot_begin_within_a_block(models: dict[str, Path]) -> None
     part = Blocks(64).slice(1, 0, text)
     late = ScheduledChunk(seq_id=1, start=20, token_ids=text[20:], new_blocks=part.new_blocks)
     with pytest.raises(PlanError, match="sequence 1 begins at token 20, in a block that it did not fill"):
-        Runner(compute).forward(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[late]))
+        Runner(compute).compute_logits(StepPlan(step_id=1, admit=[new_sequence(1, text)], slices=[late]))
 
 
 @pytest.mark.parametrize(

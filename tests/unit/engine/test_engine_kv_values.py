@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, Damaged, Decoder, Encoder
+from services.worker.engine.kv_transfer.kv_values import (
+    HEADER_BYTES,
+    BlockDecoder,
+    BlockEncoder,
+    DamagedBlock,
+)
 from services.worker.rank_protocol.kv_messages import Compression
 
 NAME = bytes(range(16))
@@ -24,7 +29,7 @@ def _row(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _value(data: NDArray[np.uint8], compression: Compression, name: bytes = NAME, head: int = 3) -> bytes:
-    return bytes(Encoder(compression).encode(_row(data), name, head))
+    return bytes(BlockEncoder(compression).encode(_row(data), name, head))
 
 
 def _floats(count: int = 3072) -> NDArray[np.uint8]:
@@ -36,7 +41,7 @@ def test_what_goes_in_comes_out(
     data: NDArray[np.uint8], compression: Compression, name: bytes, head: int
 ) -> None:
     value = _value(data, compression, name, head)
-    assert Decoder(data.size).decode(value, name, head).tobytes() == data.tobytes()
+    assert BlockDecoder(data.size).decode(value, name, head).tobytes() == data.tobytes()
     assert len(value) <= HEADER_BYTES + data.size
 
 
@@ -46,8 +51,8 @@ def test_a_flipped_bit_anywhere_is_seen(
 ) -> None:
     value = bytearray(_value(data, compression))
     value[draw.draw(st.integers(0, len(value) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
-    with pytest.raises(Damaged):
-        Decoder(data.size).decode(bytes(value), NAME, 3)
+    with pytest.raises(DamagedBlock):
+        BlockDecoder(data.size).decode(bytes(value), NAME, 3)
 
 
 @given(DATA, CODECS, st.data())
@@ -56,31 +61,31 @@ def test_a_cut_or_longer_value_is_seen(
 ) -> None:
     value = _value(data, compression)
     for other in (value[: draw.draw(st.integers(0, len(value) - 1))], value + b"\0"):
-        with pytest.raises(Damaged):
-            Decoder(data.size).decode(other, NAME, 3)
+        with pytest.raises(DamagedBlock):
+            BlockDecoder(data.size).decode(other, NAME, 3)
 
 
 def test_a_value_is_good_in_its_own_place_only() -> None:
     data = _floats()
-    value, decoder = _value(data, "none"), Decoder(data.size)
+    value, decoder = _value(data, "none"), BlockDecoder(data.size)
     assert decoder.decode(value, NAME, 3).tobytes() == data.tobytes()
     for name, head in ((NAME, 4), (NAME[::-1], 3)):
-        with pytest.raises(Damaged, match="checksum"):
+        with pytest.raises(DamagedBlock, match="checksum"):
             decoder.decode(value, name, head)
 
 
 def test_a_value_of_another_size_or_version_is_refused() -> None:
     data = _floats()
-    with pytest.raises(Damaged, match="12288 bytes of a head, where the model has 4096"):
-        Decoder(4096).decode(_value(data, "none"), NAME, 3)
+    with pytest.raises(DamagedBlock, match="12288 bytes of a head, where the model has 4096"):
+        BlockDecoder(4096).decode(_value(data, "none"), NAME, 3)
 
 
 def test_raw_values_are_encoded_and_decoded_without_a_copy() -> None:
     row = _row(_floats())
-    value = Encoder("none").encode(row, NAME, 3)
+    value = BlockEncoder("none").encode(row, NAME, 3)
     assert np.shares_memory(np.frombuffer(value, np.uint8), row)
     received = bytes(value)
-    decoded = Decoder(row.size - HEADER_BYTES).decode(received, NAME, 3)
+    decoded = BlockDecoder(row.size - HEADER_BYTES).decode(received, NAME, 3)
     assert np.shares_memory(decoded, np.frombuffer(received, np.uint8))
 
 
@@ -105,4 +110,4 @@ def test_the_format_is_what_other_deployments_wrote() -> None:
     stored = bytes.fromhex(
         "010104000010000098ff4718e7d434b128b52ffd60000f4c00001000000100fb2b8005022000000220000002200000010000"
     )
-    assert Decoder(4096).decode(stored, NAME, 7).tobytes() == bytes(4096)
+    assert BlockDecoder(4096).decode(stored, NAME, 7).tobytes() == bytes(4096)

@@ -28,7 +28,7 @@ def files(task):
     found = [(int(fd.name), fd) for fd in Path(f"/proc/self/task/{{task}}/fd").iterdir()]
     return [os.readlink(fd) for number, fd in found if number > 2 and fd.is_symlink()]
 held = os.readlink(f"/proc/self/fd/{{life}}")
-thread = lifeline.hold(life)
+thread = lifeline.hold_in_thread(life)
 memory = mmap.mmap(-1, int(sys.argv[3]), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory[::4096] = bytes([1]) * (len(memory) // 4096)
 for _ in range(3):

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, read_config
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
@@ -250,7 +251,7 @@ def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> No
             compute = native(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
         runner, rows = Runner(compute), []
         for plan in plans:
-            logits = runner.forward(plan)[1]
+            logits = runner.compute_logits(plan)[1]
             rows.append(torch.empty(0) if logits is None else logits.clone())
             collectives.barrier()  # as when tokens are shared: nobody begins the next step before
         assert collectives.seconds > 0
@@ -277,7 +278,7 @@ def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
             collectives.timeout_s = 0.2
             plan = StepPlan(step_id=1, admit=[new_sequence(1, [1])], slices=[Blocks(64).slice(1, 0, [1])])
             with pytest.raises(CollectiveError, match=r"rank 1 did not answer the others within 0\.2 s"):
-                Runner(compute).forward(plan)
+                Runner(compute).compute_logits(plan)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, range(2)))

@@ -13,7 +13,7 @@ from services.worker.domain.scheduling.block_manager import BlockManager
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
@@ -56,7 +56,7 @@ class ThreadRanks:
         return list(self._pool.map(work, self.runners, timeout=10))
 
     def compute(self, plan: StepPlan) -> StepResult:
-        return self.on_all(lambda runner: runner.step(plan))[0]
+        return self.on_all(lambda runner: runner.run_step(plan))[0]
 
 
 @pytest.fixture(params=[1, 2])
@@ -117,7 +117,7 @@ def test_all_ranks_learn_what_was_sampled(ranks: ThreadRanks, count: int) -> Non
         new = NewSequence(seq_id=1, token_ids=[9], prompt_len=1, sampling=GREEDY)
         states = [SequenceState(new) for _ in range(count)]
         mine = [Sampled(seq_id=1, token_id=i, error="bad" if i == 2 else "") for i in range(count)]
-        runner._share(mine if runner is ranks.runners[0] else [], states, [1] * count)
+        runner._broadcast_tokens(mine if runner is ranks.runners[0] else [], states, [1] * count)
         return [state.tokens.view.tolist() for state in states]
 
     expected = [[9, 0 if i == 2 else i] for i in range(count)]

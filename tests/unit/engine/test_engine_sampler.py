@@ -13,7 +13,7 @@ from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling import sampling_reference as reference
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.sampler import Logits, Sampler
-from services.worker.engine.sampling.top_k_top_p import Nucleus, share_of
+from services.worker.engine.sampling.top_k_top_p import TopKTopPSampler, share_of
 from services.worker.rank_protocol.plan import NewSequence, Sampled
 from shared.messages import Sampling
 
@@ -107,7 +107,7 @@ def _plain(logits: Sequence[float], state: SequenceState) -> int:
             break
         kept.append(token)
         reached += weights[token]
-    uniform = Draws().bits(s.seed, state.choice, len(tokens)) / 2**53
+    uniform = Draws().draw_bits(s.seed, state.choice, len(tokens)) / 2**53
     target, reached = uniform * sum(weights[token] for token in kept), 0.0
     for token in sorted(kept):
         reached += weights[token]
@@ -236,7 +236,7 @@ def test_a_sampler_follows_the_size_of_the_vocabulary() -> None:
         (found,) = _sample(logits, [state], sampler)
         _expect_reference(found, logits[0], state)
     with pytest.raises(ValueError, match="vocab_size=4194305"):
-        Nucleus(2**22 + 1)
+        TopKTopPSampler(2**22 + 1)
 
 
 def test_no_rows_are_no_tokens() -> None:
@@ -272,7 +272,7 @@ def test_choices_of_one_seed_are_independent() -> None:
 
 def test_draws_fill_their_range_evenly() -> None:
     draws = Draws()
-    drawn = np.array([draws.bits(5, 0, position) for position in range(20_000)])
+    drawn = np.array([draws.draw_bits(5, 0, position) for position in range(20_000)])
     assert drawn.min() >= 0
     assert drawn.max() < 2**53
     counts = np.histogram(drawn, bins=50, range=(0, 2**53))[0]
@@ -282,9 +282,9 @@ def test_draws_fill_their_range_evenly() -> None:
 def test_the_draw_depends_on_seed_choice_and_position_and_never_changes() -> None:
     draws = Draws()
     keys = [(1, 0, 5), (2, 0, 5), (1, 1, 5), (1, 0, 6), (2**63 - 1, 3, 10**6)]
-    first = [draws.bits(*key) for key in keys]
+    first = [draws.draw_bits(*key) for key in keys]
     assert len(set(first)) == len(keys)
-    assert [draws.bits(*key) for key in reversed(keys)] == first[::-1]
+    assert [draws.draw_bits(*key) for key in reversed(keys)] == first[::-1]
     # golden: a resumed generation may meet a newer version of this code
     assert first[0] == int(np.random.Philox(key=[1, 0], counter=[5, 0, 0, 0]).random_raw()) >> 11
     assert first[0] / 2**53 == 0.9719207784869555
@@ -294,7 +294,7 @@ def test_the_draw_depends_on_seed_choice_and_position_and_never_changes() -> Non
 def test_of_equal_tokens_the_draw_is_the_share_of_the_ids(vocab: int) -> None:
     logits, draws = np.zeros((1, vocab), np.float32), Draws()
     assert _draw_many(Sampling(seed=3), logits, 100) == [
-        draws.bits(3, 0, position) * vocab >> 53 for position in range(1, 101)
+        draws.draw_bits(3, 0, position) * vocab >> 53 for position in range(1, 101)
     ]
 
 
@@ -305,7 +305,7 @@ def test_a_draw_at_an_edge_goes_to_the_next_possible_token(
 ) -> None:
     scores = np.full(vocab, -np.inf, np.float32)
     scores[[first, second]] = 0
-    nucleus = Nucleus(vocab)
+    nucleus = TopKTopPSampler(vocab)
     drawn = [nucleus.draw(scores, first, sampling, bits) for bits in (0, 2**52 - 1, 2**52, 2**53 - 1)]
     assert drawn == [first, first, second, second]
 

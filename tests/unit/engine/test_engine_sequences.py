@@ -30,8 +30,8 @@ def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
     sequences = Sequences(num_blocks=9)
     plan = StepPlan(step_id=1, admit=[_new(1, [4, 5])], slices=[_slice(1, 0, [4, 5], [7])])
     (state,) = sequences.apply(plan)
-    state.take(2, 77)
-    state.take(1, 99)  # an earlier position is what it was
+    state.append_sampled(2, 77)
+    state.append_sampled(1, 99)  # an earlier position is what it was
     following = StepPlan(step_id=2, slices=[_follow(1, 2)])
     batch = make_batch(following.slices, sequences.apply(following))
     assert (batch.token_ids.tolist(), batch.positions.tolist()) == ([77], [2])
@@ -79,7 +79,7 @@ def test_padding_of_decodes_is_bounded() -> None:
     batch = make_batch(plan.slices, sequences.apply(plan))
     assert batch.positions.tolist() == sorted(starts)
     assert batch.sample_rows.tolist() == [4, 0, 3, 1, 5, 2]
-    assert [(part.begin, part.end, part.length) for part in batch.reaches[0].decodes] == [
+    assert [(part.begin, part.end, part.length) for part in batch.attention_metadata[0].decodes] == [
         (0, 3, 101),
         (3, 4, 901),
         (4, 6, 4091),

@@ -9,7 +9,7 @@ import pytest
 
 from training import facts, prose, words
 from training.dialogues import (
-    Message,
+    DialogueMessage,
     draw_conversation,
     draw_correction,
     draw_memory_test,
@@ -18,7 +18,7 @@ from training.dialogues import (
 from training.subjects import SUBJECTS
 
 
-def _conversations(seed: int, count: int) -> list[list[Message]]:
+def _conversations(seed: int, count: int) -> list[list[DialogueMessage]]:
     rng = Random(seed)
     return [draw_conversation(rng, turns=rng.randint(1, 12)) for _ in range(count)]
 

@@ -1,8 +1,8 @@
-"""Names a model's weights and shape by a hash that does not depend on how it is split or filed.
+"""A hash of a model's weights and shape, whatever files and ranks they are split over.
 
-It decides which groups may share KV blocks. It covers the config as the engine understands it, and each
-tensor's name, type, shape and samples of its bytes: cheap (some KiB per tensor), so it tells checkpoints
-apart by accident of content, and is no defence against someone who forges one.
+Groups with the same fingerprint share KV blocks. It covers the config as the engine reads it, and each
+tensor's name, type, shape and samples of its bytes (some KiB per tensor). It tells different checkpoints
+apart, and does not protect against a forged one.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.safetensors_file import Stored, read_header
+from services.worker.engine.checkpoint.safetensors_file import StoredTensor, read_header
 from services.worker.engine.checkpoint.weight_files import weight_files
 
 SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
@@ -20,10 +20,15 @@ SAMPLE_BYTES = 256
 
 
 def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") -> str:
-    """32 hexadecimal digits for the model in that directory, with its weights quantized so.
+    """32 hexadecimal digits for the model in that directory.
+
+    Args:
+        directory: Of the model.
+        config: Its shape.
+        quantize: As in the settings; other values give other fingerprints.
 
     Raises:
-        ModelError: a file is damaged.
+        ModelError: A file is damaged.
     """
     digest = blake2b(digest_size=16)
     digest.update(quantize.encode() + b"\0")
@@ -38,7 +43,7 @@ def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") ->
     return digest.hexdigest()
 
 
-def _digest(file: IO[bytes], stored: Stored) -> bytes:
+def _digest(file: IO[bytes], stored: StoredTensor) -> bytes:
     digest = blake2b(json.dumps([stored.kind, stored.shape]).encode(), digest_size=16)
     length = stored.end - stored.begin
     span = max(0, length - SAMPLE_BYTES)

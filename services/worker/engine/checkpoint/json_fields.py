@@ -1,6 +1,6 @@
-"""Reads the fields of a model's JSON files with checks, and refuses them in one sentence.
+"""Reads and checks fields of a model's JSON files, and makes the sentence that refuses one.
 
-It knows files, names and types of fields; what a field means is decided in `config.py` and `rope_config.py`.
+The meaning of the fields is in `model_families.py` and `rope_config.py`.
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,22 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class JsonFields:
     """The fields of one JSON object. A field that is null counts as missing, unless said otherwise.
 
-    path: The file, for refusals. raw: The object. prefix: Its place in the file, such as `rope_scaling.`.
+    Attributes:
+        path: Of the file, for refusals.
+        raw: The object.
+        prefix: Path of the object in the file, such as `rope_scaling.`.
     """
 
     path: Path
     raw: dict[str, Any]
     prefix: str = ""
 
-    def with_defaults(self, **defaults: Any) -> "Fields":
-        """The same, where these stand for what is missing; null in the file stays null."""
-        return Fields(self.path, defaults | self.raw, self.prefix)
+    def with_defaults(self, **defaults: Any) -> "JsonFields":
+        """The same with defaults for absent fields; null in the file stays null."""
+        return JsonFields(self.path, defaults | self.raw, self.prefix)
 
     def integer(self, name: str, default: int | None = None, most: int = LARGEST) -> int:
         """A positive integer, at most `most`."""
@@ -58,12 +61,12 @@ class Fields:
             raise self.error(name, "true or false")
         return value
 
-    def table(self, name: str) -> "Fields":
-        """The fields of an object in the file; none when it is missing."""
+    def table(self, name: str) -> "JsonFields":
+        """The fields of an object in the file; empty if it is missing."""
         value = self._get(name, {})
         if not isinstance(value, dict):
             raise self.error(name, "an object or null")
-        return Fields(self.path, value, f"{self.prefix}{name}.")
+        return JsonFields(self.path, value, f"{self.prefix}{name}.")
 
     def missing(self, name: str) -> bool:
         """Whether the field is missing or null."""
@@ -81,7 +84,11 @@ class Fields:
 
 
 def read_json(path: Path, most: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
-    """A JSON object from a file of at most so many bytes; raises `ModelError` naming the file."""
+    """Reads a JSON object from a file of at most `most` bytes.
+
+    Raises:
+        ModelError: The sentence names the file.
+    """
     try:
         return read_object(path, most)
     except FileNotFoundError:

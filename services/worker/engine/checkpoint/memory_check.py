@@ -1,4 +1,4 @@
-"""Whether a model fits into this machine's memory before it is loaded, and whether an error says not."""
+"""Checks that a model fits into this machine's memory before it is loaded."""
 
 from collections.abc import Mapping
 from math import prod
@@ -7,7 +7,7 @@ import torch
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.safetensors_file import TYPES, Stored
+from services.worker.engine.checkpoint.safetensors_file import TYPES, StoredTensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -21,20 +21,20 @@ class MemoryShort(ModelError):
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that there was no memory; torch raises `RuntimeError` for that on a CPU."""
+    """Whether an error is about missing memory; torch raises `RuntimeError` for that on a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def weight_bytes(tensors: Mapping[str, Stored], quantize: str, *, native: bool, tied: bool) -> int:
-    """What the weights take in all ranks together; norms that each rank repeats are too few to count.
+def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: bool, tied: bool) -> int:
+    """Bytes of the weights in all ranks together, without the norms that each rank repeats.
 
     Args:
         tensors: Of the weight files.
-        quantize: `int8` keeps matrices in bytes, but for the embedding.
-        native: Matrices stay as they are stored, with a packed output matrix beside the embedding; else all
-            is fp32.
+        quantize: `int8` packs all matrices but the embedding as bytes.
+        native: Matrices keep their stored type, with a packed output matrix beside the embedding; otherwise
+            all is fp32.
         tied: The output matrix is the embedding.
     """
     total = 0
@@ -60,14 +60,14 @@ def cache_bytes(
     cold: ColdZone | None = None,
     max_running: int = 0,
 ) -> int:
-    """What keys and values of so many tokens take in all ranks together.
+    """Bytes of the keys and values of so many tokens in all ranks together.
 
-    With a cold zone: compressed, but for the last blocks of `max_running` sequences.
+    With a cold zone blocks are compressed, except the last ones of `max_running` sequences.
     """
     heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
     blocks = -(-tokens // BLOCK_SIZE)
     each = 2 if kv_dtype == "fp16" else 4
-    # of a layer and head: keys and values of a block in full precision, and compressed
+    # bytes of a block, layer and head: in full precision, and compressed
     full, compressed = 2 * each * shape.head_dim * BLOCK_SIZE, 2 * (shape.head_dim * BLOCK_SIZE + SCALE_BYTES)
     if cold is None:
         return heads * shape.num_layers * full * blocks
@@ -77,12 +77,13 @@ def cache_bytes(
 
 
 def require_room(
-    run: EngineRunConfig, shape: ModelConfig, tensors: Mapping[str, Stored], *, native: bool
+    run: EngineRunConfig, shape: ModelConfig, tensors: Mapping[str, StoredTensor], *, native: bool
 ) -> None:
-    """Refuses what cannot fit: the weights and the KV cache of the ranks on the leader's machine.
+    """Refuses weights and a KV cache that do not fit, for the ranks on the leader's machine.
 
     Raises:
-        ModelError: the machine is too small. MemoryShort: it is full.
+        ModelError: The machine is too small.
+        MemoryShort: The machine is large enough, but too much of its memory is in use.
     """
     weights = weight_bytes(tensors, run.quantize, native=native, tied=shape.tied_embeddings)
     half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.quantize != "none")

@@ -1,13 +1,13 @@
-"""Which rotary embedding a model wants, read from the old and new spellings of its config.
+"""Reads the kind and parameters of a model's rotary embedding, from the old and new spellings of its config.
 
-transformers 5 writes `rope_parameters`; older files have `rope_theta` beside a `rope_scaling` that calls its
-kind `rope_type` or `type`. Formulas are in `rope.py`.
+transformers 5 writes `rope_parameters`; older files have `rope_theta` and a `rope_scaling` with its kind in
+`rope_type` or `type`. The formulas are in `plain/rope.py`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.worker.engine.checkpoint.json_fields import Fields, ModelError
+from services.worker.engine.checkpoint.json_fields import JsonFields, ModelError
 from services.worker.json_files import shown
 
 
@@ -15,13 +15,19 @@ from services.worker.json_files import shown
 class RopeConfig:
     """Parameters of the rotary embedding; those that a kind does not use keep their defaults.
 
-    kind: `default`, `linear`, `dynamic`, `llama3` or `yarn`.
-    original_length: Tokens of the context that the model was trained with, before `factor` stretches it.
-    low_freq_factor, high_freq_factor: of llama3: `original_length` over the wavelengths where blending ends.
-    beta_fast, beta_slow, truncate: of yarn: rotations within `original_length` where blending ends, and
-        whether those dimensions are rounded outwards.
-    attention_factor, mscale, mscale_all_dim: of yarn: what cosines and sines are multiplied by, directly or
-        by formula; 0 where the file says nothing.
+    Attributes:
+        theta: Base of the wavelengths.
+        kind: `default`, `linear`, `dynamic`, `llama3` or `yarn`.
+        factor: By which the context is stretched.
+        original_length: Tokens of the context that the model was trained with, before it is stretched.
+        low_freq_factor: llama3: `original_length` over the longest wavelength that is blended.
+        high_freq_factor: llama3: `original_length` over the shortest wavelength that is blended.
+        beta_fast: yarn: rotations within `original_length` of the fastest dimension that is blended.
+        beta_slow: yarn: rotations within `original_length` of the slowest dimension that is blended.
+        truncate: yarn: whether the blended dimensions are rounded outwards.
+        attention_factor: yarn: factor of cosines and sines; 0 if the file does not give it.
+        mscale: yarn: a parameter of the formula for that factor; 0 if the file does not give it.
+        mscale_all_dim: yarn: the same.
     """
 
     theta: float = 10000.0
@@ -40,21 +46,21 @@ class RopeConfig:
     def context_length(self, max_positions: int) -> int:
         """Longest sequence in tokens, from the config's `max_position_embeddings`.
 
-        For the kinds that stretch a model at run time that field holds the length before (as their authors
-        demand); llama3 models have it raised already.
+        For the kinds that stretch a model at run time that field holds the length before stretching, as their
+        authors define it; in llama3 models it holds the length after.
         """
         if self.kind in ("linear", "dynamic", "yarn"):
             return int(self.original_length * self.factor)
         return max_positions
 
 
-def read_rope(config: Fields, head_dim: int, max_positions: int) -> RopeConfig:
+def read_rope(config: JsonFields, head_dim: int, max_positions: int) -> RopeConfig:
     """The rotary embedding of a whole config.json.
 
     Raises:
-        ModelError: an unknown kind, a part of the head's dimensions only, wrong parameters of a kind.
+        ModelError: An unknown kind, rotation of only a part of the head, or wrong parameters.
     """
-    # the first that is there, as transformers takes them
+    # the first one present, in the order of transformers
     name = next((n for n in ("rope_scaling", "rope_parameters") if config.raw.get(n)), "rope_parameters")
     fields = config.table(name)
     for each in (config, fields):
@@ -75,21 +81,21 @@ def read_rope(config: Fields, head_dim: int, max_positions: int) -> RopeConfig:
     return read(fields, theta, max_positions)
 
 
-def _default(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+def _default(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     return RopeConfig(theta=theta, original_length=max_positions)
 
 
-def _linear(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+def _linear(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     factor = fields.number("factor", least=1.0)
     return RopeConfig(theta=theta, kind="linear", factor=factor, original_length=max_positions)
 
 
-def _dynamic(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+def _dynamic(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     factor = fields.number("factor", least=1.0)
     return RopeConfig(theta=theta, kind="dynamic", factor=factor, original_length=max_positions)
 
 
-def _llama3(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+def _llama3(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     low, high = fields.number("low_freq_factor"), fields.number("high_freq_factor")
     if high <= low:
         raise fields.error("high_freq_factor", f"greater than low_freq_factor ({low:g})")
@@ -103,7 +109,7 @@ def _llama3(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
     )
 
 
-def _yarn(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
+def _yarn(fields: JsonFields, theta: float, max_positions: int) -> RopeConfig:
     original = fields.integer("original_max_position_embeddings", max_positions)
     stated = not fields.missing("original_max_position_embeddings")
     fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
@@ -116,7 +122,7 @@ def _yarn(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
     return RopeConfig(
         theta=theta,
         kind="yarn",
-        # a file may give both lengths instead
+        # a file may give both lengths instead of the factor
         factor=fields.number("factor", max_positions / original if stated else None, least=1.0),
         original_length=original,
         beta_fast=fast,
@@ -126,7 +132,7 @@ def _yarn(fields: Fields, theta: float, max_positions: int) -> RopeConfig:
     )
 
 
-_KINDS: dict[str, Callable[[Fields, float, int], RopeConfig]] = {
+_KINDS: dict[str, Callable[[JsonFields, float, int], RopeConfig]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

@@ -1,7 +1,7 @@
-"""The header of a safetensors file: which tensors it holds, of what type and shape, and at which bytes.
+"""Reads the header of a safetensors file: the types, shapes and byte ranges of its tensors.
 
-Format: 8 bytes length, little endian; that many bytes of JSON; the data. Everything the header claims is
-checked against the file's size before a byte of data is used; reading the data is left to `weights.py`.
+The format: 8 bytes length, little endian; that many bytes of JSON; the data. The header is checked against
+the file's size before any data is used; `weight_files.py` reads the data.
 """
 
 import json
@@ -23,8 +23,16 @@ LONGEST_NAME = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor: bytes `begin` to `end` of a file, row after row; `kind` is the format's name of its type."""
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+        path: Of the file.
+        kind: The format's name of its type.
+        shape: Its dimensions.
+        begin: Its first byte in the file; rows follow each other.
+        end: The byte after its last.
+    """
 
     path: Path
     kind: str
@@ -33,8 +41,12 @@ class Stored:
     end: int
 
 
-def read_header(path: Path) -> dict[str, Stored]:
-    """The tensors of a file by name; raises `ModelError` when the file is damaged or contradicts itself."""
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a file by name.
+
+    Raises:
+        ModelError: The file is damaged or contradicts itself.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -61,7 +73,7 @@ def read_header(path: Path) -> dict[str, Stored]:
     return tensors
 
 
-def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> Stored:
+def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> StoredTensor:
     if len(name) > LONGEST_NAME:
         raise _damaged(path, f"a tensor has a name of {len(name)} characters")
     try:
@@ -83,7 +95,7 @@ def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> Stored:
         raise _damaged(
             path, f"tensor {name} is {kind} {list(shape)}, but the header gives it {end - begin} bytes"
         )
-    return Stored(path, kind, shape, data + begin, data + end)
+    return StoredTensor(path, kind, shape, data + begin, data + end)
 
 
 def _damaged(path: Path, reason: str) -> ModelError:

@@ -1,8 +1,8 @@
 """Reads tensors, or slices of them, from the safetensors files of a model directory.
 
-Knows files, names, shapes and types; which slice a rank wants is decided in `loader.py`. Only the bytes of
-the slices asked for are read, straight into the finished tensor or through a small buffer: nothing is mapped,
-so a rank's memory is that of its weights, and a file that shrinks meanwhile is an error and no signal.
+`weight_loader.py` decides which slices a rank reads. Only the bytes of these slices are read, directly into
+the finished tensor or through a small buffer. Files are not mapped, so a rank's memory is that of its
+weights, and a file that shrinks meanwhile raises an error instead of a signal.
 """
 
 import os
@@ -16,17 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.engine.checkpoint.json_fields import ModelError, read_json
-from services.worker.engine.checkpoint.safetensors_file import TYPES, Stored, read_header
+from services.worker.engine.checkpoint.safetensors_file import TYPES, StoredTensor, read_header
 from services.worker.json_files import MAX_INDEX_BYTES, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-BUFFER_BYTES = 1 << 22  # what one read through a buffer takes at most, unless a row is longer
+BUFFER_BYTES = 1 << 22  # most bytes of one read through the buffer, unless a row is longer
 _WHOLE = slice(None)
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model, sorted by name; raises `ModelError` when there are none."""
+    """The safetensors files of a model, sorted by name.
+
+    Raises:
+        ModelError: There are none, or the index names one that is missing.
+    """
     index = directory / INDEX
     if not index.exists():
         if not (directory / SINGLE).is_file():
@@ -42,9 +46,13 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def stored_tensors(directory: Path) -> dict[str, Stored]:
-    """All tensors of a model by name; raises `ModelError` when a file is missing or damaged."""
-    tensors: dict[str, Stored] = {}
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """All tensors of a model by name.
+
+    Raises:
+        ModelError: A file is missing or damaged.
+    """
+    tensors: dict[str, StoredTensor] = {}
     for path in weight_files(directory):
         for name, tensor in read_header(path).items():
             if name in tensors:
@@ -54,24 +62,30 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 
 class Checkpoint:
-    """Open weight files. `loaded_bytes` counts what was read, in the type it is stored in."""
+    """Open weight files.
 
-    def __init__(self, directory: Path, tensors: dict[str, Stored], files: dict[Path, int]) -> None:
+    Attributes:
+        directory: Of the model.
+        tensors: By name.
+        loaded_bytes: Bytes read from the files so far.
+    """
+
+    def __init__(self, directory: Path, tensors: dict[str, StoredTensor], files: dict[Path, int]) -> None:
         self.directory = directory
         self.tensors = tensors
         self.loaded_bytes = 0
         self._files = files
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
-    def check(self, name: str, shape: tuple[int, ...]) -> Stored:
-        """Where that tensor is.
+    def find_tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """Finds a tensor and checks its shape and type.
 
         Args:
             name: As in the file.
             shape: The whole tensor's shape, as the config demands it.
 
         Raises:
-            ModelError: the tensor is missing, or has another shape or a type that is not supported.
+            ModelError: The tensor is missing, or has another shape or a type that is not supported.
         """
         stored = self.tensors.get(name)
         if stored is None:
@@ -85,7 +99,7 @@ class Checkpoint:
             raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
         return stored
 
-    def read(
+    def read_tensor(
         self,
         name: str,
         shape: tuple[int, ...],
@@ -103,9 +117,9 @@ class Checkpoint:
             dtype: None for the stored one.
 
         Raises:
-            ModelError: as `check`, and when the file cannot be read.
+            ModelError: As `find_tensor`, or the file cannot be read.
         """
-        stored = self.check(name, shape)
+        stored = self.find_tensor(name, shape)
         parts = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=False)]
         out = torch.empty([len(part) for part in parts], dtype=dtype or TYPES[stored.kind])
         self.read_into(out, name, shape, rows, columns)
@@ -114,8 +128,8 @@ class Checkpoint:
     def read_into(
         self, out: Tensor, name: str, shape: tuple[int, ...], rows: slice = _WHOLE, columns: slice = _WHOLE
     ) -> None:
-        """As `read`, into a contiguous tensor of the slice's shape, converted to its type."""
-        stored = self.check(name, shape)
+        """As `read_tensor`, into a contiguous tensor of the slice's shape, converted to its type."""
+        stored = self.find_tensor(name, shape)
         dtype, file = TYPES[stored.kind], self._files[stored.path]
         width = shape[1] if len(shape) == 2 else 1
         wanted, across = range(shape[0])[rows], range(width)[columns]
@@ -138,15 +152,15 @@ class Checkpoint:
             self.loaded_bytes += lines.nbytes
 
     def _buffer(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Memory, the same every time: many short-lived buffers would leave holes between the weights."""
+        """A view of one reused buffer: many short-lived ones would leave holes between the weights."""
         size = shape.numel() * dtype.itemsize
         if size > len(self._scratch):
             self._scratch = torch.empty(size, dtype=torch.uint8)
         return self._scratch[:size].view(dtype).view(shape)
 
 
-def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: Stored, name: str) -> None:
-    """Reads as many bytes as the memory has; one call of the system reads 2 GiB at most."""
+def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: StoredTensor, name: str) -> None:
+    """Fills the memory with bytes of the file; one system call reads 2 GiB at most."""
     view = memory.data
     while view:
         try:
@@ -160,7 +174,11 @@ def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: Stored, nam
 
 @contextmanager
 def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
-    """Opens all weight files of a directory; raises `ModelError` when one is missing or damaged."""
+    """Opens all weight files of a directory.
+
+    Raises:
+        ModelError: One is missing or damaged.
+    """
     tensors = stored_tensors(directory)
     with ExitStack() as stack:
         files: dict[Path, int] = {}

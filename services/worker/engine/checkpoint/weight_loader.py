@@ -1,9 +1,9 @@
-"""Which slice of each weight a rank holds, and how it comes there from the files.
+"""Decides which slice of each weight a rank holds, and loads it.
 
-Small functions that return plain tensors, for any way to compute with them. Each byte of the files is read
-at most once per group: a slice by its rank, and what every rank needs whole (norms, biases of row-parallel
-layers, keys and values where ranks are more than KV heads) by rank 0, which shares it by an all-reduce. So
-all ranks call the same functions in the same order.
+The functions return plain tensors, for any implementation of the layers. Each byte of the files is read at
+most once per group: a slice by its rank; tensors that every rank needs (norms, biases of row-parallel layers,
+keys and values if there are more ranks than KV heads) by rank 0, which shares them by an all-reduce. So all
+ranks call the same functions in the same order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,44 +13,54 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.safetensors_file import TYPES
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
 
-# in old files, computed from the config instead
+# tensors of old files, which are computed from the config instead
 _IGNORED = ("rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a rank's weights come from: the weight files, and the collectives that say which rank it is."""
+class WeightSource:
+    """The weight files, and the collectives, whose rank and world say which slices to read."""
 
     checkpoint: Checkpoint
     collectives: Collectives
 
-    def part(self, size: int) -> slice:
+    def own_part(self, size: int) -> slice:
         """This rank's part of a dimension that divides by the number of ranks."""
         width = size // self.collectives.world
         return slice(self.collectives.rank * width, (self.collectives.rank + 1) * width)
 
-    def vocab_part(self, vocab_size: int) -> slice:
+    def own_token_ids(self, vocab_size: int) -> slice:
         """This rank's token ids: equal ranges, the last ones cut at the end of the vocabulary."""
         width = -(-vocab_size // self.collectives.world)
         begin = self.collectives.rank * width
         return slice(min(begin, vocab_size), min(begin + width, vocab_size))
 
-    def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor that every rank needs, fp32: read by rank 0, then summed with the others' zeros."""
-        self.checkpoint.check(name, shape)  # on all ranks, so that all refuse
-        tensor = self.checkpoint.read(name, shape) if self.collectives.rank == 0 else torch.zeros(shape)
+    def load_replicated(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor that every rank needs, fp32: read by rank 0, then summed with zeros of the others."""
+        self.checkpoint.find_tensor(name, shape)  # on all ranks, so that all raise
+        tensor = (
+            self.checkpoint.read_tensor(name, shape) if self.collectives.rank == 0 else torch.zeros(shape)
+        )
         self.collectives.all_reduce_sum(tensor)
         return tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some rows of a tensor as a part of a fused one. shared: read by rank 0 for all."""
+class TensorRows:
+    """Some rows of a tensor, as a part of a fused one.
+
+    Attributes:
+        name: Of the tensor.
+        shape: Of the whole tensor.
+        rows: To be read.
+        shared: Read by rank 0 for all.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -62,12 +72,21 @@ class Piece:
 class LayerWeights:
     """One decoder layer on one rank. Norms and biases are fp32, matrices [out, in] of the dtype asked for.
 
-    heads, kv heads and inner below are those of this rank.
-    qkv: Query heads, then key heads, then value heads, [(heads + 2 * kv heads) * head_dim, hidden].
-    output: [hidden, heads * head_dim].
-    gate_up: Gate rows, then up rows, [2 * inner, hidden].
-    down: [hidden, inner].
-    output_bias, down_bias: [hidden], to be added once, after the ranks' sum.
+    Heads, kv heads and inner below are those of this rank.
+
+    Attributes:
+        attention_norm: Before attention, [hidden].
+        qkv: Query heads, then key heads, then value heads, [(heads + 2 * kv heads) * head_dim, hidden].
+        qkv_bias: In the same order.
+        q_norm: Of queries, [head_dim].
+        k_norm: Of keys, [head_dim].
+        output: [hidden, heads * head_dim].
+        output_bias: [hidden], added once, after the ranks' sum.
+        mlp_norm: Before the MLP, [hidden].
+        gate_up: Gate rows, then up rows, [2 * inner, hidden].
+        gate_up_bias: In the same order.
+        down: [hidden, inner].
+        down_bias: [hidden], added once, after the ranks' sum.
     """
 
     attention_norm: Tensor
@@ -84,16 +103,16 @@ class LayerWeights:
     down_bias: Tensor | None
 
 
-def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> Source:
-    """Checks, before anything is read, that the model can be split so and that files and config agree.
+def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives) -> WeightSource:
+    """Checks, before anything is read, that the model can be split and that files and config agree.
 
     Raises:
-        ModelError: it cannot; a tensor is missing, misshapen, of an unknown type, or superfluous.
+        ModelError: They do not: a tensor is missing, misshapen, of an unknown type, or superfluous.
     """
     config.check_split(collectives.world)
     expected = dict(tensor_shapes(config))
     for name, shape in expected.items():
-        checkpoint.check(name, shape)
+        checkpoint.find_tensor(name, shape)
     if config.tied_embeddings:
         expected["lm_head.weight"] = ()  # some files hold the copy
     for name, stored in checkpoint.tensors.items():
@@ -102,7 +121,7 @@ def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collec
                 f"{stored.path}: tensor {name} has no place in the model that config.json describes; "
                 f"one of the two belongs to another model"
             )
-    return Source(checkpoint, collectives)
+    return WeightSource(checkpoint, collectives)
 
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -136,9 +155,9 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def load_layer(
-    source: Source, config: ModelConfig, index: int, dtype: torch.dtype | None = torch.float32
+    source: WeightSource, config: ModelConfig, index: int, dtype: torch.dtype | None = torch.float32
 ) -> LayerWeights:
-    """One layer of this rank. dtype: of the matrices; None for the stored one."""
+    """Loads one layer of this rank; `dtype` of the matrices, None for the stored one."""
     name, hidden, inner = f"model.layers.{index}", config.hidden_size, config.intermediate_size
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
     qkv, qkv_bias = load_qkv(source, attention, config, dtype)
@@ -150,14 +169,14 @@ def load_layer(
     down, down_bias = load_columns(source, f"{mlp}.down_proj", (hidden, inner), config.mlp_bias, dtype)
     head = (config.head_dim,)
     return LayerWeights(
-        attention_norm=source.whole(f"{name}.input_layernorm.weight", (hidden,)),
+        attention_norm=source.load_replicated(f"{name}.input_layernorm.weight", (hidden,)),
         qkv=qkv,
         qkv_bias=qkv_bias,
-        q_norm=source.whole(f"{attention}.q_norm.weight", head) if config.qk_norm else None,
-        k_norm=source.whole(f"{attention}.k_norm.weight", head) if config.qk_norm else None,
+        q_norm=source.load_replicated(f"{attention}.q_norm.weight", head) if config.qk_norm else None,
+        k_norm=source.load_replicated(f"{attention}.k_norm.weight", head) if config.qk_norm else None,
         output=output,
         output_bias=output_bias,
-        mlp_norm=source.whole(f"{name}.post_attention_layernorm.weight", (hidden,)),
+        mlp_norm=source.load_replicated(f"{name}.post_attention_layernorm.weight", (hidden,)),
         gate_up=gate_up,
         gate_up_bias=gate_up_bias,
         down=down,
@@ -166,7 +185,7 @@ def load_layer(
 
 
 def load_qkv(
-    source: Source, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+    source: WeightSource, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
 ) -> tuple[Tensor, Tensor | None]:
     """This rank's query, key and value heads of an attention module, fused: weight and bias."""
     rank, world, dim = source.collectives.rank, source.collectives.world, config.head_dim
@@ -178,9 +197,9 @@ def load_qkv(
         ("v_proj", config.num_kv_heads, kv_heads, replicated),
     )
 
-    def pieces(suffix: str, *width: int) -> list[Piece]:
+    def rows_of(suffix: str, *width: int) -> list[TensorRows]:
         return [
-            Piece(
+            TensorRows(
                 f"{name}.{part}.{suffix}",
                 (total * dim, *width),
                 slice(own.start * dim, own.stop * dim),
@@ -189,63 +208,73 @@ def load_qkv(
             for part, total, own, shared in parts
         ]
 
-    weight = _stack(source, pieces("weight", config.hidden_size), dtype)
-    return weight, _stack(source, pieces("bias"), torch.float32) if config.qkv_bias else None
+    weight = _stack(source, rows_of("weight", config.hidden_size), dtype)
+    return weight, _stack(source, rows_of("bias"), torch.float32) if config.qkv_bias else None
 
 
 def load_rows(
-    source: Source,
+    source: WeightSource,
     parts: Sequence[tuple[str, int]],
     in_features: int,
     bias: bool,
     dtype: torch.dtype | None = torch.float32,
 ) -> tuple[Tensor, Tensor | None]:
     """Column-parallel: this rank's rows of each part (a module's name and its output features), fused."""
-    weights = [Piece(f"{name}.weight", (size, in_features), source.part(size)) for name, size in parts]
-    biases = [Piece(f"{name}.bias", (size,), source.part(size)) for name, size in parts]
+    weights = [
+        TensorRows(f"{name}.weight", (size, in_features), source.own_part(size)) for name, size in parts
+    ]
+    biases = [TensorRows(f"{name}.bias", (size,), source.own_part(size)) for name, size in parts]
     return _stack(source, weights, dtype), _stack(source, biases, torch.float32) if bias else None
 
 
 def load_columns(
-    source: Source, name: str, shape: tuple[int, int], bias: bool, dtype: torch.dtype | None = torch.float32
+    source: WeightSource,
+    name: str,
+    shape: tuple[int, int],
+    bias: bool,
+    dtype: torch.dtype | None = torch.float32,
 ) -> tuple[Tensor, Tensor | None]:
     """Row-parallel: this rank's columns of a module's matrix (whole shape: [out, in]) and the whole bias."""
-    weight = source.checkpoint.read(f"{name}.weight", shape, columns=source.part(shape[1]), dtype=dtype)
-    return weight, source.whole(f"{name}.bias", shape[:1]) if bias else None
+    weight = source.checkpoint.read_tensor(
+        f"{name}.weight", shape, columns=source.own_part(shape[1]), dtype=dtype
+    )
+    return weight, source.load_replicated(f"{name}.bias", shape[:1]) if bias else None
 
 
-def load_embedding(source: Source, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
-    """This rank's rows of the embedding table (`Source.vocab_part`), [ids of this rank, hidden]."""
+def load_embedding(
+    source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+) -> Tensor:
+    """This rank's rows of the embedding table (`WeightSource.own_token_ids`), [ids of this rank, hidden]."""
     shape = (config.vocab_size, config.hidden_size)
-    rows = source.vocab_part(config.vocab_size)
-    return source.checkpoint.read("model.embed_tokens.weight", shape, rows=rows, dtype=dtype)
+    rows = source.own_token_ids(config.vocab_size)
+    return source.checkpoint.read_tensor("model.embed_tokens.weight", shape, rows=rows, dtype=dtype)
 
 
-def load_head(source: Source, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
+def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | None = torch.float32) -> Tensor:
     """This rank's rows of the output matrix, as `load_embedding`; for models that do not tie the two."""
     shape = (config.vocab_size, config.hidden_size)
-    rows = source.vocab_part(config.vocab_size)
-    return source.checkpoint.read("lm_head.weight", shape, rows=rows, dtype=dtype)
+    rows = source.own_token_ids(config.vocab_size)
+    return source.checkpoint.read_tensor("lm_head.weight", shape, rows=rows, dtype=dtype)
 
 
-def load_final_norm(source: Source, config: ModelConfig) -> Tensor:
+def load_final_norm(source: WeightSource, config: ModelConfig) -> Tensor:
     """The norm before the head, [hidden], fp32."""
-    return source.whole("model.norm.weight", (config.hidden_size,))
+    return source.load_replicated("model.norm.weight", (config.hidden_size,))
 
 
-def _stack(source: Source, pieces: Sequence[Piece], dtype: torch.dtype | None) -> Tensor:
-    """Reads pieces one after another into one tensor; without a dtype, one that holds all of them exactly."""
-    stored = [TYPES[source.checkpoint.check(piece.name, piece.shape).kind] for piece in pieces]
-    counts = [len(range(piece.shape[0])[piece.rows]) for piece in pieces]
+def _stack(source: WeightSource, parts: Sequence[TensorRows], dtype: torch.dtype | None) -> Tensor:
+    """Reads rows of several tensors into one; without a dtype, of a type that holds all of them exactly."""
+    stored = [TYPES[source.checkpoint.find_tensor(part.name, part.shape).kind] for part in parts]
+    counts = [len(range(part.shape[0])[part.rows]) for part in parts]
     fused = torch.empty(
-        (sum(counts), *pieces[0].shape[1:]), dtype=dtype or reduce(torch.promote_types, stored)
+        (sum(counts), *parts[0].shape[1:]), dtype=dtype or reduce(torch.promote_types, stored)
     )
     begin = 0
-    for piece, count in zip(pieces, counts, strict=True):
+    for part, count in zip(parts, counts, strict=True):
         out = fused[begin : begin + count]
-        if piece.shared:
-            out.copy_(source.whole(piece.name, piece.shape)[piece.rows])
+        if part.shared:
+            out.copy_(source.load_replicated(part.name, part.shape)[part.rows])
         else:
-            source.checkpoint.read_into(out, piece.name, piece.shape, piece.rows)
+            source.checkpoint.read_into(out, part.name, part.shape, part.rows)
         begin += count
     return fused

@@ -1,1 +1,1 @@
-"""How the ranks of a group combine their tensors. `base.py` has the contract, each backend a file."""
+"""All-reduce, gather and broadcast between ranks; `base.py` has the contract of the backends."""

@@ -1,7 +1,7 @@
-"""The contract of all collectives backends, and the trivial one for a single rank.
+"""The contract of all collectives backends, and the trivial backend of a single rank.
 
-All ranks call the same operations with the same shapes in the same order; a rank that does not is told so by
-a timeout on the others. Layers use this Protocol and nothing else, so a backend is one file.
+All ranks call the same operations with the same shapes in the same order; if one does not, the others time
+out. Layers use only this Protocol, so a backend is one file.
 """
 
 from typing import Protocol
@@ -10,15 +10,17 @@ from torch import Tensor
 
 
 class CollectiveError(Exception):
-    """A rank did not take part in time, or the backend broke. The group cannot go on."""
+    """A rank did not take part in time, or the backend failed. The group cannot continue."""
 
 
 class Collectives(Protocol):
     """Sums are made in the order of ranks, so every rank (and every backend) gets bit-identical results.
 
-    rank, world: this rank's number and how many there are.
-    timeout_s: longest wait for the other ranks in one operation; may be changed between operations.
-    seconds: time spent in operations since the start, waiting included.
+    Attributes:
+        rank: This rank's number.
+        world: Number of ranks.
+        timeout_s: Longest wait for the other ranks in one operation; may be changed between operations.
+        seconds: Time spent in operations since the start, waiting included.
     """
 
     rank: int
@@ -27,14 +29,17 @@ class Collectives(Protocol):
     seconds: float
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
-        """Replaces a contiguous fp32 tensor by its sum over the ranks. Raises `CollectiveError`.
+        """Replaces a contiguous fp32 tensor by its sum over the ranks.
 
         The backends of torch.distributed take bf16 as well, and sum it in fp32.
+
+        Raises:
+            CollectiveError: As for all operations.
         """
         ...
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """All ranks' tensors (contiguous fp32, one shape) as [world, *shape]. Raises `CollectiveError`."""
+        """All ranks' tensors (contiguous fp32, one shape) as [world, *shape]."""
         ...
 
     def gather(self, tensor: Tensor) -> Tensor | None:
@@ -42,11 +47,11 @@ class Collectives(Protocol):
         ...
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 passed, at most 1,024 bytes; the argument of others is ignored."""
+        """The bytes that rank 0 passed, at most 1,024; those of other ranks are ignored."""
         ...
 
     def barrier(self) -> None:
-        """Returns when all ranks have come here."""
+        """Returns when all ranks have called it."""
         ...
 
     def close(self) -> None:
@@ -80,7 +85,7 @@ class SingleRank:
         return data
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Returns at once."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Does nothing."""

@@ -1,7 +1,7 @@
 """Collectives over torch.distributed's Gloo: TCP, so ranks may be on different hosts.
 
-Slower than shared memory by far on one host. The operations are in `torch_distributed.py`; here is which
-network interface they take.
+Slower than shared memory by far on one host. The operations are in `torch_distributed.py`; this
+module chooses their network interface.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import struct
 import torch
 
 from services.worker.engine.collectives.base import CollectiveError
-from services.worker.engine.collectives.torch_distributed import Meeting, TorchCollectives
+from services.worker.engine.collectives.torch_distributed import Rendezvous, TorchCollectives
 
 _SIOCGIFADDR = 0x8915  # Linux
 
@@ -20,19 +20,16 @@ _SIOCGIFADDR = 0x8915  # Linux
 class GlooCollectives(TorchCollectives):
     """See `TorchCollectives`; for at least 2 ranks that compute on CPUs."""
 
-    def __init__(
-        self, meeting: Meeting, rank: int, world: int, start_timeout_s: float, timeout_s: float
-    ) -> None:
-        os.environ["GLOO_SOCKET_IFNAME"] = meeting.interface or _loopback()
-        cpu = torch.device("cpu")
-        super().__init__(meeting, rank, world, start_timeout_s, timeout_s, backend="gloo", device=cpu)
+    def __init__(self, rendezvous: Rendezvous, timeout_s: float) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface or _loopback()
+        super().__init__(rendezvous, timeout_s, backend="gloo", device=torch.device("cpu"))
 
 
 def interface_of(address: str) -> str:
     """The network interface that has this IPv4 address.
 
     Raises:
-        CollectiveError: none has.
+        CollectiveError: No interface has it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

@@ -1,6 +1,6 @@
 """Collectives of ranks on one host over an anonymous shared file that all of them inherited.
 
-The file has no name, so nothing is left behind however the processes end. Each rank has a count of operations
+The file has no name, so nothing remains of it when the processes end. Each rank has a count of operations
 (`signals.py`) and three slots; in operation n it writes slot n % 3, publishes n, and reads the others' slots
 once their counts show n. On other machines than x86-64 the backend refuses to start.
 """
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.engine.checkpoint.model_config import ModelError
+from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.signals import PythonSignals, Signals
 from services.worker.engine.native.library import KernelLibrary
@@ -32,10 +32,13 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Shared memory of the ranks beside that of the collectives: addresses in this process.
+class SharedRegion:
+    """More memory shared by the ranks, with addresses in this process.
 
-    signals: one cache line per rank, zero at first. address: where the rest begins. memory: keeps it mapped.
+    Attributes:
+        signals: Address of one cache line per rank, zeros at first.
+        address: Of the rest.
+        memory: Keeps it mapped.
     """
 
     signals: int
@@ -52,7 +55,7 @@ class SharedMemoryCollectives:
         rank: This rank.
         world: Number of ranks, at least 2.
         timeout_s: Longest wait for the others.
-        kernels: Compiled ones make it faster; without, it is all Python and numpy.
+        kernels: Compiled code for waiting and sums; None for Python and numpy.
     """
 
     def __init__(
@@ -139,21 +142,21 @@ class SharedMemoryCollectives:
         self._await()
 
     def close(self) -> None:
-        """Lets go of the shared memory; it is unmapped with the last view, which a traceback may hold."""
+        """Releases the shared memory; it is unmapped with its last view, which a traceback may hold."""
         self._slots = []
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def map_region(self, num_bytes: int) -> Region:
-        """More memory in the same file, once, all ranks with the same size; a page costs when it is used."""
+    def map_region(self, num_bytes: int) -> SharedRegion:
+        """Maps more memory of the same file; call it once, on all ranks, with the same size."""
         begin = -(-shared_bytes(self.world) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         size = CACHE_LINE * self.world + num_bytes
         if os.fstat(self._fd).st_size < begin + size:
             os.ftruncate(self._fd, begin + size)
         memory = mmap.mmap(self._fd, size, offset=begin)
         lines = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        return Region(lines, lines + CACHE_LINE * self.world, memory)
+        return SharedRegion(lines, lines + CACHE_LINE * self.world, memory)
 
     def _gather(self, tensor: Tensor, wanted: bool) -> Tensor | None:
         began = time.perf_counter()
@@ -187,8 +190,8 @@ class SharedMemoryCollectives:
         return slot
 
     def _begin(self) -> list[Floats]:
-        # The slot was last used in operation n-3; who has published n-1 has read all of that, whichever way
-        # it goes about it (compiled code publishes n-1 before it reads n-2).
+        # The slot was last used in operation n-3. A rank that has published n-1 has read all of n-3, also if
+        # it runs compiled code, which publishes n-1 before it reads n-2.
         self._await()
         return self._slots[(self._signals.count + 1) % SLOTS]
 

@@ -1,8 +1,8 @@
-"""How ranks of one host tell each other how far they are: a count for each in shared memory.
+"""Counts in shared memory with which ranks of one host wait for each other.
 
 A rank raises its own count and waits for those of the others. Stores become visible in program order on
-x86-64 (TSO), so who sees a count sees all that was written before it. This is the plain way;
-`native/signals.py` does the same on the same memory, and sleeps better.
+x86-64 (TSO), so a rank that sees a count sees all that was written before it. This is the plain
+implementation; `native/native_signals.py` works on the same memory, and sleeps on a futex.
 """
 
 import os
@@ -18,7 +18,7 @@ _WORDS = CACHE_LINE // 4
 
 
 class Signals(Protocol):
-    """See the module."""
+    """A count of operations for each rank."""
 
     @property
     def count(self) -> int:
@@ -30,7 +30,11 @@ class Signals(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> int | None:
-        """Returns None when all ranks have published as often as this one, else one that is late."""
+        """Waits until all ranks have published as often as this one.
+
+        Returns:
+            None, or after the timeout a rank that is late.
+        """
         ...
 
 

@@ -1,8 +1,8 @@
-"""What the backends of torch.distributed have in common: how ranks meet, and every operation.
+"""What the backends of torch.distributed have in common: the rendezvous of the ranks, and every operation.
 
 An all-reduce is made of an all-gather and a sum in the order of ranks: more traffic than a ring, but the same
-bits on every rank and from every backend. Tensors that lie elsewhere than the backend works are copied there
-and back.
+bits on every rank and from every backend. Tensors on other devices than the backend's are copied there and
+back.
 """
 
 import time
@@ -19,16 +19,26 @@ from services.worker.engine.collectives.base import CollectiveError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
     """Where the ranks find each other: in a file of their own, or at a port if some are on other hosts.
 
-    host, port: of the meeting point. listen_fd: its listening socket, on rank 0; -1 on the others.
-    interface: network interface of the connections between ranks; empty: loopback.
-    file_fd: an unnamed file that every rank has inherited; -1: there is none. A port has no password: every
-        user of the host could speak there.
+    Every user of a host could connect to a port, so ranks of one host use the file.
+
+    Attributes:
+        rank: This rank.
+        world: Number of ranks.
+        timeout_s: Longest wait for all ranks to come.
+        host: Of the port; empty for the file.
+        port: On that host.
+        listen_fd: The port's listening socket, on rank 0; -1 on the others.
+        interface: Network interface of the connections between ranks; empty for loopback.
+        file_fd: An unnamed file that every rank has inherited; -1 for the port.
     """
 
+    rank: int
+    world: int
+    timeout_s: float
     host: str = ""
     port: int = 0
     listen_fd: int = -1
@@ -37,7 +47,7 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """How error messages call it."""
         return f"{self.host}:{self.port}" if self.file_fd < 0 else "the file that ranks of this host share"
 
 
@@ -45,10 +55,7 @@ class TorchCollectives:
     """See `Collectives` for the contract. One per process (torch.distributed keeps the group globally).
 
     Args:
-        meeting: Where the ranks find each other.
-        rank: This rank.
-        world: Number of ranks.
-        start_timeout_s: Longest wait for all ranks to come.
+        rendezvous: Where the ranks find each other.
         timeout_s: Longest wait for the others in one operation; fixed from the start here.
         backend: Of torch.distributed.
         device: Where its tensors lie.
@@ -56,15 +63,13 @@ class TorchCollectives:
 
     def __init__(
         self,
-        meeting: Meeting,
-        rank: int,
-        world: int,
-        start_timeout_s: float,
+        rendezvous: Rendezvous,
         timeout_s: float,
         *,
         backend: Literal["gloo", "nccl"],
         device: torch.device,
     ) -> None:
+        rank, world = rendezvous.rank, rendezvous.world
         self.rank = rank
         self.world = world
         self.timeout_s = timeout_s
@@ -72,7 +77,7 @@ class TorchCollectives:
         self._backend = backend
         self._device = device
         try:
-            store = _meet(meeting, rank, world, timedelta(seconds=start_timeout_s))
+            store = _store(rendezvous)
             distributed.init_process_group(
                 backend,
                 store=store,
@@ -83,7 +88,7 @@ class TorchCollectives:
             )
         except RuntimeError as error:
             raise CollectiveError(
-                f"{backend}: rank {rank} could not join at {meeting.name}: {error}"
+                f"{backend}: rank {rank} could not join at {rendezvous.name}: {error}"
             ) from error
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
@@ -150,20 +155,25 @@ class TorchCollectives:
             self.seconds += time.perf_counter() - began
 
 
-def _meet(meeting: Meeting, rank: int, world: int, timeout: timedelta) -> Any:
-    """The store through which ranks tell each other their addresses. Raises RuntimeError."""
-    if meeting.file_fd < 0:
+def _store(rendezvous: Rendezvous) -> Any:
+    """The store through which ranks tell each other their addresses.
+
+    Raises:
+        RuntimeError: Not all ranks came in time.
+    """
+    rank, world, timeout = rendezvous.rank, rendezvous.world, timedelta(seconds=rendezvous.timeout_s)
+    if rendezvous.file_fd < 0:
         return distributed.TCPStore(  # type: ignore[attr-defined]  # the stubs forget it
-            meeting.host,
-            meeting.port,
+            rendezvous.host,
+            rendezvous.port,
             world,
             is_master=rank == 0,
             timeout=timeout,
             wait_for_workers=False,
-            master_listen_fd=meeting.listen_fd if rank == 0 else None,
+            master_listen_fd=rendezvous.listen_fd if rank == 0 else None,
         )
-    # opened anew by each operation, until the process ends: the descriptor is never closed
-    store = distributed.FileStore(f"/proc/self/fd/{meeting.file_fd}", world)  # type: ignore[attr-defined]
+    # the descriptor is never closed: each operation opens the path again, until the process ends
+    store = distributed.FileStore(f"/proc/self/fd/{rendezvous.file_fd}", world)  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     store.set(f"came/{rank}", "")
     store.wait([f"came/{other}" for other in range(world)], timeout)

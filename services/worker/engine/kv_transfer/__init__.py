@@ -1,1 +1,1 @@
-"""KV blocks between a rank's cache and Redis."""
+"""Moves KV blocks between a rank's cache and Redis."""

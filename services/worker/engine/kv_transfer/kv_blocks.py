@@ -1,4 +1,4 @@
-"""Which KV heads of a rank go to the store, and the plain cache's blocks as bytes."""
+"""The KV heads that a rank writes to the store, and the blocks of the plain cache as bytes."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 def written_heads(config: ModelConfig, rank: int, world: int) -> range:
-    """The KV heads that this rank has and no lower one: none where ranks are more than heads."""
+    """The KV heads that this rank has and no lower one; none if a lower rank has the same head."""
     heads = config.kv_heads_of(rank, world)
     repeated = rank > 0 and config.kv_heads_of(rank - 1, world) == heads
     return range(heads.start, heads.start) if repeated else heads
@@ -48,7 +48,7 @@ class PlainBlocks:
         """See `CacheBlocks`."""
         at = self.heads.index(head)
         device = self._cache.layers[0].keys.device
-        # a copy: what was received need not be aligned
+        # a copy, since received bytes need not be aligned
         floats = torch.from_numpy(data.copy()).view(self._dtype).to(device)
         sides = floats.view(len(self._cache.layers), 2, -1)
         for layer, (keys, values) in zip(self._cache.layers, sides, strict=True):

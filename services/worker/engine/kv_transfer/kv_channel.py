@@ -1,6 +1,6 @@
-"""The rank's end of its KV socket: the leader's fetches to the mover, and the mover's reports back.
+"""The rank's end of its KV socket: passes the leader's fetches to the mover, and the mover's reports back.
 
-It ends quietly when the leader closes the socket, and the mover with it.
+It ends, and the mover with it, when the leader closes the socket.
 """
 
 import socket
@@ -18,17 +18,18 @@ _RECEIVE_BYTES = 2**16
 
 
 def start(sock_fd: int, config: KVStoreConfig, blocks: CacheBlocks) -> KVMover:
-    """Starts moving blocks; the caller gives each plan's `store` to the mover's `take`.
+    """Starts the channel; the caller passes the `store` of each plan to the mover.
 
     Args:
-        sock_fd: a connected stream socket, whose owner this becomes.
-        config: of the store. blocks: of this rank's cache.
+        sock_fd: A connected stream socket, which the channel closes.
+        config: Of the store.
+        blocks: Of this rank's cache.
     """
-    return Channel(socket.socket(fileno=sock_fd), config, blocks).mover
+    return KVChannel(socket.socket(fileno=sock_fd), config, blocks).mover
 
 
-class Channel:
-    """Reads frames in a thread of its own; reports are sent by whichever thread has one."""
+class KVChannel:
+    """Reads frames in a thread of its own; reports are sent by the thread that makes them."""
 
     def __init__(self, sock: socket.socket, config: KVStoreConfig, blocks: CacheBlocks) -> None:
         sock.setblocking(True)
@@ -41,9 +42,9 @@ class Channel:
         try:
             self._read()
         except OSError:
-            pass  # the same news as an orderly end
+            pass  # the same as an orderly end
         except Exception:
-            sys.excepthook(*sys.exc_info())  # no frames of ours; the leader sees the socket close
+            sys.excepthook(*sys.exc_info())  # malformed frames; the leader sees the socket close
         finally:
             self.mover.close()
             self._sock.close()
@@ -61,4 +62,4 @@ class Channel:
             with self._sending:
                 self._sock.sendall(frame)
         except OSError:
-            pass  # the leader is gone, and the other thread sees that
+            pass  # the leader is gone; the reading thread ends the channel

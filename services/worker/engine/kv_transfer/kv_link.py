@@ -1,7 +1,7 @@
 """One thread's connection to the store: commands out, replies in, each exchange within a time limit.
 
-It decides when the store counts as away (`shared/circuit.py`) and knows nothing of blocks. Only the thread
-that owns a link talks through it; others may read `away` and call `close`.
+Its circuit (`shared/circuit.py`) decides when the store counts as unreachable. Only the thread that owns a
+link exchanges through it; others may read `away` and call `close`.
 """
 
 import socket
@@ -22,19 +22,19 @@ from shared.circuit import Circuit, CircuitLimits
 Command = tuple[bytes | memoryview | str | int, ...]
 _READ_BYTES = 2**20  # of one read from the socket: a block in one or two
 _MAX_PARTS = 1000  # of one system call; Linux takes 1,024
-_COPIED_BELOW = 6000  # bytes: shorter arguments are joined, longer ones go out from where they lie
+_COPIED_BELOW = 6000  # bytes: shorter arguments are copied together, longer ones are sent in place
 
 
-class StoreAway(Exception):
-    """The store did not answer, or may not be asked now; the text says which, for a person."""
+class StoreUnreachable(Exception):
+    """The store did not answer, or its circuit is open; the text says which."""
 
 
-class ConnectionLost(StoreAway):
-    """A connection that had worked broke; the store may have restarted, and a second try is worth it."""
+class ConnectionLost(StoreUnreachable):
+    """A working connection broke; the store may have restarted, so a second try is worthwhile."""
 
 
 class _PunctualParser(DefaultParser):  # type: ignore[misc, valid-type]  # it is one of two classes
-    """Reads until a moment in time, where the library counts anew with every piece that arrives."""
+    """Reads until a deadline; the library's parser restarts its timeout with every piece that arrives."""
 
     deadline = float("inf")  # monotonic seconds
 
@@ -51,10 +51,12 @@ class _PunctualParser(DefaultParser):  # type: ignore[misc, valid-type]  # it is
         return bool(super().read_from_socket(timeout=left_s, raise_on_timeout=raise_on_timeout))
 
 
-class Link:
+class StoreLink:
     """Connects when it is first used, and again after a loss.
 
-    url: of Redis. timeout_s: of connecting, and of one exchange from `send` to its last reply.
+    Args:
+        url: Of Redis.
+        timeout_s: Limit of connecting, and of one exchange from `send` to its last reply.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -76,18 +78,21 @@ class Link:
 
     @property
     def away(self) -> str:
-        """Why the store is not to be asked now; empty: it may be."""
+        """Why the circuit is open; empty if it is closed."""
         return self._why if self._circuit.open else ""
 
     @property
     def probe_in_s(self) -> float | None:
-        """Seconds until `probe` is due; None: it is not needed."""
+        """Seconds until `probe` is due; None if the circuit is closed."""
         return self._circuit.retry_after_s(time.monotonic()) if self._circuit.open else None
 
     def send(self, commands: Iterable[Command]) -> None:
         """Starts an exchange. `receive` gives the replies, one for each command, in their order.
 
-        Large arguments are not copied and have to stay as they are until then. Raises `StoreAway`.
+        Large arguments are not copied and must not change until then.
+
+        Raises:
+            StoreUnreachable: The connection failed.
         """
         parts = [part for command in commands for part in self._pack(*command)]
         self._parser.deadline = time.monotonic() + self._timeout_s
@@ -95,11 +100,15 @@ class Link:
             self._connection.connect()
             self._parser.deadline = time.monotonic() + self._timeout_s
             self._send_all(parts)
-        except Exception as error:  # a `close` by another thread shows as anything
+        except Exception as error:  # `close` by another thread may raise anything here
             self._broken(error)
 
     def receive(self) -> Any:
-        """The next reply; one that is an error is returned as `ResponseError`. Raises `StoreAway`."""
+        """The next reply; an error reply is returned as `ResponseError`.
+
+        Raises:
+            StoreUnreachable: None came in time.
+        """
         try:
             reply = self._connection.read_response(disable_decoding=True)
         except ResponseError as error:
@@ -111,25 +120,25 @@ class Link:
         return reply
 
     def probe(self) -> None:
-        """Asks the store whether it is there, so that the circuit closes when it is."""
+        """Pings the store, so that the circuit closes if it answers."""
         try:
             self.send([("PING",)])
             self.receive()
-        except StoreAway:
-            pass  # the circuit has been told
+        except StoreUnreachable:
+            pass  # the circuit has counted it
 
     def refuse(self, why: str) -> None:
-        """The store answers, but will not do what it is for: leave it alone until the next probe."""
+        """Opens the circuit of a store that answers but refuses commands."""
         self._why = why
         self._circuit.failed(time.monotonic(), refused=True)
 
     def close(self) -> None:
-        """Ends the connection; an exchange that another thread waits for fails at once."""
+        """Ends the connection; an exchange in another thread fails at once."""
         self._proven = False
         self._connection.disconnect()
 
     def _send_all(self, parts: list[bytes | memoryview]) -> None:
-        """Sends with few system calls, where the library makes one for each part: a third of the time."""
+        """Sends with few system calls, in a third of the time of the library, which makes one per part."""
         sock = self._parser.sock
         if isinstance(sock, ssl.SSLSocket):
             self._connection.send_packed_command(parts, check_health=False)
@@ -159,4 +168,4 @@ class Link:
         why = f"the KV store did not answer within {self._timeout_s:g} s" if late else "the KV store is away"
         self._why = f"{why}: {text}"
         self._circuit.failed(time.monotonic(), refused=not late)
-        raise StoreAway(self._why) from error
+        raise StoreUnreachable(self._why) from error

@@ -1,15 +1,15 @@
-"""Moves KV blocks between a rank's cache and the store: copies out with the steps, reads in beside them.
+"""Moves KV blocks between a rank's cache and the store: copies out between steps, fetches during them.
 
-Two threads, so that a fetch, which a request waits for, never waits behind writes, which nobody waits for.
-Nothing that happens to the store reaches the rank: it is told in reports.
+Fetches and writes have a thread each, so that a fetch, for which a request waits, never waits behind writes.
+Failures of the store never fail a step: they are reported to the leader.
 """
 
 import threading
 from collections.abc import Sequence
 
-from services.worker.engine.kv_transfer.kv_lane import Report
 from services.worker.engine.kv_transfer.kv_reader import KVReader
 from services.worker.engine.kv_transfer.kv_writer import KVWriter
+from services.worker.engine.kv_transfer.store_thread import Report
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from services.worker.rank_protocol.plan import StoreBlock
@@ -18,8 +18,11 @@ from services.worker.rank_protocol.plan import StoreBlock
 class KVMover:
     """Connects when it is first used.
 
-    config: of the store. blocks: of this rank's cache. report: called from any thread, also from within
-        `fetch`, with `Kind.STORED` and `Stored` or `Kind.FETCHED` and `Fetched`; it must not raise.
+    Args:
+        config: Of the store.
+        blocks: Of this rank's cache.
+        report: Called from any thread, also from within `fetch`, with `FrameKind.STORED` and a `StoreResult`,
+            or `FrameKind.FETCHED` and a `FetchResult`; it must not raise.
     """
 
     def __init__(self, config: KVStoreConfig, blocks: CacheBlocks, report: Report) -> None:
@@ -29,15 +32,15 @@ class KVMover:
         self._begun = 0
         self._early: list[FetchBlocks] = []
 
-    def take(self, store: Sequence[StoreBlock]) -> None:
-        """Copies what a plan stores, before its step; the writing comes later, and a `Stored` with it.
+    def copy_out(self, store: Sequence[StoreBlock]) -> None:
+        """Copies the blocks that a plan stores, before its step; they are written and reported later.
 
         For the thread of the steps: never blocks, never raises.
         """
-        self._writer.take(store)
+        self._writer.copy_out(store)
 
-    def begin(self, step_id: int) -> None:
-        """The steps before this one are done, and its copies are taken: fetches that waited for it may go.
+    def start_due_fetches(self, step_id: int) -> None:
+        """Starts the fetches that waited for this step: those before it are done, and its copies are made.
 
         For the thread of the steps: never blocks for long, never raises.
         """
@@ -50,9 +53,9 @@ class KVMover:
             self._reader.fetch(request)
 
     def fetch(self, request: FetchBlocks) -> None:
-        """Reads blocks into places that no step uses until `Fetched`; after that they are not touched.
+        """Reads blocks from the store into blocks of the cache, once its `after_step` has begun.
 
-        Not before its `after_step` has begun.
+        No step uses these blocks until the fetch is reported; after that they are not written.
         """
         with self._lock:
             if request.after_step > self._begun:
@@ -61,6 +64,6 @@ class KVMover:
         self._reader.fetch(request)
 
     def close(self) -> None:
-        """Ends both threads, within half a second; what waits is neither done nor told of."""
+        """Ends both threads, within half a second; what is queued is neither done nor reported."""
         for end in (self._writer.close, self._reader.close, self._writer.join, self._reader.join):
             end()

@@ -1,6 +1,6 @@
-"""Reads blocks from the store into the cache, checked byte by byte, some blocks ahead of the copying.
+"""Reads blocks from the store into the cache, with checksums, requesting some blocks ahead of copying.
 
-It stops at the first block that is not there or not sound: the leader computes from there on.
+A fetch ends at the first block that is missing or damaged; the leader computes from there on.
 """
 
 import time
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import ResponseError
 
-from services.worker.engine.kv_transfer.kv_lane import Lane, Report
-from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreAway
-from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, Damaged, Decoder
+from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreUnreachable
+from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockDecoder, DamagedBlock
+from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVStoreConfig
 from services.worker.rank_protocol.rank_messages import FrameKind
@@ -20,16 +20,16 @@ from shared.kv_hash import split
 from shared.kv_store import data_key, head_field
 
 _BATCH_BLOCKS = 8
-# Asked for at once: enough for the store to be busy while the last batch is copied, and so little that both
-# stay in the processor's caches on the way: 2 MiB take half as long again.
+# Requested at once: enough to keep the store busy while the last batch is copied, and little enough that both
+# stay in the processor's caches; with 2 MiB a fetch takes half as long again.
 _BATCH_BYTES = 640 * 2**10
-_AHEAD = 2  # batches that are asked for before the first of them is read
+_AHEAD = 2  # batches that are requested before the first of them is read
 _PATIENCE = 4  # a fetch of any length may last this many times the limit of an exchange
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a fetch has come; `ended`: no block counts any more."""
+    """How far a fetch has come; once `ended`, further replies are ignored."""
 
     count: int = 0
     num_bytes: int = 0
@@ -49,35 +49,35 @@ class KVReader:
         self._blocks = blocks
         self._report = report
         self._limit_s = _PATIENCE * config.timeout_s
-        self._decoder = Decoder(blocks.head_bytes)
+        self._decoder = BlockDecoder(blocks.head_bytes)
         self._fields = [head_field(head) for head in blocks.heads]
         block_bytes = max(1, len(blocks.heads) * (HEADER_BYTES + blocks.head_bytes))
         self._batch = min(_BATCH_BLOCKS, max(1, _BATCH_BYTES // block_bytes))
-        self._lane: Lane[FetchBlocks] = Lane("kv-reader", config, self._handle)
+        self._thread: StoreThread[FetchBlocks] = StoreThread("kv-reader", config, self._handle)
 
     def fetch(self, request: FetchBlocks) -> None:
-        """Reads blocks into their places and reports; any thread. While the store is away that is at once."""
-        if away := self._lane.link.away:
+        """Queues a fetch, from any thread; reports it as failed at once while the circuit is open."""
+        if away := self._thread.link.away:
             self._report(FrameKind.FETCHED, FetchResult(fetch_id=request.fetch_id, count=0, error=away))
         else:
-            self._lane.put(request)
+            self._thread.enqueue(request)
 
     def close(self) -> None:
-        """Ends the thread; what waits is neither read nor told of."""
-        self._lane.close()
+        """Ends the thread; what is queued is neither read nor reported."""
+        self._thread.close()
 
     def join(self) -> None:
         """Waits for the thread after `close`, half a second at most."""
-        self._lane.join()
+        self._thread.join()
 
     def _handle(self, request: FetchBlocks) -> None:
         began, progress = time.perf_counter(), _Progress()
         try:
             self._read(request, progress, time.monotonic() + self._limit_s)
-        except StoreAway as error:
+        except StoreUnreachable as error:
             progress.error = str(error)
-        except Exception as error:  # whatever it is, the leader waits for an answer
-            self._lane.link.close()  # replies that were not read belong to no later fetch
+        except Exception as error:  # the leader waits for a report of every fetch
+            self._thread.link.close()  # unread replies must not be taken for those of the next fetch
             progress.error = f"{type(error).__name__}: {error}"
         fetched = FetchResult(
             fetch_id=request.fetch_id,
@@ -91,13 +91,17 @@ class KVReader:
         self._report(FrameKind.FETCHED, fetched)
 
     def _read(self, request: FetchBlocks, progress: _Progress, deadline: float) -> None:
-        """Reads all it can, going on once over a new connection. Raises `StoreAway`."""
+        """Reads all blocks, continuing once over a new connection.
+
+        Raises:
+            StoreUnreachable: The connection failed.
+        """
         todo = list(zip(request.blocks, split(request.names), strict=True))
-        if away := self._lane.link.away:
-            raise StoreAway(away)
+        if away := self._thread.link.away:
+            raise StoreUnreachable(away)
         if not todo:
-            self._lane.link.send([("PING",)])
-            self._lane.link.receive()
+            self._thread.link.send([("PING",)])
+            self._thread.link.receive()
             return
         try:
             self._pipeline(todo, progress, deadline)
@@ -106,25 +110,23 @@ class KVReader:
 
     def _pipeline(self, todo: list[tuple[int, bytes]], progress: _Progress, deadline: float) -> None:
         batches = deque(todo[at : at + self._batch] for at in range(0, len(todo), self._batch))
-        asked: deque[list[tuple[int, bytes]]] = deque()
-        while asked or (batches and not progress.ended):
-            while batches and len(asked) < _AHEAD and not progress.ended:
-                self._ask(name for _, name in batches[0])
-                asked.append(batches.popleft())
-            for block, name in asked.popleft():
-                reply = (
-                    self._lane.link.receive()
-                )  # also when it does not count any more: the next is behind it
+        requested: deque[list[tuple[int, bytes]]] = deque()
+        while requested or (batches and not progress.ended):
+            while batches and len(requested) < _AHEAD and not progress.ended:
+                self._request(name for _, name in batches[0])
+                requested.append(batches.popleft())
+            for block, name in requested.popleft():
+                reply = self._thread.link.receive()  # also if it is ignored: the next one is behind it
                 if not progress.ended:
-                    self._place(block, name, reply, progress)
+                    self._copy_in(block, name, reply, progress)
             if batches and not progress.ended and time.monotonic() > deadline:
                 progress.error = f"the KV store is slow: {progress.count} blocks in {self._limit_s:g} s"
 
-    def _ask(self, names: Iterable[bytes]) -> None:
-        self._lane.link.send([("HMGET", data_key(name), *self._fields) for name in names])
+    def _request(self, names: Iterable[bytes]) -> None:
+        self._thread.link.send([("HMGET", data_key(name), *self._fields) for name in names])
 
-    def _place(self, block: int, name: bytes, reply: object, progress: _Progress) -> None:
-        """Takes the reply for the next block: all of its heads, or the fetch ends before it."""
+    def _copy_in(self, block: int, name: bytes, reply: object, progress: _Progress) -> None:
+        """Copies the heads of one reply into the cache, or ends the fetch before this block."""
         if isinstance(reply, ResponseError) or not isinstance(reply, list):
             progress.error = f"the KV store did not give a block: {reply}"
             return
@@ -134,7 +136,7 @@ class KVReader:
         for head, value in zip(self._blocks.heads, reply, strict=True):
             try:
                 data = self._decoder.decode(value, name, head)
-            except Damaged:
+            except DamagedBlock:
                 progress.corrupt.append(name)
                 return
             self._blocks.copy_in(block, head, data)

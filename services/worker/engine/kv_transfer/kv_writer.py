@@ -1,7 +1,7 @@
-"""Copies blocks out of the cache at once and writes the copies to the store behind the steps.
+"""Copies blocks out of the cache at once, and writes the copies to the store in a thread of its own.
 
-The rank's own thread only copies; a thread of its own seals, sends and tells. What cannot be written is
-dropped and told: the leader stored nothing then, which costs time some day and never an answer.
+A block that cannot be written is dropped and reported. That may cost a later request the time to compute it
+again, and never its answer.
 """
 
 import threading
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from redis.exceptions import ResponseError
 
-from services.worker.engine.kv_transfer.kv_lane import Lane, Report
-from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, StoreAway
-from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, Encoder
+from services.worker.engine.kv_transfer.kv_link import Command, ConnectionLost, StoreUnreachable
+from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES, BlockEncoder
+from services.worker.engine.kv_transfer.store_thread import Report, StoreThread
 from services.worker.engine.rank.compute import CacheBlocks
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult
 from services.worker.rank_protocol.plan import StoreBlock
@@ -24,13 +24,13 @@ from services.worker.rank_protocol.rank_messages import FrameKind
 from shared.kv_store import data_key, head_field
 
 _BATCH_BYTES = 2**20  # sent before the replies are read
-_KEPT_BYTES = 32 * 2**20  # of buffers that wait for the next burst, so that it meets no page faults
-_LINGER_S = 0.01  # decoding fills a block now and then; a few together cost a third less than one by one
-_REPLIES = 4  # to what is sent for a block
+_KEPT_BYTES = 32 * 2**20  # of buffers that are kept, so that the next burst causes no page faults
+_LINGER_S = 0.01  # wait for further blocks while decoding: a few together cost a third less than one by one
+_REPLIES = 4  # to the commands of one block
 
 
 class Buffers:
-    """Buffers of one shape, [rows, row_bytes], of which `limit_bytes` may be lent at a time, or just one."""
+    """A pool of buffers of one shape, [rows, row_bytes]; at most `limit_bytes` are lent at a time, or one."""
 
     def __init__(self, rows: int, row_bytes: int, limit_bytes: int) -> None:
         self._shape = rows, row_bytes
@@ -40,7 +40,7 @@ class Buffers:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=max(1, _KEPT_BYTES // each))
 
     def lend(self) -> NDArray[np.uint8] | None:
-        """A buffer with anything in it; None: all are lent. Never blocks."""
+        """A buffer with arbitrary contents; None if all are lent. Never blocks."""
         if not self._lendable.acquire(blocking=False):
             return None
         try:
@@ -49,14 +49,14 @@ class Buffers:
             return np.empty(self._shape, np.uint8)
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Any thread, once for each that was lent."""
+        """Returns a lent buffer to the pool; for any thread."""
         self._free.append(buffer)
         self._lendable.release()
 
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """A block's bytes, [heads, HEADER_BYTES + head_bytes]; or why there are none, or were not written."""
+    """A block's bytes, [heads, HEADER_BYTES + head_bytes], or why they were not copied or written."""
 
     name: bytes
     rows: NDArray[np.uint8] | None = None
@@ -73,27 +73,27 @@ class KVWriter:
         self._report = report
         self._ttl_s = max(1, round(config.ttl_s))
         self._queue_bytes = config.queue_bytes
-        self._encoder = Encoder(config.compression)
+        self._encoder = BlockEncoder(config.compression)
         self._fields = [(head, head_field(head)) for head in blocks.writes]
         self._buffers = Buffers(len(blocks.writes), HEADER_BYTES + blocks.head_bytes, config.queue_bytes)
         self._batch: list[_Copy] = []
-        self._lane: Lane[_Copy] = Lane("kv-writer", config, self._handle)
+        self._thread: StoreThread[_Copy] = StoreThread("kv-writer", config, self._handle)
 
-    def take(self, store: Sequence[StoreBlock]) -> None:
-        """Copies blocks, which are free for others when it returns. Never blocks, never raises."""
+    def copy_out(self, store: Sequence[StoreBlock]) -> None:
+        """Copies blocks, which may be overwritten when it returns. Never blocks, never raises."""
         for order in store:
-            self._lane.put(self._copy(order))
+            self._thread.enqueue(self._copy(order))
 
     def close(self) -> None:
-        """Ends the thread; what waits is neither written nor told of."""
-        self._lane.close()
+        """Ends the thread; what is queued is neither written nor reported."""
+        self._thread.close()
 
     def join(self) -> None:
         """Waits for the thread after `close`, half a second at most."""
-        self._lane.join()
+        self._thread.join()
 
     def _copy(self, order: StoreBlock) -> _Copy:
-        if away := self._lane.link.away:
+        if away := self._thread.link.away:
             return _Copy(order.name, error=away)
         rows = self._buffers.lend()
         if rows is None:
@@ -101,7 +101,7 @@ class KVWriter:
             return _Copy(order.name, error=waiting, crowded=True)
         try:
             self._blocks.copy_out(order.block, rows[:, HEADER_BYTES:])
-        except Exception as error:  # a step does not fail for want of a copy
+        except Exception as error:  # a copy that fails must not fail the step
             self._buffers.give_back(rows)
             return _Copy(
                 order.name, error=f"block {order.block} was not copied: {type(error).__name__}: {error}"
@@ -111,14 +111,14 @@ class KVWriter:
     def _handle(self, copy: _Copy) -> None:
         self._batch.append(copy)
         full = len(self._batch) * self._buffers.num_bytes >= _BATCH_BYTES
-        if not full and self._lane.idle:
+        if not full and self._thread.idle:
             time.sleep(_LINGER_S)
-        if full or self._lane.idle:
+        if full or self._thread.idle:
             batch, self._batch = self._batch, []
             self._write(batch)
 
     def _write(self, batch: list[_Copy]) -> None:
-        """Writes a batch, gives its buffers back and tells what became of every copy."""
+        """Writes a batch, returns its buffers to the pool, and reports every copy."""
         began = time.perf_counter()
         copies = [copy for copy in batch if copy.rows is not None]
         try:
@@ -126,7 +126,7 @@ class KVWriter:
         except Exception as error:
             for copy in copies:
                 copy.error = (
-                    str(error) if isinstance(error, StoreAway) else f"{type(error).__name__}: {error}"
+                    str(error) if isinstance(error, StoreUnreachable) else f"{type(error).__name__}: {error}"
                 )
         for copy in copies:
             assert copy.rows is not None
@@ -143,22 +143,26 @@ class KVWriter:
         self._report(FrameKind.STORED, stored)
 
     def _exchange(self, copies: list[_Copy]) -> None:
-        """Sends copies, and notes with each why it was not taken. Raises `StoreAway`."""
+        """Sends copies, and sets the error of those that the store did not take.
+
+        Raises:
+            StoreUnreachable: The connection failed.
+        """
         if not copies or not self._fields:
-            return  # where none of the heads is this rank's to write, nothing is to be done
-        link = self._lane.link
+            return  # lower ranks write all of this rank's heads
+        link = self._thread.link
         if away := link.away:
-            raise StoreAway(away)
+            raise StoreUnreachable(away)
         commands = [command for copy in copies for command in self._commands(copy)]
         try:
             replies = self._replies(commands)
         except ConnectionLost:
-            replies = self._replies(commands)  # writing twice is writing once
+            replies = self._replies(commands)  # writing is idempotent
         for copy, at in zip(copies, range(0, len(replies), _REPLIES), strict=True):
             copy.error = self._error(replies[at : at + _REPLIES])
 
     def _commands(self, copy: _Copy) -> list[Command]:
-        """What writes a block. A transaction: a key without a time to live would never go away."""
+        """The commands that write a block, as a transaction: a key without a TTL would never expire."""
         assert copy.rows is not None
         key = data_key(copy.name)
         values: list[bytes | memoryview] = []
@@ -169,17 +173,17 @@ class KVWriter:
         return [("MULTI",), ("HSET", key, *values), ("EXPIRE", key, self._ttl_s), ("EXEC",)]
 
     def _replies(self, commands: list[Command]) -> list[object]:
-        self._lane.link.send(commands)
-        return [self._lane.link.receive() for _ in commands]
+        self._thread.link.send(commands)
+        return [self._thread.link.receive() for _ in commands]
 
     def _error(self, replies: list[object]) -> str:
-        """Why a block was not written, by the replies to its commands; empty: it was."""
+        """Why a block was not written, from the replies to its commands; empty if it was."""
         *queued, executed = replies
         if isinstance(executed, list):
             bad = [str(reply) for reply in executed if isinstance(reply, ResponseError)]
             return f"the KV store did not take a block: {bad[0]}" if bad else ""
-        # the commands are right, so the store takes none at all: no memory, read-only and the like
+        # the commands are well formed, so the store refuses all writes: no memory, read-only and the like
         refusals = [str(reply) for reply in queued if isinstance(reply, ResponseError)]
         why = f"the KV store refuses writes: {refusals[0] if refusals else executed}"
-        self._lane.link.refuse(why)
+        self._thread.link.refuse(why)
         return why

@@ -1,1 +1,1 @@
-"""Compiled kernels for CPUs: a rank's forward pass as one call. `src/` is C++, the rest prepares it."""
+"""Compiled kernels for CPUs: the C++ in `src/` runs a rank's forward pass in one call."""

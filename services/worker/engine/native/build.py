@@ -1,7 +1,8 @@
-"""Compiles the kernels: `python -m services.worker.engine.native.build`; else the first rank does it.
+"""Compiles the kernels: `python -m services.worker.engine.native.build`; otherwise the first rank does it.
 
-One shared library for each instruction set, named after the sources and options it was made from, so a stale
-one is never loaded. A machine without a C++ compiler serves with the plain path. No torch here.
+There is a shared library for each instruction set, named after a hash of its sources and options, so a stale
+one is never loaded. A machine without a C++ compiler serves with the plain path. This module does not import
+torch.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "src"
 _MAIN = SOURCES / "program.cpp"
-# strict floating point: results must not depend on what the compiler found convenient in one of the variants
+# strict floating point: results must not depend on the compiler's choice in one of the variants
 _OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-pthread")
 # best first: the flags of /proc/cpuinfo that a variant needs, and the compiler's name for them
 TARGETS = {
@@ -30,7 +31,7 @@ _COMPILE_LIMIT_S = 300
 
 
 class NoKernels(Exception):
-    """There are no kernels for this machine, and none can be made; one sentence says why."""
+    """There are no kernels for this machine, and none can be compiled; one sentence says why."""
 
 
 def targets() -> list[str]:
@@ -50,15 +51,15 @@ def _supported() -> bool:
 
 
 def find(target: str) -> Path | None:
-    """The library of a variant, when somebody has made it."""
-    return next((path for path in _places(target) if path.is_file()), None)
+    """The library of a variant, if it has been compiled."""
+    return next((path for path in _library_paths(target) if path.is_file()), None)
 
 
 def ensure(target: str | None = None) -> Path:
     """The library for this machine (or of one variant), compiled now if need be.
 
     Raises:
-        NoKernels: the machine can run none, or there is no compiler, or it failed.
+        NoKernels: The machine can run none, or there is no compiler, or it failed.
     """
     names = [target] if target else targets()
     if not names:
@@ -69,7 +70,7 @@ def ensure(target: str | None = None) -> Path:
         raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
 
 
-def _places(target: str) -> list[Path]:
+def _library_paths(target: str) -> list[Path]:
     """Where the library may be: beside the sources, or in the user's cache where that cannot be written."""
     digest = hashlib.blake2b(repr((_OPTIONS, TARGETS[target][1])).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
@@ -78,8 +79,8 @@ def _places(target: str) -> list[Path]:
     # a container's user may have no home
     home = os.path.expanduser("~")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache")
-    places = [SOURCES.parent / "build" / name, cache / "ryzanstein" / name]
-    return [place for place in places if place.is_absolute()]
+    paths = [SOURCES.parent / "build" / name, cache / "ryzanstein" / name]
+    return [path for path in paths if path.is_absolute()]
 
 
 def _compiler() -> list[str]:
@@ -100,12 +101,12 @@ def _compiler() -> list[str]:
 
 def _compile(target: str) -> Path:
     compiler = _compiler()
-    path = next((p for p in _places(target) if _writable(p.parent)), None)
+    path = next((p for p in _library_paths(target) if _writable(p.parent)), None)
     if path is None:
-        places = " nor ".join(str(place.parent) for place in _places(target))
+        places = " nor ".join(str(place.parent) for place in _library_paths(target))
         raise NoKernels(f"neither {places} can be written; set XDG_CACHE_HOME to a directory that can")
     with (path.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group want it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group compile it at the same time
         if path.is_file():
             return path
         draft = path.with_suffix(".new")
@@ -121,7 +122,7 @@ def _compile(target: str) -> Path:
                 (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
             )
             raise NoKernels(f"{compiler[0]} could not compile the kernels: {reason}")
-        # on the disk before it has its name: half a library would end whoever calls into it
+        # on the disk before it has its name: calling into half a library would crash the process
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         _share(draft)
@@ -133,7 +134,7 @@ def _compile(target: str) -> Path:
 
 
 def _share(library: Path) -> None:
-    """Lets users who may read the sources use what lies beside them, whatever the umask of `ryz up` is."""
+    """Lets users who may read the sources load the library beside them, whatever the umask is."""
     if library.parent.parent != SOURCES.parent:
         return
     readers = _MAIN.stat().st_mode & 0o044

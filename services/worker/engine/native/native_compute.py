@@ -28,7 +28,7 @@ from services.worker.engine.native.program import OpList
 from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs import ForwardBatch
 from services.worker.engine.plain.rope import RotaryEmbedding
-from services.worker.engine.rank.compute import CacheBlocks, Times
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
@@ -84,7 +84,7 @@ class NativeCompute:
     ) -> None:
         self.num_blocks = num_blocks
         self.collectives = collectives
-        self.times = Times()
+        self.times = ComputeTimes()
         self.progress = Progress()
         self._kernels = kernels
         self._vocab_size = config.vocab_size

@@ -1,4 +1,4 @@
-"""This rank's weights, packed for the kernels one matrix after another as they are read."""
+"""This rank's weights, packed for the kernels matrix by matrix as they are read."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_loader import (
-    Source,
+    WeightSource,
     load_embedding,
     load_final_norm,
     load_head,
@@ -34,10 +34,16 @@ class NativeLayer:
 
 @dataclass(frozen=True, slots=True)
 class NativeWeights:
-    """Everything that a rank multiplies with.
+    """All weights of a rank.
 
-    embedding: [ids of this rank, hidden], as stored. head: of the same ids, padded to the widest rank's.
-    step_bytes: weights that a decode step reads; the embedding's rows are not worth counting.
+    Attributes:
+        embedding: [ids of this rank, hidden], as stored.
+        first_id: The first token id of this rank.
+        layers: In their order.
+        norm: Before the head.
+        head: Of the same ids, padded to the widest rank's.
+        quantized: Matrices are bytes.
+        step_bytes: Weights that a decode step reads, without the few rows of the embedding.
     """
 
     embedding: Tensor
@@ -50,12 +56,18 @@ class NativeWeights:
 
     @classmethod
     def load(
-        cls, source: Source, config: ModelConfig, kernels: KernelLibrary, quantized: bool
+        cls, source: WeightSource, config: ModelConfig, kernels: KernelLibrary, quantized: bool
     ) -> "NativeWeights":
-        """Reads and packs this rank's share. quantized: matrices as bytes; the embedding stays as it is.
+        """Reads and packs this rank's share.
+
+        Args:
+            source: Of the weights.
+            config: The whole model's shape.
+            kernels: Compiled for this machine.
+            quantized: Packs matrices as bytes; the embedding stays as stored.
 
         Raises:
-            ModelError: a tensor cannot be read.
+            ModelError: A tensor cannot be read.
         """
         dtype = torch.float32 if quantized else None
         layers = [_layer(source, config, index, kernels, dtype) for index in range(config.num_layers)]
@@ -70,7 +82,7 @@ class NativeWeights:
         ]
         return cls(
             embedding=embedding,
-            first_id=source.vocab_part(config.vocab_size).start,
+            first_id=source.own_token_ids(config.vocab_size).start,
             layers=layers,
             norm=vector(load_final_norm(source, config)),
             head=head,
@@ -80,7 +92,7 @@ class NativeWeights:
 
 
 def _layer(
-    source: Source, config: ModelConfig, index: int, kernels: KernelLibrary, dtype: torch.dtype | None
+    source: WeightSource, config: ModelConfig, index: int, kernels: KernelLibrary, dtype: torch.dtype | None
 ) -> NativeLayer:
     layer, int8 = load_layer(source, config, index, dtype), dtype is not None
     width = padded(config.hidden_size)

@@ -1,4 +1,4 @@
-"""Weight matrices in the order in which the kernels read them, and the arrays around them.
+"""Weight matrices packed in the order in which the kernels read them, and aligned buffers.
 
 Everything here owns its memory; a program holds the addresses.
 """
@@ -29,7 +29,7 @@ def buffer(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     size = dtype.itemsize
     for extent in shape:
         size *= extent
-    # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
+    # numpy's zeros come from the operating system: a page takes memory when it is first used
     raw = torch.from_numpy(np.zeros(size + ALIGNMENT, np.uint8))
     skip = -raw.data_ptr() % ALIGNMENT
     return raw[skip : skip + size].view(dtype).view(shape)
@@ -44,9 +44,17 @@ def vector(values: Tensor, length: int = 0) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A weight matrix [outputs, inputs] in panels; `gated`: its halves stand side by side in each panel.
+    """A weight matrix [outputs, inputs] in panels.
 
-    scales: of each output, for byte weights; bias as long as the panels. columns: outputs that come out.
+    Attributes:
+        weights: The panels.
+        scales: Of each output, for byte weights.
+        bias: As long as the panels.
+        type: How weights are stored.
+        inputs: Columns of the matrix.
+        panels: How many there are.
+        columns: Outputs of a row; half of the matrix's if it is gated.
+        gated: Gate rows and the up rows that they gate lie side by side in each panel.
     """
 
     weights: Tensor
@@ -60,7 +68,7 @@ class PackedLinear:
 
     @property
     def num_bytes(self) -> int:
-        """What a pass over it reads."""
+        """Bytes that a pass over it reads."""
         return self.weights.numel()
 
 
@@ -70,8 +78,8 @@ def pack(
     """Packs [outputs, inputs] of any floating type.
 
     Args:
-        kernels: They decide about panels.
-        weight: As stored; floats stay what they are, so that half precision costs half the memory.
+        kernels: They define the panels.
+        weight: As stored; floats keep their type, so half precision takes half the memory.
         bias: [outputs], fp32.
         int8: Store bytes, with one scale for each output.
         gated: The first half of the outputs gates the second.

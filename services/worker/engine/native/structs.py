@@ -1,7 +1,7 @@
 """The structs that Python and the kernels share; those of the ops are in `ops.py`.
 
-Field by field as in `src/`; addresses are integers, and whoever fills one in keeps its memory alive. A field
-that was changed on one side only is refused when the library is loaded (`library.py`).
+Field by field as in `src/`; addresses are integers, and the code that fills one in keeps its memory alive. A
+field that was changed on one side only is refused when the library is loaded (`library.py`).
 """
 
 import ctypes

@@ -9,36 +9,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.worker.engine.plain.batch import Decodes, Prefill, Reach
-from services.worker.engine.plain.plain_cache import LayerCache
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PrefillChunk
+from services.worker.engine.plain.plain_cache import PlainLayerCache
 
 
-def paged_attention(queries: Tensor, keys: Tensor, values: Tensor, reach: Reach, cache: LayerCache) -> Tensor:
+def paged_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, metadata: AttentionMetadata, cache: PlainLayerCache
+) -> Tensor:
     """Attention of every token to its sequence so far, as far back as the layer's window reaches.
 
     Args:
         queries: [tokens, heads, head_dim], rotated.
         keys: [tokens, kv heads, head_dim], rotated; already in the cache.
         values: [tokens, kv heads, head_dim]; already in the cache.
-        reach: Which token belongs where and sees what.
+        metadata: Of this layer's window.
         cache: This layer's cache.
 
     Returns:
         [tokens, heads * head_dim].
     """
     mixed = []
-    for decodes in reach.decodes:
+    for decodes in metadata.decodes:
         mixed.append(_decode(queries[decodes.begin : decodes.end], decodes, cache))
-    for part in reach.prefills:
+    for part in metadata.prefills:
         rows = slice(part.begin, part.end)
         mixed.append(_prefill(queries[rows], keys[rows], values[rows], part, cache))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _decode(queries: Tensor, decodes: Decodes, cache: LayerCache) -> Tensor:
+def _decode(queries: Tensor, decodes: DecodeGroup, cache: PlainLayerCache) -> Tensor:
     count = decodes.end - decodes.begin
     keys, values = cache.gather(decodes.blocks, count)
-    # heads that share a KV head stand as its queries: [sequences, kv heads, heads of a group, head_dim]
+    # the heads that share a KV head are its queries: [sequences, kv heads, heads of a group, head_dim]
     grouped = queries.view(count, keys.shape[1], -1, keys.shape[3])
     length = decodes.length
     mixed = F.scaled_dot_product_attention(
@@ -47,7 +49,9 @@ def _decode(queries: Tensor, decodes: Decodes, cache: LayerCache) -> Tensor:
     return mixed.reshape(count, -1)
 
 
-def _prefill(queries: Tensor, keys: Tensor, values: Tensor, part: Prefill, cache: LayerCache) -> Tensor:
+def _prefill(
+    queries: Tensor, keys: Tensor, values: Tensor, part: PrefillChunk, cache: PlainLayerCache
+) -> Tensor:
     tokens, kv_heads, dim = keys.shape
     if part.blocks is None:
         past_keys, past_values = keys.transpose(0, 1), values.transpose(0, 1)

@@ -1,8 +1,8 @@
-"""Turns the slices of a plan into the index tensors that a forward pass needs.
+"""Turns the scheduled chunks of a plan into the index tensors of a forward pass.
 
-Slices of one token (decodes) come first, by length; those of about one length are attended together, padded
-to the longest of them. Longer slices (prefill chunks) are attended one by one. Everything here is made once
-per step and used by every layer.
+Chunks of one token (decodes) come first, by length; those of about one length are attended together, padded
+to the longest of them. Longer ones (prefill chunks) are attended one by one. All tensors are made once per
+step and used by every layer.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,17 +16,20 @@ from services.worker.engine.plain.placement import Placement
 from services.worker.engine.rank.sequences import Ints, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
-PADDING = 256  # tokens that a short sequence may always be padded by
+PADDING = 256  # tokens by which a sequence may be padded, however short it is
 
 
 @dataclass(frozen=True, slots=True)
-class Decodes:
-    """One token of each of some sequences: tokens `begin` to `end` of the batch.
+class DecodeGroup:
+    """Decodes that are attended together: tokens `begin` to `end` of the batch, one of each sequence.
 
-    blocks: [sequences * blocks a sequence], from the first that the window reaches.
-    length: Keys of the longest, in tokens, the new token included.
-    mask: Added to scores, or what is seen if it is boolean, [sequences, 1, 1, length]; None when each sees
-        all those keys.
+    Attributes:
+        begin: First token.
+        end: Token after the last.
+        length: Keys of the longest sequence, in tokens, the new token included.
+        blocks: [sequences * blocks a sequence], from the first that the window reaches.
+        mask: Added to scores, or if boolean the keys that are seen, [sequences, 1, 1, length]; None if all
+            are.
     """
 
     begin: int
@@ -37,13 +40,16 @@ class Decodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillChunk:
     """A chunk of one sequence: tokens `begin` to `end` of the batch.
 
-    blocks: From the first that the window reaches to the chunk's last; None when the chunk is the start of
-        its sequence.
-    length: Keys, in tokens, the chunk's own included.
-    mask: Added to scores, [tokens of the chunk, length]; None when plainly causal.
+    Attributes:
+        begin: First token.
+        end: Token after the last.
+        length: Keys, in tokens, the chunk's own included.
+        blocks: From the first that the window reaches to the chunk's last; None if the chunk begins its
+            sequence.
+        mask: Added to scores, [tokens of the chunk, length]; None for a causal mask.
     """
 
     begin: int
@@ -54,61 +60,66 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What the tokens of a batch see in a layer, as far back as its window goes."""
+class AttentionMetadata:
+    """The keys that the tokens of a batch attend to, in layers of one window."""
 
-    decodes: list[Decodes]
-    prefills: list[Prefill]
+    decodes: list[DecodeGroup]
+    prefills: list[PrefillChunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PlainBatch:
     """Inputs of one forward pass.
 
-    token_ids, positions, slots: [tokens].
-    sample_rows: Tokens whose logits are wanted, in the order of the plan's sampling slices.
-    reaches: By the windows of the model's layers (0: no window).
+    Attributes:
+        token_ids: [tokens].
+        positions: [tokens].
+        slots: Of the cache, [tokens].
+        sample_rows: Tokens whose logits are computed, in the order of the plan's sampling chunks.
+        attention_metadata: By the windows of the model's layers (0: no window).
     """
 
     token_ids: Tensor
     positions: Tensor
     slots: Tensor
     sample_rows: Tensor
-    reaches: dict[int, Reach]
+    attention_metadata: dict[int, AttentionMetadata]
 
-    def to(self, placement: Placement) -> "Batch":
-        """The same batch on a device, with masks of the type that scores have there."""
+    def to(self, placement: Placement) -> "PlainBatch":
+        """Copies the batch to a device, with masks of the type of the scores there."""
         device = placement.device
 
-        def put(reach: Reach) -> Reach:
-            return Reach(
+        def move(metadata: AttentionMetadata) -> AttentionMetadata:
+            return AttentionMetadata(
                 [
-                    replace(d, blocks=d.blocks.to(device), mask=placement.put_maybe(d.mask))
-                    for d in reach.decodes
+                    replace(d, blocks=d.blocks.to(device), mask=placement.move_optional(d.mask))
+                    for d in metadata.decodes
                 ],
                 [
                     replace(
                         p,
                         blocks=None if p.blocks is None else p.blocks.to(device),
-                        mask=placement.put_maybe(p.mask),
+                        mask=placement.move_optional(p.mask),
                     )
-                    for p in reach.prefills
+                    for p in metadata.prefills
                 ],
             )
 
-        return Batch(
+        return PlainBatch(
             token_ids=self.token_ids.to(device),
             positions=self.positions.to(device),
             slots=self.slots.to(device),
             sample_rows=self.sample_rows.to(device),
-            reaches={window: put(reach) for window, reach in self.reaches.items()},
+            attention_metadata={
+                window: move(metadata) for window, metadata in self.attention_metadata.items()
+            },
         )
 
 
 def make_batch(
     slices: Sequence[ScheduledChunk], states: Sequence[SequenceState], windows: Collection[int] = (0,)
-) -> Batch:
-    """The batch for these slices, whose states include them already, in a model with these windows."""
+) -> PlainBatch:
+    """Makes the batch of these chunks, whose states include them already, for a model with these windows."""
     # decodes by length, then the others as they come
     order = sorted(
         range(len(slices)),
@@ -128,13 +139,13 @@ def make_batch(
     ordered = [states[i] for i in order]
     at = np.array(positions, np.int64)
     slots = _slots(at, sizes, ordered)
-    return Batch(
+    return PlainBatch(
         token_ids=torch.tensor(token_ids, dtype=torch.int64),
         positions=torch.from_numpy(at),
         slots=torch.from_numpy(slots),
         sample_rows=torch.tensor([last_row[i] for i, p in enumerate(slices) if p.sample], dtype=torch.int64),
-        reaches={
-            window: Reach(
+        attention_metadata={
+            window: AttentionMetadata(
                 _decodes(at[:count], ordered[:count], window),
                 _prefills([slices[i] for i in order[count:]], ordered[count:], count, window),
             )
@@ -153,8 +164,8 @@ def _slots(positions: Ints, sizes: list[int], states: list[SequenceState]) -> In
     return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
-def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[Decodes]:
-    """Cuts decodes, in the order of their positions, where padding would cost more than another call."""
+def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[DecodeGroup]:
+    """Groups decodes, in the order of their positions, where padding costs less than another call."""
     parts, begin = [], 0
     for end in range(1, len(states) + 1):
         if (
@@ -166,7 +177,7 @@ def _decodes(positions: Ints, states: list[SequenceState], window: int) -> list[
     return parts
 
 
-def _decode(begin: int, positions: Ints, states: list[SequenceState], window: int) -> Decodes:
+def _decode(begin: int, positions: Ints, states: list[SequenceState], window: int) -> DecodeGroup:
     first = np.array([_first_block(position, window) for position in positions.tolist()])
     length = int((positions + 1 - first * BLOCK_SIZE).max())
     blocks = np.zeros((len(states), -(-length // BLOCK_SIZE)), np.int64)
@@ -175,7 +186,7 @@ def _decode(begin: int, positions: Ints, states: list[SequenceState], window: in
         blocks[row, : len(used)] = used
     keys = first[:, None] * BLOCK_SIZE + np.arange(length)
     mask = _mask(positions, keys, window)
-    return Decodes(
+    return DecodeGroup(
         begin=begin,
         end=begin + len(states),
         length=length,
@@ -186,8 +197,8 @@ def _decode(begin: int, positions: Ints, states: list[SequenceState], window: in
 
 def _prefills(
     slices: list[ScheduledChunk], states: list[SequenceState], begin: int, window: int
-) -> list[Prefill]:
-    prefills: list[Prefill] = []
+) -> list[PrefillChunk]:
+    prefills: list[PrefillChunk] = []
     for part, state in zip(slices, states, strict=True):
         end = begin + part.num_tokens
         first = _first_block(part.start, window)
@@ -199,13 +210,13 @@ def _prefills(
             blocks = torch.from_numpy(used.copy())
         if part.start or 0 < window < part.num_tokens:
             mask = _mask(positions, keys[None, :], window)
-        prefills.append(Prefill(begin, end, len(keys), blocks, mask))
+        prefills.append(PrefillChunk(begin, end, len(keys), blocks, mask))
         begin = end
     return prefills
 
 
 def _mask(positions: Ints, keys: Ints, window: int) -> Tensor | None:
-    """-inf where a token must not see a key, by their positions, [tokens, keys]; None for nowhere."""
+    """-inf where a token must not see a key, by their positions, [tokens, keys]; None if all are seen."""
     at = positions[:, None]
     outside = keys > at
     if window:

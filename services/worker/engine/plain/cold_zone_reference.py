@@ -1,7 +1,6 @@
-"""The oracle of the cold zone: one sequence, computed from its first token, with its early keys and values as
-they are after compression.
+"""The oracle of the cold zone: a reference decoder that reads early keys and values after compression.
 
-As deliberately slow as `reference.py`, of which it is a variant; nothing serves from it.
+It computes one sequence from its first token, deliberately slow like `reference.py`; it serves no requests.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""Decode steps recorded once and replayed: a launch per step instead of one per operator.
+"""Decode steps recorded once and replayed: one launch per step instead of one per operator.
 
-A recording has fixed addresses and shapes, so batches are padded to powers of two, and so are their block
-tables; each pair of sizes is recorded when it first comes. Prefills, and batches whose padding would cost
-more than launches do, stay with the caller. How work is recorded is the business of a `Capture`.
+A recording has fixed addresses and shapes, so batches and their block tables are padded to powers of two;
+each pair of sizes is recorded when it is first used. The caller runs prefills, and batches whose padding
+would cost more than launches. A `GraphCapture` does the recording.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,27 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.engine.plain.batch import Batch, Decodes, Reach
+from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank.sequences import Ints, SequenceState
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 
 MAX_SEQUENCES = 256
-MIN_BLOCKS = 16  # of a table: 256 tokens, so that short contexts share a recording
-MAX_KEYS = 2**18  # sequences x padded context: beyond, reading keys takes longer than launching
+MIN_BLOCKS = 16  # of a block table: 256 tokens, so that short contexts share a recording
+MAX_KEYS = 2**18  # sequences x padded context: above, reading keys takes longer than launching
 
 Work = Callable[[], Tensor | None]
 
 
-class Capture(Protocol):
+class GraphCapture(Protocol):
     """Records work on tensors that stay where they are."""
 
     def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
-        """What runs the work again, and the tensor (if any) that holds its result after each such run.
+        """Records the work, which may be run any number of times meanwhile.
 
-        The work may be run any number of times here, with the same outcome. The result is overwritten by the
-        next run of any recording of this capture.
+        Returns:
+            A function that replays it, and the tensor (if any) that holds its result after each replay. The
+            next replay of any recording of this capture overwrites the result.
         """
         ...
 
@@ -46,16 +47,18 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Work) -> tuple[Callable[[], object], Tensor | None]:
-        """See `Capture`."""
+        """See `GraphCapture`."""
         current = torch.cuda.current_stream(self._device)
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
         with torch.cuda.stream(aside):
-            for _ in range(2):  # libraries make handles and workspaces at first use, which cannot be recorded
+            for _ in range(
+                2
+            ):  # libraries allocate handles and workspaces at first use, which is not recordable
                 work()
         current.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        # NCCL has a thread of its own that asks for events meanwhile
+        # NCCL's own thread queries events meanwhile
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = work()
         return graph.replay, result
@@ -63,7 +66,13 @@ class CudaCapture:
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """inputs: token ids, positions, slots, then the block tables of all rows, in one int64 tensor."""
+    """One recorded step.
+
+    Attributes:
+        inputs: Token ids, positions, slots, then the block tables of all rows, in one int64 tensor.
+        replay: Runs it.
+        logits: Its result.
+    """
 
     inputs: Tensor
     replay: Callable[[], object]
@@ -73,7 +82,7 @@ class _Recording:
 class DecodeGraphs:
     """Recordings of a model's decode steps, by padded numbers of sequences and of blocks in a table."""
 
-    def __init__(self, model: Decoder, cache: KVCache, capture: Capture) -> None:
+    def __init__(self, model: Decoder, cache: KVCache, capture: GraphCapture) -> None:
         self._model = model
         self._cache = cache
         self._capture = capture
@@ -81,8 +90,8 @@ class DecodeGraphs:
         self._most_blocks = -(-model.config.context_length // BLOCK_SIZE)
         self._recordings: dict[tuple[int, int], _Recording] = {}
 
-    def takes(self, slices: Sequence[ScheduledChunk]) -> bool:
-        """Whether this is a step for `forward`: decodes only, neither too many nor too long, some sampled."""
+    def can_replay(self, slices: Sequence[ScheduledChunk]) -> bool:
+        """Whether `forward` takes this step: decodes only, neither too many nor too long, some sampled."""
         if len(slices) > MAX_SEQUENCES or not any(part.sample for part in slices):
             return False
         if any(part.num_tokens > 1 for part in slices):
@@ -91,7 +100,7 @@ class DecodeGraphs:
         return sequences * blocks * BLOCK_SIZE <= MAX_KEYS
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
-        """As `Decoder.forward`, logits in the order of the slices; valid until the next call."""
+        """As `Decoder.forward`, with logits in the order of the chunks, valid until the next call."""
         sizes = self._sizes(slices)
         inputs = torch.from_numpy(self._fill(sizes, slices, states))
         recording = self._recordings.get(sizes)
@@ -114,7 +123,7 @@ class DecodeGraphs:
     def _fill(
         self, sizes: tuple[int, int], slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]
     ) -> Ints:
-        """The inputs. Rows that only pad are tokens at position 0 of the cache's spare block."""
+        """The inputs of a recording. Padding rows are tokens at position 0 of the cache's spare block."""
         sequences, blocks = sizes
         spare = self._cache.num_blocks
         token_ids, positions, slots = np.zeros((3, sequences), np.int64)
@@ -139,8 +148,8 @@ class DecodeGraphs:
         return _Recording(own, replay, logits)
 
 
-def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int]) -> Batch:
-    """The batch of a recording, made of its inputs by operators alone, so that a replay makes it anew.
+def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int]) -> PlainBatch:
+    """The batch of a recording, made of its inputs by operators only, so that a replay makes it again.
 
     Args:
         inputs: As `_Recording` has them.
@@ -150,21 +159,23 @@ def padded_batch(inputs: Tensor, sizes: tuple[int, int], windows: Collection[int
     sequences, blocks = sizes
     token_ids, positions, slots = inputs[: 3 * sequences].view(3, sequences)
     tables = inputs[3 * sequences :].view(sequences, blocks)
-    return Batch(
+    return PlainBatch(
         token_ids=token_ids,
         positions=positions,
         slots=slots,
         sample_rows=torch.arange(sequences, device=inputs.device),
-        reaches={window: Reach([_decodes(positions, tables, window)], []) for window in windows},
+        attention_metadata={
+            window: AttentionMetadata([_decodes(positions, tables, window)], []) for window in windows
+        },
     )
 
 
-def _decodes(positions: Tensor, tables: Tensor, window: int) -> Decodes:
+def _decodes(positions: Tensor, tables: Tensor, window: int) -> DecodeGroup:
     sequences, blocks = tables.shape
     at = positions.unsqueeze(1)
     first = torch.zeros_like(at)
     if window and window // BLOCK_SIZE + 2 < blocks:
-        # tokens of a window lie in so many blocks at most; which ones depends on the position
+        # a window spans so many blocks at most; which ones depends on the position
         blocks = window // BLOCK_SIZE + 2
         first = (at + 1 - window).clamp(min=0) // BLOCK_SIZE
         columns = first + torch.arange(blocks, device=tables.device)
@@ -174,7 +185,7 @@ def _decodes(positions: Tensor, tables: Tensor, window: int) -> Decodes:
     seen = keys <= at
     if window:
         seen &= keys > at - window
-    return Decodes(
+    return DecodeGroup(
         begin=0,
         end=sequences,
         length=length,

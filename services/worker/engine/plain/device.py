@@ -1,7 +1,7 @@
-"""Where a rank computes, a CPU or a GPU, and in which type: said once, by the config.
+"""Chooses the device and type in which a rank computes, from its config.
 
-Refuses a GPU that is not there, and a model that its memory cannot hold. Everything else of the engine gets a
-`Placement` and asks no further.
+Refuses a GPU that does not exist, and a model that does not fit into its memory. The rest of the plain path
+gets a `Placement`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import torch
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.safetensors_file import Stored
+from services.worker.engine.checkpoint.safetensors_file import StoredTensor
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import block_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -22,13 +22,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def take_device(config: RankConfig) -> Placement:
-    """Where this rank computes; a GPU becomes the process's current one.
+    """Chooses where this rank computes; a GPU becomes the process's current one.
 
-    Rank r of the leader's host takes GPU r of those that CUDA_VISIBLE_DEVICES leaves; a rank of another host
-    takes the first.
+    Rank r of the leader's host takes GPU r of those in CUDA_VISIBLE_DEVICES; a rank of another host takes the
+    first.
 
     Raises:
-        ModelError: torch finds no GPU, or fewer than ranks on this host; or the type is for GPUs only.
+        ModelError: Torch finds no GPU, or fewer than ranks on this host; or the type is for GPUs only.
     """
     if config.run.device == "cpu":
         if config.run.dtype == "bf16":
@@ -55,7 +55,7 @@ def take_device(config: RankConfig) -> Placement:
 
 
 def gpu_memory(placement: Placement) -> tuple[int, int]:
-    """Bytes of the rank's GPU that are free, and all that it has."""
+    """Free and total bytes of the rank's GPU."""
     free, total = torch.cuda.mem_get_info(placement.device)
     return free, total
 
@@ -63,21 +63,22 @@ def gpu_memory(placement: Placement) -> tuple[int, int]:
 def require_gpu_room(
     config: RankConfig,
     shape: ModelConfig,
-    tensors: Mapping[str, Stored],
+    tensors: Mapping[str, StoredTensor],
     placement: Placement,
     memory: tuple[int, int],
 ) -> None:
-    """Refuses what cannot fit on this rank's GPU: its share of the weights, and its KV cache.
+    """Refuses weights and a KV cache that do not fit on this rank's GPU.
 
     Args:
         config: Of the rank.
         shape: The model's.
         tensors: Of the weight files.
         placement: Where the rank computes.
-        memory: As `gpu_memory` tells it.
+        memory: From `gpu_memory`.
 
     Raises:
-        ModelError: the GPU is too small. MemoryShort: it is full.
+        ModelError: The GPU is too small.
+        MemoryShort: The GPU is large enough, but too much of its memory is in use.
     """
     weights = sum(prod(stored.shape) for stored in tensors.values()) * placement.dtype.itemsize
     weights = -(-weights // config.run.tensor_parallel)

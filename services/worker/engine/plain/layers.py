@@ -1,9 +1,8 @@
-"""Tensor-parallel layers in torch operations: where the ranks of a model meet.
+"""Tensor-parallel layers in torch operators, with all communication of the model.
 
-All communication of the model is here, made by `collectives/`; which slice of a weight a rank holds is
-decided in `loader.py`. Column-parallel layers split the output features and need no communication, row-
-parallel ones split the input features and end with an all-reduce (Shoeybi et al., Megatron-LM, 2019).
-Activations between layers are whole on every rank.
+`checkpoint/weight_loader.py` decides which slice of a weight a rank holds. Column-parallel layers split the
+output features and need no communication, row- parallel ones split the input features and end with an
+all-reduce (Shoeybi et al., Megatron-LM, 2019). Activations between layers are whole on every rank.
 """
 
 import torch.nn.functional as F
@@ -35,7 +34,7 @@ class RowParallelLinear:
     Args:
         weight: [out, in of this rank].
         bias: [out], added once, after the sum; or None.
-        collectives: Joins the ranks' partial sums.
+        collectives: Adds up the ranks' partial sums.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, collectives: Collectives) -> None:
@@ -51,12 +50,12 @@ class RowParallelLinear:
 
 
 class VocabParallelEmbedding:
-    """Rows of the embedding table by token id; each rank holds a range of ids, the last ones maybe fewer.
+    """Rows of the embedding table by token id; each rank holds a range of ids, the last ranks maybe fewer.
 
     Args:
         weight: [ids of this rank, hidden].
         first: The first id of this rank.
-        collectives: Joins the ranks' rows.
+        collectives: Adds up the ranks' rows, of which all but one are zeros.
     """
 
     def __init__(self, weight: Tensor, first: int, collectives: Collectives) -> None:
@@ -85,7 +84,7 @@ class VocabParallelHead:
     Args:
         weight: [ids of this rank, hidden]; the embedding's own when the model ties them.
         vocab_size: Of the whole model.
-        collectives: Brings the ranks' logits together.
+        collectives: Gathers the ranks' logits.
     """
 
     def __init__(self, weight: Tensor, vocab_size: int, collectives: Collectives) -> None:

@@ -1,8 +1,8 @@
 """The decoder: pre-norm blocks of attention and gated MLP, as in Llama (Touvron et al., 2023) and relatives.
 
-Reads like an ordinary model of one process; what differs between families is in the config. That weights are
-split over ranks shows only in the names of the layers (`layers.py`) and in their origin (`loader.py`); that
-sequences are batched and their KV is paged only in `batch.py` and `attention.py`.
+Reads like a model of a single process; the differences between families are in the config. The split over
+ranks is in `layers.py` and `checkpoint/weight_loader.py`, batching and paged KV in `batch.py` and
+`attention.py`.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     LayerWeights,
-    Source,
+    WeightSource,
     load_embedding,
     load_final_norm,
     load_head,
@@ -25,7 +25,7 @@ from services.worker.engine.checkpoint.weight_loader import (
 )
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.plain.attention import paged_attention
-from services.worker.engine.plain.batch import Batch
+from services.worker.engine.plain.batch import PlainBatch
 from services.worker.engine.plain.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -33,7 +33,7 @@ from services.worker.engine.plain.layers import (
     VocabParallelHead,
 )
 from services.worker.engine.plain.placement import CPU, Placement
-from services.worker.engine.plain.plain_cache import KVCache, LayerCache
+from services.worker.engine.plain.plain_cache import KVCache, PlainLayerCache
 from services.worker.engine.plain.rope import RotaryEmbedding, rotate
 
 Rotation = tuple[Tensor, Tensor]
@@ -55,7 +55,11 @@ class RMSNorm:
 class Attention:
     """Causal grouped-query attention with rotary positions; this rank's heads.
 
-    window: How many last positions a token sees, itself included; 0 for all.
+    Args:
+        weights: Of the layer.
+        config: The whole model's shape.
+        collectives: Connects the ranks.
+        window: How many last positions a token sees, itself included; 0 for all.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class Attention:
         self.head_dim = config.head_dim
         self.window = window
 
-    def __call__(self, hidden: Tensor, rotation: Rotation, batch: Batch, cache: LayerCache) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, rotation: Rotation, batch: PlainBatch, cache: PlainLayerCache
+    ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; the tokens' keys and values go into the cache."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         # [tokens, heads + 2 * kv heads, head_dim]
@@ -82,7 +88,9 @@ class Attention:
         rotated = rotate(qkv[:, : heads + kv_heads], rotation)
         queries, keys, values = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
         cache.write(batch.slots, keys, values)
-        return self.output(paged_attention(queries, keys, values, batch.reaches[self.window], cache))
+        return self.output(
+            paged_attention(queries, keys, values, batch.attention_metadata[self.window], cache)
+        )
 
 
 class MLP:
@@ -101,14 +109,16 @@ class MLP:
 class DecoderLayer:
     """Attention, then MLP, each after a norm and added to the residual stream."""
 
-    def __init__(self, source: Source, config: ModelConfig, index: int, placement: Placement) -> None:
+    def __init__(self, source: WeightSource, config: ModelConfig, index: int, placement: Placement) -> None:
         weights = _placed(load_layer(source, config, index, placement.dtype), placement)
         self.attention_norm = RMSNorm(weights.attention_norm, config.norm_eps)
         self.attention = Attention(weights, config, source.collectives, config.windows[index])
         self.mlp_norm = RMSNorm(weights.mlp_norm, config.norm_eps)
         self.mlp = MLP(weights, source.collectives)
 
-    def __call__(self, hidden: Tensor, rotation: Rotation, batch: Batch, cache: LayerCache) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, rotation: Rotation, batch: PlainBatch, cache: PlainLayerCache
+    ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
         hidden = hidden + self.attention(self.attention_norm(hidden), rotation, batch, cache)
         return hidden.add_(self.mlp(self.mlp_norm(hidden)))
@@ -121,10 +131,13 @@ class Decoder:
         checkpoint: Open weight files; only this rank's slices are read.
         config: The whole model's shape.
         collectives: Connects the ranks; its rank and world say which share this is.
-        placement: Where the share lies, and the type that it is kept and computed in.
+        placement: Device and type of weights and activations.
+
+    Attributes:
+        after_layer: Called after each layer of a step, to count progress.
 
     Raises:
-        ModelError: the model does not divide by the number of ranks, or a tensor is missing or misshapen.
+        ModelError: The model does not divide by the number of ranks, or a tensor is missing or misshapen.
     """
 
     def __init__(
@@ -134,22 +147,22 @@ class Decoder:
         collectives: Collectives,
         placement: Placement = CPU,
     ) -> None:
-        source, put, dtype = open_source(checkpoint, config, collectives), placement.put, placement.dtype
-        first = source.vocab_part(config.vocab_size).start
+        source, move, dtype = open_source(checkpoint, config, collectives), placement.move, placement.dtype
+        first = source.own_token_ids(config.vocab_size).start
         self.config = config
         self.placement = placement
         self.embedding = VocabParallelEmbedding(
-            put(load_embedding(source, config, dtype)), first, collectives
+            move(load_embedding(source, config, dtype)), first, collectives
         )
         self.layers = [DecoderLayer(source, config, index, placement) for index in range(config.num_layers)]
-        self.norm = RMSNorm(put(load_final_norm(source, config)), config.norm_eps)
-        head = self.embedding.weight if config.tied_embeddings else put(load_head(source, config, dtype))
+        self.norm = RMSNorm(move(load_final_norm(source, config)), config.norm_eps)
+        head = self.embedding.weight if config.tied_embeddings else move(load_head(source, config, dtype))
         self.head = VocabParallelHead(head, config.vocab_size, collectives)
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, config.context_length, placement)
-        self.after_layer: Callable[[], None] = lambda: None  # for whoever watches how far a step is
+        self.after_layer: Callable[[], None] = lambda: None
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor | None:
-        """Logits [sampling slices, vocab] on rank 0; None on the others, and when nothing is sampled."""
+    def forward(self, batch: PlainBatch, cache: KVCache) -> Tensor | None:
+        """Logits [sampling chunks, vocab] on rank 0; None on the others, and if nothing is sampled."""
         rotation = self.rotary.at(batch.positions)
         hidden = self.embedding(batch.token_ids)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
@@ -162,6 +175,6 @@ class Decoder:
 
 def _placed(weights: LayerWeights, placement: Placement) -> LayerWeights:
     placed: dict[str, Any] = {
-        field.name: placement.put_maybe(getattr(weights, field.name)) for field in fields(weights)
+        field.name: placement.move_optional(getattr(weights, field.name)) for field in fields(weights)
     }
     return replace(weights, **placed)

@@ -1,4 +1,4 @@
-"""A device and a floating-point type: what the parts of the plain path are told about where they compute."""
+"""The device and floating-point type of the plain path's tensors."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where tensors lie and what type weights, activations and KV cache have. Default: the oracle's."""
+    """Device and type of weights, activations and KV cache; by default those of the oracle."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
@@ -25,13 +25,13 @@ class Placement:
         """The type's short name."""
         return _NAMES[self.dtype]
 
-    def put(self, tensor: Tensor) -> Tensor:
-        """Weights or activations there, in the type; the same tensor if it is so already."""
+    def move(self, tensor: Tensor) -> Tensor:
+        """Moves a tensor to the device and type; returns the same one if it is there already."""
         return tensor.to(self.device, self.dtype)
 
-    def put_maybe(self, tensor: Tensor | None) -> Tensor | None:
-        """`put` for what may be missing."""
-        return None if tensor is None else self.put(tensor)
+    def move_optional(self, tensor: Tensor | None) -> Tensor | None:
+        """`move` of a tensor, or None."""
+        return None if tensor is None else self.move(tensor)
 
 
 CPU = Placement()

@@ -1,7 +1,6 @@
-"""The KV cache of one rank: for each layer the keys and values of all blocks, its own heads only.
+"""The KV cache of one rank: for each layer the keys and values of all blocks, of this rank's heads.
 
-Knows slots and blocks, not sequences: which block holds what is the leader's decision, which slots a step
-writes is worked out in `batch.py`.
+The leader decides which block belongs to which sequence; `batch.py` computes the slots that a step writes.
 """
 
 import numpy as np
@@ -13,10 +12,10 @@ from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
-class LayerCache:
+class PlainLayerCache:
     """One layer's keys and values, each [slots, kv heads of this rank, head_dim]; slot = block * 16 + offset.
 
-    Zeroed at the start: a masked position may be read before it was ever written, and must be finite.
+    Zeros at the start: a masked position may be read before it is written, and must be finite.
     """
 
     def __init__(self, num_blocks: int, num_kv_heads: int, head_dim: int, placement: Placement = CPU) -> None:
@@ -48,14 +47,17 @@ class LayerCache:
 class KVCache:
     """All layers' caches of one rank.
 
-    num_blocks: What plans may name. One more follows them, where rows that only pad a batch write.
+    Attributes:
+        num_blocks: Blocks that plans may use. One more follows them, to which padding rows of a batch write.
+        layers: The cache of each layer.
     """
 
     def __init__(self, config: ModelConfig, num_blocks: int, world: int, placement: Placement = CPU) -> None:
         heads = len(config.kv_heads_of(0, world))
         self.num_blocks = num_blocks
         self.layers = [
-            LayerCache(num_blocks + 1, heads, config.head_dim, placement) for _ in range(config.num_layers)
+            PlainLayerCache(num_blocks + 1, heads, config.head_dim, placement)
+            for _ in range(config.num_layers)
         ]
 
 
@@ -68,5 +70,5 @@ def block_bytes(config: ModelConfig, world: int, placement: Placement = CPU) -> 
 def _zeros(shape: tuple[int, ...], placement: Placement) -> Tensor:
     if placement.on_gpu or placement.dtype != torch.float32:
         return torch.zeros(shape, dtype=placement.dtype, device=placement.device)
-    # numpy leaves the zeroing to the kernel: a page costs memory when it is first used
+    # numpy's zeros come from the operating system: a page takes memory when it is first used
     return torch.from_numpy(np.zeros(shape, np.float32))

@@ -1,4 +1,4 @@
-"""The plain way to compute a step: torch operations, one after another, on a CPU or a GPU."""
+"""Computes a step in torch operators, on a CPU or a GPU."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.plain.batch import make_batch
-from services.worker.engine.plain.cuda_graphs import Capture, DecodeGraphs
+from services.worker.engine.plain.cuda_graphs import DecodeGraphs, GraphCapture
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
-from services.worker.engine.rank.compute import CacheBlocks, Times
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.rank_protocol.plan import ScheduledChunk
@@ -22,16 +22,16 @@ class PlainCompute:
 
     Args:
         model: This rank's share.
-        cache: Placed as the model is.
-        capture: Records decode steps, to replay them at once; None: every step runs op by op.
+        cache: On the same device as the model.
+        capture: Records decode steps for replay; None to run every step op by op.
     """
 
-    def __init__(self, model: Decoder, cache: KVCache, capture: Capture | None = None) -> None:
+    def __init__(self, model: Decoder, cache: KVCache, capture: GraphCapture | None = None) -> None:
         self.num_blocks = cache.num_blocks
         self.collectives = model.head.collectives
         rank, world = self.collectives.rank, self.collectives.world
         self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
-        self.times = Times()
+        self.times = ComputeTimes()
         self._model = model
         self._cache = cache
         self._windows = frozenset(model.config.windows)
@@ -51,7 +51,7 @@ class PlainCompute:
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
-            if self._graphs is not None and self._graphs.takes(slices):
+            if self._graphs is not None and self._graphs.can_replay(slices):
                 logits = self._graphs.forward(slices, states)
             else:
                 batch = make_batch(slices, states, self._windows)

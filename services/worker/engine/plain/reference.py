@@ -21,7 +21,7 @@ class ReferenceDecoder:
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
         self.config = config
-        self._read = checkpoint.read
+        self._read = checkpoint.read_tensor
 
     def logits(self, token_ids: list[int]) -> Tensor:
         """Logits after each token, [tokens, vocab]."""
@@ -118,7 +118,7 @@ def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
             span = rope.high_freq_factor - rope.low_freq_factor
             share = (rope.high_freq_factor - rope.original_length / wavelength) / span
     if rope.kind == "yarn":
-        # the pair that turns this often within the original length
+        # the pair that makes this many rotations within the original length
         low, high = (
             half * math.log(rope.original_length / (2 * math.pi * turns), rope.theta)
             for turns in (rope.beta_fast, rope.beta_slow)
@@ -131,7 +131,7 @@ def frequency(rope: RopeConfig, pair: int, half: int, position: int) -> float:
 
 
 def amplitude(rope: RopeConfig) -> float:
-    """What cosines and sines are multiplied by."""
+    """The factor of cosines and sines."""
     if rope.kind != "yarn":
         return 1.0
     if rope.attention_factor:

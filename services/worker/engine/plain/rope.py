@@ -59,14 +59,14 @@ class RotaryEmbedding:
 
 
 def rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates [tokens, heads, head_dim] by what `RotaryEmbedding.at` gave for these tokens, in fp32."""
+    """Rotates [tokens, heads, head_dim] by the angles of `RotaryEmbedding.at` for these tokens, in fp32."""
     cos, signed_sin = rotation
     rotated = torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1).to(cos.dtype), signed_sin)
     return rotated.to(states.dtype)
 
 
 def _frequencies(exponents: Tensor, rope: RopeConfig) -> Tensor:
-    """Radians per position, [head_dim / 2], for the kinds where they do not depend on the position."""
+    """Radians per position, [head_dim / 2], for kinds whose frequencies do not depend on the position."""
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "linear":
         return plain / rope.factor
@@ -78,7 +78,7 @@ def _frequencies(exponents: Tensor, rope: RopeConfig) -> Tensor:
 
 
 def _dynamic_frequencies(positions: Tensor, exponents: Tensor, rope: RopeConfig) -> Tensor:
-    """Dynamic NTK: those of a sequence that ends with the position, [positions, head_dim / 2].
+    """Dynamic NTK: frequencies of a sequence that ends with the position, [positions, head_dim / 2].
 
     The base grows with the length once that is beyond the original one, so low frequencies are stretched and
     high ones stay (transformers computes the same when it decodes token by token).
@@ -91,7 +91,7 @@ def _dynamic_frequencies(positions: Tensor, exponents: Tensor, rope: RopeConfig)
 
 
 def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
-    """Llama 3.1: long wavelengths are stretched, short ones stay, those between are blended."""
+    """Llama 3.1: stretches long wavelengths, keeps short ones, and blends those between."""
     turns = rope.original_length / (2 * math.pi / plain)  # rotations within the original context
     low, high = rope.low_freq_factor, rope.high_freq_factor
     keep = ((turns - low) / (high - low)).clamp(0.0, 1.0)
@@ -117,7 +117,7 @@ def _yarn(plain: Tensor, rope: RopeConfig) -> Tensor:
 
 
 def _attention_scaling(rope: RopeConfig) -> float:
-    """What cosines and sines are multiplied by: scores get its square."""
+    """The factor of cosines and sines; scores get its square."""
     if rope.kind != "yarn":
         return 1.0
     if rope.attention_factor:

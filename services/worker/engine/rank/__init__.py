@@ -1,1 +1,1 @@
-"""A rank process: start, plans in, results out, and its end."""
+"""The rank process: its start, its loop of plans and results, its end."""

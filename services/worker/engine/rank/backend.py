@@ -1,7 +1,7 @@
-"""Chooses what a rank computes with, and loads its weights for it: compiled kernels, or plain torch.
+"""Chooses how a rank computes, compiled kernels or plain torch, and loads its weights for that.
 
-The choice is one for all ranks of a group. `auto` takes the kernels where they run and says why when they do
-not; a choice by name that cannot be had is refused.
+All ranks of a group compute in the same way. `auto` uses the kernels where they run, and logs the reason
+where they do not; a way chosen by name that is not available is refused.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import structlog
 import torch
 
+from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import require_room
-from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError
+from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import cold_zone
@@ -36,12 +37,16 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """A rank's loaded weights. name: for people; block_bytes: memory of a KV block on this rank.
+class ComputeBackend:
+    """A rank's loaded weights.
 
-    hot_bytes: of the cache beside its blocks, whatever their number.
-    start: makes the cache of so many blocks and what computes with it. kv_format: as in `EngineInfo`.
-    placement: where the weights lie.
+    Attributes:
+        name: For logs and tables.
+        block_bytes: Memory of a KV block on this rank.
+        start: Allocates a cache of that many blocks, and returns what computes with it.
+        kv_format: As in `EngineInfo`.
+        placement: Where the weights lie.
+        hot_bytes: Memory of the recent window beside the blocks.
     """
 
     name: str
@@ -53,39 +58,38 @@ class Backend:
 
 
 def shared_kernels(config: RankConfig) -> KernelLibrary | None:
-    """The kernels for what ranks of one host do together, where there are any and they are not unwanted."""
+    """The kernels for collectives in shared memory; None if there are none or `plain` was chosen."""
     try:
         return None if config.run.kernels == "plain" else kernels()
     except NoKernels:
-        return None  # `load_backend` says so
+        return None  # `load_backend` logs the reason
 
 
 def load_backend(
     config: RankConfig, shape: ModelConfig, checkpoint: Checkpoint, collectives: Collectives
-) -> Backend:
-    """Loads this rank's share the way the config wants it.
+) -> ComputeBackend:
+    """Loads this rank's share as the config says.
 
     Raises:
-        ModelError: the model does not fit the files or the number of ranks, or the way is not to be had here.
+        ModelError: The config does not fit the files or the number of ranks, or this machine cannot compute
+            so.
     """
     placement = take_device(config)
     if placement.on_gpu:
         return _load_gpu(config, shape, checkpoint, collectives, placement)
     native = _native(config, shape)
-    # one for all: their sums have to meet
+    # the same on all ranks, since they add up each other's sums
     native_everywhere = collectives.broadcast(b"native" if native else b"plain") == b"native"
     if native_everywhere and native is None:
         raise ModelError(
             "rank 0 computes with the native kernels, and this rank's machine cannot; set kernels=plain"
         )
-    open_source(
-        checkpoint, shape, collectives
-    )  # what contradicts the config is refused before sizes are told
+    open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
     if config.rank == 0:
         require_room(config.run, shape, checkpoint.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
         model = Decoder(checkpoint, shape, collectives)
-        return Backend(
+        return ComputeBackend(
             "plain",
             plain_cache.block_bytes(shape, collectives.world),
             lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, collectives.world)),
@@ -99,9 +103,9 @@ def _load_gpu(
     checkpoint: Checkpoint,
     collectives: Collectives,
     placement: Placement,
-) -> Backend:
+) -> ComputeBackend:
     refuse_for_gpu(config, placement)
-    open_source(checkpoint, shape, collectives)  # as below: first what contradicts the config
+    open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
     require_gpu_room(config, shape, checkpoint.tensors, placement, gpu_memory(placement))
     model = Decoder(checkpoint, shape, collectives, placement)
 
@@ -109,7 +113,7 @@ def _load_gpu(
         cache = KVCache(shape, num_blocks, collectives.world, placement)
         return PlainCompute(model, cache, CudaCapture(placement.device))
 
-    return Backend(
+    return ComputeBackend(
         f"plain cuda {placement.format}",
         plain_cache.block_bytes(shape, collectives.world, placement),
         start,
@@ -119,7 +123,11 @@ def _load_gpu(
 
 
 def refuse_for_gpu(config: RankConfig, placement: Placement) -> None:
-    """Raises `ModelError` for settings that were chosen by name and that a GPU does not have."""
+    """Refuses settings that were chosen by name and do not exist on a GPU.
+
+    Raises:
+        ModelError: There is such a setting.
+    """
     chosen = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
     chosen += ["kernels=native"] * (config.run.kernels == "native")
     chosen += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")
@@ -138,7 +146,7 @@ def _load_native(
     shape: ModelConfig,
     checkpoint: Checkpoint,
     collectives: Collectives,
-) -> Backend:
+) -> ComputeBackend:
     cold = cold_zone(config.run, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
     quantized = config.run.quantize == "int8"
@@ -155,7 +163,7 @@ def _load_native(
     heads = heads_of(shape, collectives.rank, collectives.world)
     weights_name, kv_name = " int8" if quantized else "", str(kv_dtype).removeprefix("torch.")
     kv_format = "fp16" if kv_dtype == torch.float16 else "fp32"
-    return Backend(
+    return ComputeBackend(
         f"native {native.target}{weights_name}, {kv_name} KV{', fp8 behind' if cold else ''}",
         native_cache.block_bytes(shape.num_layers, heads, kv_dtype, cold),
         start,
@@ -165,7 +173,11 @@ def _load_native(
 
 
 def _native(config: RankConfig, shape: ModelConfig) -> KernelLibrary | None:
-    """The kernels, where they are wanted and can be had."""
+    """The kernels, or None for the plain path.
+
+    Raises:
+        ModelError: A setting needs the kernels, or excludes them, against another one or this machine.
+    """
     special = [f"quantize={config.run.quantize}"] * (config.run.quantize != "none")
     special += [f"kv_dtype={config.run.kv_dtype}"] * (config.run.kv_dtype == "fp16")
     special += [f"kv_cold={config.run.kv_cold}"] * (config.run.kv_cold != "none")

@@ -1,7 +1,7 @@
-"""The contract of a rank's computing: slices in, logits out.
+"""The contract of a rank's forward pass: scheduled chunks in, logits out.
 
-Two kinds of implementation: the plain one in torch operations (`plain.py`; any device, the oracle of the
-other) and the native one in compiled kernels (`native/`; CPUs). A `Runner` uses either.
+There are two implementations: `plain/` in torch operators, for any device and the oracle of the other; and
+`native/` in compiled kernels, for CPUs. A `Runner` uses either.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,13 @@ class CacheBlocks(Protocol):
     The bytes of a block and a KV head are the same for every split of the model and every way to compute:
     layer by layer the keys as [head_dim][16 tokens], then the values as [16 tokens][head_dim], in the type
     that the KV format names; of a layer whose cold blocks are fp8 the scale of the keys (fp32), the keys, the
-    scale of the values, the values. Another thread than `forward`'s may call `copy_in`, for blocks that no
-    step reads or writes meanwhile.
+    scale of the values, the values. Another thread than that of `forward` may call `copy_in`, for blocks that
+    no step reads or writes at the same time.
 
-    heads: which of the model's KV heads this rank has, in the order of its cache. writes: those of them that
-        no lower rank has: the others need not be stored twice. head_bytes: of one head of one block.
+    Attributes:
+        heads: Which of the model's KV heads this rank has, in the order of its cache.
+        writes: Those of them that no lower rank has; only these are stored.
+        head_bytes: Size of one head of one block.
     """
 
     heads: range
@@ -43,12 +45,12 @@ class CacheBlocks(Protocol):
         ...
 
     def copy_in(self, block: int, head: int, data: NDArray[np.uint8]) -> None:
-        """Puts a head's bytes, [head_bytes], into a block; `head` counts in the whole model."""
+        """Copies a head's bytes, [head_bytes], into a block; `head` counts in the whole model."""
         ...
 
 
 @dataclass(slots=True)
-class Times:
+class ComputeTimes:
     """Seconds spent since the start; 0 where an implementation cannot tell parts apart."""
 
     linears_s: float = 0.0
@@ -58,21 +60,28 @@ class Times:
 class Compute(Protocol):
     """This rank's share of a model, with its KV cache.
 
-    num_blocks: of the cache. blocks: what is in it, for the store. collectives: connects the ranks, which all
-    call `forward` with the same slices. progress: where it shows how far it is, about once for each layer or
-    operation; may be replaced between steps.
+    Attributes:
+        num_blocks: Size of the cache.
+        blocks: Its contents, for the store.
+        collectives: Connects the ranks, which all call `forward` with the same chunks.
+        times: Spent so far.
+        progress: Counts a beat for each layer or operation; may be replaced between steps.
     """
 
     num_blocks: int
     blocks: CacheBlocks
     collectives: Collectives
-    times: Times
+    times: ComputeTimes
     progress: Progress
 
     def forward(self, slices: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
-        """Computes the slices, whose states include them already; their keys and values go into the cache.
+        """Computes the chunks, whose states include them already, and caches their keys and values.
 
-        Returns on rank 0 the logits of the sampling slices in their order, fp32 [rows, vocab], valid until
-        the next call; None on the others, and where nothing is sampled. Raises `CollectiveError`.
+        Returns:
+            On rank 0 the logits of the sampling chunks in their order, fp32 [rows, vocab], valid until the
+            next call. None on other ranks, and if nothing is sampled.
+
+        Raises:
+            CollectiveError: Another rank is gone.
         """
         ...

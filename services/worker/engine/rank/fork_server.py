@@ -1,8 +1,8 @@
 """The process that ranks are forked from: `python -m services.worker.engine.rank.fork_server FD PID`.
 
-It imports torch once, which is nearly all of what the start of a rank takes, and then forks ranks whenever
-the leader asks: in milliseconds, and with the memory of the imports shared. It computes nothing, so that it
-has a single thread: a fork copies no other, and a thread pool (OpenMP's) that lost its threads would hang.
+It imports torch once, which takes nearly all of the time of a rank's start, and then forks ranks on request:
+in milliseconds, sharing the memory of the imports. It computes nothing and so has a single thread: a fork
+copies only the calling thread, and a thread pool (OpenMP's) without its threads would hang.
 """
 
 import gc
@@ -37,12 +37,13 @@ Serve = Callable[[socket.socket, float, Mapping[int, int]], int]
 _CRASHED = 70
 
 
-class Nursery:
+class ForkServer:
     """Forks ranks on request and reports their ends.
 
     Args:
-        sock: Connected to the leader; its end is the end of the nursery, and so of all ranks.
-        serve: Runs a rank: its socket, when it began, its descriptors by their numbers in the leader.
+        sock: Connected to the leader; its end ends the fork server, and so all ranks.
+        serve: Runs a rank, given its socket, its start time, and its descriptors by their numbers in the
+            leader.
     """
 
     def __init__(self, sock: socket.socket, serve: Serve) -> None:
@@ -53,7 +54,7 @@ class Nursery:
         self._reports = msgspec.msgpack.Encoder()
         self._woken, self._wake = os.pipe()
 
-    def run(self) -> None:
+    def serve_requests(self) -> None:
         """Returns when the leader is gone."""
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
@@ -66,12 +67,16 @@ class Nursery:
                 ready = {key.fd for key, _ in selector.select()}
                 if self._woken in ready:
                     os.read(self._woken, 4096)
-                    self._collect()
-                if self._sock.fileno() in ready and not self._answer():
+                    self._collect_ended()
+                if self._sock.fileno() in ready and not self._handle_request():
                     return
 
-    def _answer(self) -> bool:
-        """Does what the leader asks; False when it is gone."""
+    def _handle_request(self) -> bool:
+        """Handles one request.
+
+        Returns:
+            False when the leader is gone.
+        """
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         except ConnectionResetError:
@@ -111,17 +116,17 @@ class Nursery:
                 sock, *others = descriptors
                 numbered = dict(zip(request.numbers, others, strict=True))
                 status = self._serve(socket.socket(fileno=sock), started, numbered)
-        except BaseException:  # nothing may return into the nursery's loop
+        except BaseException:  # nothing may return into the fork server's loop
             log.exception("a rank crashed")
         end_process(status)
 
     def _kill(self, request: Kill) -> None:
-        # a child that ended and was not collected yet keeps its process id, so it is never somebody else's
+        # a child that ended and was not collected yet keeps its process id, so the id is never reused
         for pid, child in self._children.items():
             if child == request.child:
                 os.kill(pid, signal.SIGKILL)
 
-    def _collect(self) -> None:
+    def _collect_ended(self) -> None:
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -132,7 +137,7 @@ class Nursery:
         try:
             self._sock.send(self._reports.encode(report))
         except (BrokenPipeError, ConnectionResetError):
-            return  # the leader is gone; the loop sees it next
+            return  # the leader is gone; the loop sees that next
 
 
 def _ignore(*_: object) -> None:
@@ -143,26 +148,26 @@ def _check_threads() -> None:
     count = len(list(Path("/proc/self/task").iterdir()))
     if count != 1:
         log.error(
-            f"the nursery of the ranks has {count} threads, and a fork would lose all but one of them; "
+            f"the fork server of the ranks has {count} threads, and a fork would lose all but one of them; "
             "set RYZ_RANK_START=spawn, which starts each rank as a process of its own"
         )
         end_process(1)
 
 
 def main() -> int:
-    """Runs the nursery; returns the exit code."""
+    """Runs the fork server; returns the exit code."""
     if not bind_to_parent(int(sys.argv[2])):
         return 0
-    name_process("ryz-nursery")
+    name_process("ryz-fork-server")
     write_rank_lines("nursery")
     sock = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # a tenth of the time of the import
     from services.worker.engine.rank.rank_process import serve  # noqa: PLC0415 (takes a second; bound to the leader first)
 
-    # what is there now stays: no collection writes to it, so its pages stay shared with the ranks
+    # objects that exist now are exempt from collection: it would write to their pages, which ranks share
     gc.freeze()
     gc.enable()
-    Nursery(sock, serve).run()
+    ForkServer(sock, serve).serve_requests()
     return 0
 
 

@@ -1,8 +1,8 @@
 """A rank on another host than its leader: `python -P -m services.worker.engine --join HOST:PORT --model DIR`.
 
-Connects to the leader, proves that it holds RYZ_RANK_TOKEN, and forks a rank for as long as the connection
-lasts; then it comes again, until it is stopped, so that a leader that restarts finds it. Torch is imported
-once. It never decides anything for the group: which rank it is, and how it computes, comes from the leader.
+Connects to the leader, proves that it holds RYZ_RANK_TOKEN, and forks a rank that serves as long as the
+connection lasts. Then it connects again, until it is stopped, so a restarted leader gets its ranks back.
+Torch is imported once. The leader decides which rank this is and how it computes.
 """
 
 import argparse
@@ -22,13 +22,13 @@ import msgspec
 
 from services.worker.engine.rank.process import bind_to_parent, end_process, name_process
 from services.worker.engine.rank.rank_log import write_rank_lines
-from services.worker.orchestrator.remote_ranks import keep_alive
 from services.worker.rank_protocol.join_messages import (
     MIN_TOKEN_LENGTH,
     NONCE_BYTES,
     Challenge,
     Hello,
     Welcome,
+    keep_alive,
     prove,
     proven,
     split_address,
@@ -45,12 +45,12 @@ from services.worker.rank_protocol.rank_messages import (
 )
 
 _CONNECT_S = 10.0
-_PAUSE_S = 1.0  # between two attempts
+_PAUSE_S = 1.0  # between two attempts to connect
 REFUSED = 2
 
 
 class JoinError(Exception):
-    """The leader refuses this rank; coming again would not help."""
+    """The leader refuses this rank, and would refuse it again."""
 
 
 def main(arguments: list[str]) -> int:
@@ -65,8 +65,9 @@ def main(arguments: list[str]) -> int:
         address = split_address(options.join)
     except ValueError as error:
         return _refuse(f"--join: {error}")
-    # as much as can be said before a leader is there; the import takes a second
-    from services.worker.engine.checkpoint.model_config import ModelError, read_config  # noqa: PLC0415
+    # the model is checked before there is a leader; the import takes a second
+    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
+    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
     from services.worker.engine.checkpoint.weight_files import stored_tensors  # noqa: PLC0415
     from services.worker.engine.rank.rank_process import serve  # noqa: F401, PLC0415 (loads torch before the forks)
 
@@ -79,10 +80,10 @@ def main(arguments: list[str]) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, _stop)
     gc.freeze()
-    return _come_again(address, token, options)
+    return _join_until_refused(address, token, options)
 
 
-def _come_again(address: tuple[str, int], token: str, options: argparse.Namespace) -> int:
+def _join_until_refused(address: tuple[str, int], token: str, options: argparse.Namespace) -> int:
     told = False
     while True:
         try:
@@ -105,10 +106,11 @@ def _come_again(address: tuple[str, int], token: str, options: argparse.Namespac
 
 
 def connect(address: tuple[str, int], token: str) -> socket.socket:
-    """A socket to the leader, which has been let in and holds the token as well.
+    """Connects to the leader; each side proves to the other that it holds the token.
 
     Raises:
-        JoinError: it refused, or is no leader that holds the token. OSError: it is not there.
+        JoinError: The leader refused, or does not hold the token.
+        OSError: The leader cannot be reached.
     """
     sock = socket.create_connection(address, _CONNECT_S)
     try:
@@ -174,7 +176,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
 
 
 def _read_frame(sock: socket.socket) -> tuple[FrameKind, bytes]:
-    """Exactly one frame: what comes after it is for the rank."""
+    """Reads exactly one frame; the bytes after it are for the rank."""
     header = _read(sock, HEADER_BYTES)
     length = frame_length(header)
     if length > MAX_FRAME_BYTES:

@@ -1,10 +1,10 @@
-"""A socket that ends the moment its process dies, however much memory the kernel then has to take back.
+"""A socket that closes at once when its process dies, however much memory the kernel then has to free.
 
-When a process dies, the kernel takes its memory back before it closes its files: tens of milliseconds for a
-gigabyte. Both happen when the last thread that has them ends: the memory with the last of all threads, the
-files with the last that shares their table. So here one thread gets a table of its own that holds nothing but
-the socket. Either it goes before the last thread, and the socket ends with it, or it is the last itself, and
-what the other threads have open ended with them.
+When a process dies, the kernel frees its memory before it closes its files, which takes tens of milliseconds
+per gigabyte. The memory is freed when the last thread ends, a file table when the last thread that shares it
+ends. Here one thread gets a file table of its own that holds only the socket. If that thread ends before the
+last one, the socket closes before memory is freed. If it is the last, the other threads' files, the leader's
+socket among them, have closed before.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ _CLONE_FILES = 0x400
 _HIGHEST = 2**32 - 1
 
 
-def hold(descriptor: int) -> int:
-    """Gives the descriptor to a thread that holds it as long as this process lives; the others lose it.
+def hold_in_thread(descriptor: int) -> int:
+    """Moves the descriptor to a thread that holds it as long as this process lives.
 
-    Call it before much is open: what the thread has for a moment must be nothing that somebody waits to see
-    closed. Where the kernel does not allow a table of its own, nothing changes.
+    Call it before other files are open: the thread has copies of them for a moment, so closing them would not
+    be seen by their peers. If the kernel refuses the table, the descriptor stays open in this process.
 
     Returns:
-        The thread's id in the kernel; 0: there is none, and the descriptor is open as before.
+        The thread's id in the kernel; 0 if the kernel refused.
     """
     if sys.platform != "linux":
         return 0
     ready, answers = allocate_lock(), list[int]()
     ready.acquire()
     collects = gc.isenabled()
-    # a finalizer that ran in that thread would close its descriptors, not those that it means
+    # a finalizer that ran in that thread would close descriptors of the wrong table
     gc.disable()
     try:
         threading.Thread(
@@ -63,23 +63,23 @@ def _keep(descriptor: int, ready: LockType, answers: list[int]) -> None:
         return
     finally:
         ready.release()
-    with contextlib.suppress(OSError):  # the leader is gone; the rank's own socket tells that as well
+    with contextlib.suppress(OSError):  # the leader is gone; the rank's main socket ends as well
         while os.read(descriptor, 1):  # the leader sends nothing
             pass
 
 
 def _take_own_table(descriptor: int) -> None:
-    """Leaves this thread a table of its own, with that descriptor and 0 to 2.
+    """Gives this thread a file table of its own, with that descriptor and 0 to 2.
 
     Raises:
-        OSError: the kernel refuses that.
+        OSError: The kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    # containers mostly forbid `unshare` altogether, and older kernels have no flag for it here
+    # most containers forbid `unshare`; older kernels lack the flag of `close_range`
     close_range = map(ctypes.c_long, (_CLOSE_RANGE, descriptor + 1, _HIGHEST, _CLOSE_RANGE_UNSHARE))
     if libc.syscall(*close_range) and libc.unshare(_CLONE_FILES):
         raise OSError(ctypes.get_errno(), "unshare")
     for name in os.listdir("/proc/thread-self/fd"):
         if int(name) > 2 and int(name) != descriptor:
-            with contextlib.suppress(OSError):  # the one that read the list
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))

@@ -1,4 +1,4 @@
-"""How a process of a group is bound to the one that started it, whether it was forked or spawned."""
+"""Settings of a rank's process: its bond to its parent, its priority, its name, its end."""
 
 import contextlib
 import ctypes
@@ -21,24 +21,25 @@ def bind_to_parent(parent_pid: int) -> bool:
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # the collectives sleep for some 20 us; the default slack alone is 50 us
+        # the collectives sleep for 20 us; the default timer slack alone is 50 us
         libc.prctl(_PR_SET_TIMERSLACK, 1000)
     return os.getppid() == parent_pid
 
 
-def give_way(besides: int = 0) -> None:
-    """Lets processes that only pass messages on run first when cores are short: they need them for moments,
-    and whoever computes needs what they bring. Never takes a higher priority than was inherited.
+def lower_priority(besides: int = 0) -> None:
+    """Lowers this rank's priority to RYZ_RANK_NICE, so that processes that pass messages run first.
 
-    Called when a rank is ready: a start that gives way takes for ever on a machine with too much to do.
+    They need a core for moments only, and ranks wait for what they bring. The priority is never raised above
+    the inherited one. Called when a rank is ready: with a low priority, loading would starve on a busy
+    machine.
 
     Args:
-        besides: Id of a thread that gives way to nobody.
+        besides: Id of a thread that keeps its priority; 0 for none.
     """
     text = os.environ.get("RYZ_RANK_NICE", "")
     if not text.isdigit() or sys.platform != "linux":
         return
-    for thread in map(int, os.listdir("/proc/self/task")):  # each has its own
+    for thread in map(int, os.listdir("/proc/self/task")):  # each has its own priority
         if thread == besides:
             continue
         with contextlib.suppress(OSError):  # it has ended
@@ -47,13 +48,13 @@ def give_way(besides: int = 0) -> None:
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show, at most 15 characters; Linux only."""
+    """Sets the name that `ps` and `top` show, at most 15 characters; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode("ascii"))
 
 
 def end_process(status: int) -> NoReturn:
-    """Ends at once: all is closed, and taking the interpreter down with torch in it takes half a second."""
+    """Ends the process at once; finalizing an interpreter with torch in it takes half a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

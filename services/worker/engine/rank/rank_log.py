@@ -1,4 +1,4 @@
-"""Log lines of processes that have no settings of their own: ranks, and the nursery that forks them.
+"""Log lines of processes that have no settings of their own: ranks, and their fork server.
 
 They look like the leader's, whose environment they share, and name the process. Local variables stay out of
 traces, since they hold prompts.

@@ -1,7 +1,7 @@
-"""A rank process: loads its share, says that it is ready, then answers plans until its leader is gone.
+"""A rank process: loads its share, reports that it is ready, then runs plans until its leader is gone.
 
-Connects the socket to a `Runner`. It never decides to live on: the end of the leader's socket ends it, and so
-does any error, after it told the leader the reason in one sentence.
+Connects the socket to a `Runner`. The end of the leader's socket ends the process, and so does any error,
+after its reason was sent to the leader in one sentence.
 """
 
 import os
@@ -18,19 +18,20 @@ import structlog
 import torch
 
 from services.worker.engine.checkpoint.fingerprint import fingerprint
+from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort, ran_out
-from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import CollectiveError, Collectives, SingleRank
 from services.worker.engine.collectives.gloo import GlooCollectives, interface_of
 from services.worker.engine.collectives.nccl import NcclCollectives
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
-from services.worker.engine.collectives.torch_distributed import Meeting
+from services.worker.engine.collectives.torch_distributed import Rendezvous
 from services.worker.engine.kv_transfer.kv_channel import start as start_mover
 from services.worker.engine.plain.device import gpu_memory, take_device
-from services.worker.engine.rank.backend import Backend, load_backend, shared_kernels
-from services.worker.engine.rank.lifeline import hold
-from services.worker.engine.rank.process import give_way
+from services.worker.engine.rank.backend import ComputeBackend, load_backend, shared_kernels
+from services.worker.engine.rank.lifeline import hold_in_thread
+from services.worker.engine.rank.process import lower_priority
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError
@@ -46,7 +47,7 @@ from services.worker.rank_protocol.rank_messages import (
 )
 
 log = structlog.get_logger(__name__)
-SWITCH_S = 0.0005  # the longest that a thread which moves blocks keeps the interpreter from a step
+SWITCH_S = 0.0005  # the longest time that a thread that moves blocks holds the GIL while a step waits
 Adapt = Callable[[RankConfig], RankConfig]
 EXPECTED = (ModelError, CollectiveError, PlanError)
 
@@ -64,17 +65,17 @@ def serve(
     Args:
         sock: Connected to the leader, blocking.
         started: `time.monotonic()` when the process began.
-        descriptors: This process's numbers of the descriptors that have other ones in the leader.
-        adapt: What this host decides otherwise than the leader.
-        tell: Print what goes wrong here as well, since the leader's log is on another host.
+        descriptors: This process's numbers of descriptors, by their numbers in the leader.
+        adapt: Replaces settings that are decided on this host.
+        tell: Log errors here as well, since the leader's log is on another host.
     """
-    # collectives are closed after the report: the others' complaint about that must not be heard first
+    # collectives are closed after the report, so that the leader hears the cause before other ranks' errors
     with closing(sock), ExitStack() as open_until_told:
         try:
             config = _config(frames := _frames(sock), descriptors or {}, adapt)
             if config is not None:
-                # before anything else is open
-                lifeline = hold(config.life_fd) if config.life_fd >= 0 else 0
+                # before other descriptors are open
+                lifeline = hold_in_thread(config.life_fd) if config.life_fd >= 0 else 0
                 collectives = open_until_told.enter_context(closing(connect(config)))
                 _serve(sock, frames, started, config, collectives, lifeline=lifeline)
         except EXPECTED as error:
@@ -84,7 +85,7 @@ def serve(
             told = RankFailed(message=str(error), refused=refused, memory=isinstance(error, MemoryShort))
             return _report(sock, told)
         except (BrokenPipeError, ConnectionResetError):
-            return 0  # the leader left while this rank was talking
+            return 0  # the leader closed the socket while this rank was sending
         except Exception as error:
             log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
             memory = ran_out(error)
@@ -98,7 +99,7 @@ def serve(
 def _config(
     frames: Iterator[tuple[FrameKind, bytes]], descriptors: Mapping[int, int], adapt: Adapt | None
 ) -> RankConfig | None:
-    """The first frame, as this process has to read it; None: the leader left before."""
+    """The config in the first frame, with this process's descriptors; None if the leader is gone."""
     first = next(frames, None)
     if first is None:
         return None
@@ -126,7 +127,7 @@ def _serve(
     torch.set_num_threads(config.run.threads)
     runner, ready = load(config, collectives, started)
     sock.sendall(pack_frame(FrameKind.READY, ready))
-    give_way(besides=lifeline)  # it does nothing but end, which must not wait for a core
+    lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
     collectives.timeout_s = config.run.collective_timeout_s
     mover = None
     if config.kv_store is not None:
@@ -139,9 +140,9 @@ def _serve(
         plan = decoder.decode(body)
         if mover is not None:
             if plan.store:
-                mover.take(plan.store)
-            mover.begin(plan.step_id)
-        result = runner.step(plan)
+                mover.copy_out(plan.store)
+            mover.start_due_fetches(plan.step_id)
+        result = runner.run_step(plan)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)
             sock.sendall(pack_frame(FrameKind.RESULT, result))
@@ -152,7 +153,8 @@ def connect(config: RankConfig) -> Collectives:
     """The collectives backend that the config names.
 
     Raises:
-        ModelError: its device is not to be had. CollectiveError: the others did not come.
+        ModelError: Its device is not available.
+        CollectiveError: Not all ranks came in time.
     """
     run, placement = config.run, take_device(config)
     if run.tensor_parallel == 1:
@@ -168,24 +170,29 @@ def connect(config: RankConfig) -> Collectives:
         os.close(config.shared_fd)
         return shared
     interface = run.gloo_interface or (interface_of(config.address) if config.address else "")
-    if not config.store_host:
-        meeting = Meeting(file_fd=config.store_fd, interface=interface)
-    else:
-        if config.rank and config.store_fd >= 0:
-            os.close(config.store_fd)
-        listens = config.store_fd if config.rank == 0 else -1
-        meeting = Meeting(config.store_host, config.store_port, listens, interface)
-    group = config.rank, run.tensor_parallel, run.engine_start_timeout_s, run.collective_timeout_s
+    at_port = bool(config.store_host)
+    if at_port and config.rank and config.store_fd >= 0:
+        os.close(config.store_fd)
+    rendezvous = Rendezvous(
+        rank=config.rank,
+        world=run.tensor_parallel,
+        timeout_s=run.engine_start_timeout_s,
+        host=config.store_host,
+        port=config.store_port,
+        listen_fd=config.store_fd if at_port and config.rank == 0 else -1,
+        interface=interface,
+        file_fd=-1 if at_port else config.store_fd,
+    )
     if run.collectives == "nccl":
-        return NcclCollectives(meeting, *group, device=placement.device)
-    return GlooCollectives(meeting, *group)
+        return NcclCollectives(rendezvous, run.collective_timeout_s, device=placement.device)
+    return GlooCollectives(rendezvous, run.collective_timeout_s)
 
 
 def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[Runner, RankReady]:
     """Loads this rank's share and makes its KV cache.
 
     Raises:
-        ModelError: the model cannot be served this way; the sentence names the file, tensor or setting.
+        ModelError: The model cannot be served this way; the sentence names the file, tensor or setting.
     """
     directory = Path(config.run.model)
     shape = read_config(directory)
@@ -195,7 +202,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
         else ""
     )
     if config.run.remote_ranks:
-        _compare(config, own_fingerprint, collectives)
+        _compare_fingerprints(config, own_fingerprint, collectives)
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
@@ -226,7 +233,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     return runner, ready
 
 
-def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
+def _compare_fingerprints(config: RankConfig, own: str, collectives: Collectives) -> None:
     leaders = collectives.broadcast(own.encode()).decode()
     if own != leaders:
         raise ModelError(
@@ -235,9 +242,10 @@ def _compare(config: RankConfig, own: str, collectives: Collectives) -> None:
         )
 
 
-def _agreed_blocks(config: RankConfig, backend: Backend, collectives: Collectives) -> int:
-    """Blocks of every rank's KV cache: rank 0 decides for the memory that ranks share, but the GPU with the
-    least free memory for all.
+def _agreed_blocks(config: RankConfig, backend: ComputeBackend, collectives: Collectives) -> int:
+    """Blocks of every rank's KV cache.
+
+    Rank 0 decides for memory that ranks share; among GPUs the one with the least free memory decides.
     """
     own = _num_blocks(config, backend) if config.rank == 0 or backend.placement.on_gpu else 0
     if backend.placement.on_gpu:
@@ -246,9 +254,13 @@ def _agreed_blocks(config: RankConfig, backend: Backend, collectives: Collective
     return int(collectives.broadcast(b"%d" % own))
 
 
-def _num_blocks(config: RankConfig, backend: Backend) -> int:
-    """Blocks of the KV cache. What was asked for was checked before loading, and is again: others may have
-    taken memory meanwhile.
+def _num_blocks(config: RankConfig, backend: ComputeBackend) -> int:
+    """Blocks of the KV cache that fit into this machine or GPU.
+
+    Checked again after loading, since other processes may have taken memory meanwhile.
+
+    Raises:
+        MemoryShort: The number that was asked for does not fit.
     """
     if backend.placement.on_gpu:
         each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
@@ -276,7 +288,7 @@ def _receive(sock: socket.socket) -> bytes:
     try:
         return sock.recv(1 << 18)
     except ConnectionResetError:
-        return b""  # the same news as an orderly end
+        return b""  # the same as an orderly end
 
 
 def _report(sock: socket.socket, told: RankFailed) -> int:

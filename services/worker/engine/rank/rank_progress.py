@@ -1,6 +1,6 @@
-"""A rank's own line of the page that shows its leader how far it is; see `domain/progress.py`.
+"""This rank's line of the progress page, which the leader reads; see `rank_protocol/progress_page.py`.
 
-Only the thread that computes writes here. Compiled code gets the address and counts beats itself.
+Only the computing thread writes here. Compiled code gets the address and counts beats itself.
 """
 
 import ctypes
@@ -10,27 +10,32 @@ from services.worker.rank_protocol.progress_page import BEATS, BEGUN, DONE, LINE
 
 
 class Progress:
-    """Nobody looks at it where there is no page (shared_fd -1); the calls are the same.
+    """Counts of beats, and of steps begun and done.
 
-    address: of the count of beats, 8 bytes.
+    Args:
+        shared_fd: Of the page; -1 for memory of this process alone.
+        rank: Whose line it is.
+
+    Attributes:
+        address: Of the count of beats, 8 bytes.
     """
 
     def __init__(self, shared_fd: int = -1, rank: int = 0) -> None:
-        memory = mmap.mmap(shared_fd, page_bytes(rank + 1))  # -1: memory of this process alone
+        memory = mmap.mmap(shared_fd, page_bytes(rank + 1))
         self._words = memoryview(memory).cast("Q")
         self._line = rank * LINE_WORDS
         self.address = ctypes.addressof(ctypes.c_uint64.from_buffer(memory, 8 * (self._line + BEATS)))
 
     def beat(self) -> None:
-        """Another part of a step is done."""
+        """Counts a part of a step."""
         self._words[self._line + BEATS] += 1
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin_step(self) -> None:
+        """Counts a step that begins."""
         self._words[self._line + BEGUN] += 1
         self.beat()
 
-    def done(self) -> None:
-        """The step is done."""
+    def finish_step(self) -> None:
+        """Counts a step that is done."""
         self._words[self._line + DONE] += 1
         self.beat()

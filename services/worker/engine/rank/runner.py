@@ -1,7 +1,7 @@
-"""One rank's share of a step: plan in, sampled tokens out (on rank 0).
+"""One rank's part of a step: plan in, sampled tokens out (on rank 0).
 
-Joins sequences, compute and sampler; knows neither sockets nor processes, so a test runs several of them in
-one process. All ranks learn what rank 0 sampled, so that the next plan need not carry it.
+Joins sequences, compute and sampler. It knows neither sockets nor processes, so a test runs several in one
+process. Rank 0 broadcasts what it sampled, so the next plan need not carry it.
 """
 
 import time
@@ -20,9 +20,11 @@ BROADCAST_TOKENS = 255  # 4 bytes each, in one broadcast of at most 1,024 bytes
 
 
 class Runner:
-    """Runs plans on one rank, one at a time and all of them in the order of the leader.
+    """Runs plans on one rank, one at a time, in the order of the leader.
 
-    progress: where it shows how far it is; None: nowhere.
+    Args:
+        compute: This rank's forward pass.
+        progress: Where it counts what is done; None for memory of its own.
     """
 
     def __init__(self, compute: Compute, progress: Progress | None = None) -> None:
@@ -34,20 +36,23 @@ class Runner:
 
     @property
     def blocks(self) -> CacheBlocks:
-        """What is in this rank's KV cache."""
+        """The contents of this rank's KV cache."""
         return self._compute.blocks
 
-    def step(self, plan: StepPlan) -> StepResult:
-        """The tokens sampled in this step; empty on all ranks but 0.
+    def run_step(self, plan: StepPlan) -> StepResult:
+        """Runs one step.
+
+        Returns:
+            The tokens sampled, empty on all ranks but 0, and the seconds spent.
 
         Raises:
-            PlanError: the plan contradicts earlier ones.
-            CollectiveError: another rank is gone.
+            PlanError: The plan contradicts earlier ones.
+            CollectiveError: Another rank is gone.
         """
         began, waited, times = time.perf_counter(), self._collectives.seconds, self._compute.times
-        self._progress.begin()
+        self._progress.begin_step()
         linears_s, attention_s = times.linears_s, times.attention_s
-        states, logits = self.forward(plan)
+        states, logits = self.compute_logits(plan)
         sampling = [i for i, part in enumerate(plan.slices) if part.sample]
         rows = [states[i] for i in sampling]
         ends = [plan.slices[i].start + plan.slices[i].num_tokens for i in sampling]
@@ -57,8 +62,8 @@ class Runner:
             sampled = self._sampler.sample(logits.numpy(), rows, ends)
         sampling_s = time.perf_counter() - computed
         self._progress.beat()
-        self._share(sampled, rows, ends)
-        self._progress.done()
+        self._broadcast_tokens(sampled, rows, ends)
+        self._progress.finish_step()
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,
@@ -69,17 +74,19 @@ class Runner:
             sampling_s=sampling_s,
         )
 
-    def forward(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
-        """The states of the plan's slices, and on rank 0 the logits of the sampling ones, [rows, vocab]."""
+    def compute_logits(self, plan: StepPlan) -> tuple[list[SequenceState], Tensor | None]:
+        """The states of the plan's chunks, and on rank 0 the logits of the sampling ones, [rows, vocab]."""
         states = self.sequences.apply(plan)
         if not plan.slices:
             return states, None
         return states, self._compute.forward(plan.slices, states)
 
-    def _share(self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]) -> None:
-        """Gives every rank the tokens that rank 0 sampled, one for each of the rows, and appends them there.
+    def _broadcast_tokens(
+        self, sampled: list[Sampled], rows: Sequence[SequenceState], ends: Sequence[int]
+    ) -> None:
+        """Broadcasts the tokens that rank 0 sampled, one per row, and appends them on every rank.
 
-        A row without a token gets 0: the next step may have been planned already, and its result is dropped.
+        A row with an error gets 0: the next step may be planned already, and the leader drops its result.
         """
         mine = [0 if one.error else one.token_id for one in sampled]
         tokens = array("i")
@@ -87,4 +94,4 @@ class Runner:
             part = array("i", mine[begin : begin + BROADCAST_TOKENS])
             tokens.frombytes(self._collectives.broadcast(part.tobytes()))
         for state, end, token_id in zip(rows, ends, tokens, strict=True):
-            state.take(end, token_id)
+            state.append_sampled(end, token_id)

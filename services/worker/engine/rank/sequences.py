@@ -1,7 +1,7 @@
-"""What a rank remembers of a sequence between steps: its tokens and its block table.
+"""The state of sequences that a rank keeps between steps: their tokens and their block tables.
 
-Applies the `release`, `admit` and `new_blocks` of plans, and the tokens that rank 0 sampled. It decides
-nothing; a plan that does not fit what was planned before is a bug of the leader and is refused with its name.
+Applies the `release`, `admit` and `new_blocks` of plans, and the tokens that rank 0 sampled. A plan that
+contradicts earlier ones is a bug of the leader and is refused.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ class PlanError(Exception):
     """A plan contradicts earlier ones or the size of the engine."""
 
 
-class Growing:
+class GrowableArray:
     """An array of integers that grows at its end."""
 
     def __init__(self, values: list[int]) -> None:
@@ -38,21 +38,21 @@ class Growing:
 
 
 class SequenceState:
-    """One sequence on one rank. `tokens` has those that were sampled here before the leader sees them."""
+    """One sequence on one rank. `tokens` includes sampled ones that the leader has not received yet."""
 
     def __init__(self, new: NewSequence) -> None:
         self.seq_id = new.seq_id
         self.prompt_len = new.prompt_len
         self.sampling = new.sampling
         self.choice = new.choice
-        self.tokens = Growing(new.token_ids)
-        self.table = Growing([])
+        self.tokens = GrowableArray(new.token_ids)
+        self.table = GrowableArray([])
 
     def extend(self, part: ScheduledChunk, num_blocks: int) -> None:
-        """Takes what a slice adds: blocks, and tokens that are not known here.
+        """Appends the blocks of a chunk, and those of its tokens that are not known here.
 
         Raises:
-            PlanError: the slice has no tokens or others than were sampled, leaves a gap, needs more blocks
+            PlanError: The chunk has no tokens or others than were sampled, leaves a gap, needs more blocks
                 than it has, or names a block that does not exist.
         """
         if part.new_blocks:
@@ -76,21 +76,28 @@ class SequenceState:
         if end > known:
             self.tokens.extend(part.token_ids[known - part.start :])
 
-    def take(self, position: int, token_id: int) -> None:
-        """Appends the token that was sampled for a position; one that is there stays what it is."""
+    def append_sampled(self, position: int, token_id: int) -> None:
+        """Appends the token that was sampled for a position; does nothing if the position has one."""
         if position == self.tokens.size:
             self.tokens.extend([token_id])
 
 
 class Sequences:
-    """All sequences a rank knows, by their seq_id."""
+    """All sequences that a rank knows, by seq_id."""
 
     def __init__(self, num_blocks: int) -> None:
         self._num_blocks = num_blocks
         self._known: dict[int, SequenceState] = {}
 
     def apply(self, plan: StepPlan) -> list[SequenceState]:
-        """Brings the states up to the plan; returns those of its slices, in order. Raises `PlanError`."""
+        """Applies a plan to the states.
+
+        Returns:
+            The states of its chunks, in order.
+
+        Raises:
+            PlanError: The plan contradicts earlier ones.
+        """
         for seq_id in plan.release:
             # a sequence may be cancelled before a plan ever admitted it
             self._known.pop(seq_id, None)

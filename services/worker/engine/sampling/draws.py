@@ -1,12 +1,12 @@
 """Random numbers that depend on (seed, choice, position) and on nothing else.
 
 A counter-based generator has no state to carry from token to token, so any rank of any group draws the same
-number for the same position. What the number chooses is `nucleus.py`'s business.
+number for the same position. `top_k_top_p.py` chooses a token by it.
 """
 
 import numpy as np
 
-BITS = 53  # of a draw; as many as a float64 in [0, 1) can hold
+BITS = 53  # of a draw; as many as the mantissa of a float64
 
 
 class Draws:
@@ -16,11 +16,11 @@ class Draws:
         self._philox = np.random.Philox(key=0)
         self._state = self._philox.state
 
-    def bits(self, seed: int, choice: int, position: int) -> int:
+    def draw_bits(self, seed: int, choice: int, position: int) -> int:
         """53 random bits: the top ones of the generator's first word for that key and counter."""
         inner = self._state["state"]
         inner["key"][:] = (seed, choice)
         inner["counter"][:] = (position, 0, 0, 0)
-        self._state["buffer_pos"] = 4  # nothing is left over from an earlier draw
+        self._state["buffer_pos"] = 4  # nothing is buffered from an earlier draw
         self._philox.state = self._state
         return int(self._philox.random_raw()) >> (64 - BITS)

@@ -1,7 +1,7 @@
-"""What logit_bias and the penalties do to the logits of one sequence.
+"""Applies logit_bias and the penalties to the logits of one sequence.
 
-Counts the tokens as they come instead of all of them at every step. The counts are no more than a summary of
-the tokens: made anew from them, as after a resume, they are the same.
+Tokens are counted as they come, instead of all at every step. The counts depend on nothing but the tokens, so
+they are the same if they are made again, as after a resume.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from shared.messages import Sampling
 
 
 def edits_scores(sampling: Sampling) -> bool:
-    """Whether there is anything to do."""
+    """Whether any of them is in use."""
     return bool(
         sampling.logit_bias
         or sampling.repetition_penalty != 1
@@ -23,45 +23,51 @@ def edits_scores(sampling: Sampling) -> bool:
 
 
 class Penalties:
-    """The tokens of one sequence whose logits are to change, and how.
+    """The tokens of one sequence whose logits change, and by how much.
 
-    In arrays with a place for each such token: its id, its bias, the factor of its repetition (1 for a token
-    that has a bias only), and how often it is in the output. `counted`: how many tokens that says.
+    Arrays have an entry for each such token: its id, its bias, its repetition penalty (1 for a token with a
+    bias only), and how often it is in the output.
+
+    Attributes:
+        counted: How many tokens of the sequence are counted.
     """
 
     def __init__(self, state: SequenceState, vocab_size: int) -> None:
         self._sampling = state.sampling
         self._prompt_len = state.prompt_len
         self.counted = 0
-        self._places: dict[int, int] = {}
+        self._entries: dict[int, int] = {}
         self._ids = np.empty(0, np.int64)
         self._bias, self._factors, self._counts, self._presence = np.empty((4, 0))
         for token_id, bias in state.sampling.logit_bias.items():
             if token_id < vocab_size:
-                place = self._place(token_id)
-                self._bias[place] = bias
+                entry = self._entry(token_id)
+                self._bias[entry] = bias
 
     def apply(self, scores: Scores, state: SequenceState, end: int) -> None:
         """Edits the logits of the token that follows the first `end` tokens, in place.
 
-        scores: [vocab], raw logits. `end` never falls from one call to the next.
+        Args:
+            scores: Raw logits, [vocab].
+            state: Of the sequence.
+            end: Never lower than in the call before.
 
         Raises:
-            ValueError: the sequence has fewer tokens, or more of them were counted before.
+            ValueError: The sequence has fewer tokens, or more of them were counted before.
         """
         self._count(state.tokens.view[self.counted : end])
         if self.counted != end:
             raise ValueError(
                 f"sequence {state.seq_id}: penalties of {end} tokens, {self.counted} are counted"
             )
-        size = len(self._places)
+        size = len(self._entries)
         ids = self._ids[:size]
         raw = scores[ids].astype(np.float64)
         values, factors = raw + self._bias[:size], self._factors[:size]
         with np.errstate(over="ignore"):  # by a factor near 0
             values = np.where(values > 0, values / factors, values * factors)
         values -= self._sampling.frequency_penalty * self._counts[:size] + self._presence[:size]
-        # the largest number will do for infinity; a token that the model itself rules out stays so
+        # the largest number stands for infinity; a token that the model rules out (-inf) stays ruled out
         scores[ids] = np.where(np.isneginf(raw), raw, np.clip(values, -LARGEST, LARGEST))
 
     def _count(self, tokens: NDArray[np.int64]) -> None:
@@ -70,24 +76,24 @@ class Penalties:
         repetition = self._sampling.repetition_penalty
         if repetition != 1:
             for token_id in set(tokens.tolist()):
-                place = self._place(token_id)
-                self._factors[place] = repetition
+                entry = self._entry(token_id)
+                self._factors[entry] = repetition
         if self._sampling.presence_penalty or self._sampling.frequency_penalty:
             for token_id in tokens[output:].tolist():
-                place = self._place(token_id)
-                self._counts[place] += 1
-                self._presence[place] = self._sampling.presence_penalty
+                entry = self._entry(token_id)
+                self._counts[entry] += 1
+                self._presence[entry] = self._sampling.presence_penalty
 
-    def _place(self, token_id: int) -> int:
-        """The place of the token, made where there is none; may replace the arrays by larger ones."""
-        place = self._places.setdefault(token_id, len(self._places))
-        if place == len(self._ids):
-            more = max(64, place)
+    def _entry(self, token_id: int) -> int:
+        """The entry of a token, added if there is none; may replace the arrays by larger ones."""
+        entry = self._entries.setdefault(token_id, len(self._entries))
+        if entry == len(self._ids):
+            more = max(64, entry)
             self._ids = np.concatenate([self._ids, np.zeros(more, np.int64)])
             self._bias, self._counts, self._presence = (
                 np.concatenate([values, np.zeros(more)])
                 for values in (self._bias, self._counts, self._presence)
             )
             self._factors = np.concatenate([self._factors, np.ones(more)])
-        self._ids[place] = token_id
-        return place
+        self._ids[entry] = token_id
+        return entry

@@ -2,10 +2,12 @@
 
 Order of operations, as in vLLM (`vllm/v1/sample/sampler.py`): logit_bias, repetition penalty (HF: over prompt
 and output), frequency and presence penalty (OpenAI's formula, over the output), temperature, min_p, top_k,
-top_p, draw. Log probabilities are those of the raw logits. Ties go to the lower token id. Everything is
-rebuilt from the tokens, and the draw depends on (seed, choice, position) only, so any rank of any group
-makes the same choice for the same logits, whatever else is in the batch. `sampling_reference.py` says it all
-again, the slow way.
+top_p, draw. Log probabilities are those of the raw logits. Ties go to the lower token id. All state is
+rebuilt from the tokens, and the draw depends on (seed, choice, position) only, so any rank of any group makes
+the same choice for the same logits, whatever else is in the batch. The oracle is `sampling_reference.py`.
+
+A new parameter is a field of `Sampling` (`shared/messages`), and is applied here and in the oracle: in
+`penalties.py` if it edits logits, in `top_k_top_p.py` if it leaves tokens out.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ import numpy as np
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.draws import Draws
 from services.worker.engine.sampling.penalties import Penalties, edits_scores
-from services.worker.engine.sampling.top_k_top_p import Nucleus, Scores, likeliest, share
+from services.worker.engine.sampling.top_k_top_p import Scores, TopKTopPSampler, likeliest, share
 from services.worker.rank_protocol.plan import Alternative, Sampled
 
 Logits = Scores
@@ -28,27 +30,27 @@ NOT_FINITE = (
 
 
 class Sampler:
-    """Samples for a batch; keeps buffers between calls, and counts that the tokens can restore."""
+    """Samples for a batch; keeps buffers between calls, and counts that are rebuilt from the tokens."""
 
     def __init__(self) -> None:
         self._draws = Draws()
         self._buffer: Scores = np.empty(0, np.float32)
-        self._nucleus = Nucleus(0)
+        self._top_k_top_p = TopKTopPSampler(0)
         self._penalties: WeakKeyDictionary[SequenceState, Penalties] = WeakKeyDictionary()
 
     def sample(self, logits: Logits, states: Sequence[SequenceState], ends: Sequence[int]) -> list[Sampled]:
-        """The next token of each row, or why there is none: NaN or infinity where the row's maximum is.
+        """The next token of each row, or an error if the row's maximum is NaN or infinity.
 
         Args:
-            logits: fp32 [rows, vocab]; left as they are.
+            logits: fp32 [rows, vocab]; not changed.
             states: The sequence of each row.
             ends: For each row the index that its next token will have in the sequence.
         """
         if logits.shape[1] != len(self._buffer):
             self._buffer = np.empty(logits.shape[1], np.float32)
-            self._nucleus = Nucleus(logits.shape[1])
+            self._top_k_top_p = TopKTopPSampler(logits.shape[1])
             self._penalties.clear()
-        best = logits.argmax(axis=1)  # the first NaN, where there is one
+        best = logits.argmax(axis=1)  # the first NaN, if there is one
         finite = np.isfinite(logits[np.arange(len(best)), best]).tolist()
         rows = zip(logits, best.tolist(), finite, states, ends, strict=True)
         return [
@@ -66,8 +68,8 @@ class Sampler:
             self._penalties_of(state, end).apply(scores, state, end)
             token = int(scores.argmax())
         if sampling.temperature > 0:
-            bits = self._draws.bits(sampling.seed, state.choice, end)
-            token = self._nucleus.draw(scores, token, sampling, bits)
+            bits = self._draws.draw_bits(sampling.seed, state.choice, end)
+            token = self._top_k_top_p.draw(scores, token, sampling, bits)
         if sampling.logprobs < 0:
             return Sampled(seq_id=state.seq_id, token_id=token)
         return self._with_logprobs(state, logits, best, token)
@@ -79,7 +81,7 @@ class Sampler:
         return penalties
 
     def _with_logprobs(self, state: SequenceState, logits: Scores, best: int, token: int) -> Sampled:
-        # fp32 shares are right to 1e-7 each; their sum is not, unless it is made in float64
+        # fp32 shares are exact to 1e-7 each; their sum is too only in float64
         peak = float(logits[best])
         total = peak + float(np.log(share(logits, logits[best], 1.0, self._buffer).sum(dtype=np.float64)))
         top: list[Alternative] = []

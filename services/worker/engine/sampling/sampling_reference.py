@@ -1,7 +1,7 @@
-"""The sampler the slow way: one sequence, everything sorted, everything counted anew. `sampler.py`'s oracle.
+"""The oracle of `sampler.py`: one sequence, with full sorts, and all tokens counted again.
 
-Written from the definitions, to be checked by reading. Both weigh tokens in whole numbers, so the fast way
-must choose the very same token; log probabilities may differ by what fp32 rounds.
+Written from the definitions, to be checked by reading. Both weigh tokens in whole numbers, so the sampler
+must choose the same token; log probabilities may differ by the rounding of fp32.
 """
 
 from fractions import Fraction
@@ -18,7 +18,12 @@ Logits = NDArray[np.float32]
 def choose(logits: Logits, sampling: Sampling, tokens: list[int], prompt_len: int, choice: int = 0) -> int:
     """The token that follows `tokens`, the first `prompt_len` of which are the prompt.
 
-    logits: [vocab]; neither NaN nor +infinity, and not all -infinity.
+    Args:
+        logits: [vocab]; neither NaN nor +infinity, and not all -infinity.
+        sampling: Of the request.
+        tokens: Prompt and output.
+        prompt_len: How many of them are the prompt.
+        choice: Index of the completion.
     """
     scores = edited(logits, sampling, tokens, prompt_len)
     order = np.argsort(-scores, kind="stable")  # the likeliest first, of equals the lower id
@@ -64,7 +69,7 @@ def log_probabilities(logits: Logits) -> NDArray[np.float64]:
 
 
 def alternatives(logits: Logits, count: int) -> list[Alternative]:
-    """The `count` likeliest tokens, the likeliest first; none that the model itself rules out."""
+    """The `count` likeliest tokens, the likeliest first, without those that the model rules out (-inf)."""
     values = log_probabilities(logits)
     order = np.argsort(-logits, kind="stable")[:count]
     return [Alternative(int(i), float(values[i])) for i in order if values[i] > -np.inf]

@@ -1,9 +1,9 @@
 """Draws one token from a row of scores under temperature, min_p, top_k and top_p, without sorting the row.
 
 The likelier token comes first, of two with the same score the one with the lower id. A token's weight is
-exp((score - peak) / temperature) in fp32, cut to a whole number of 2**-40. Sums of whole numbers are exact in
-any order, and that is what lets a selection here agree to the token with `sampling_reference.py`, which
-sorts everything. Bias and penalties are in the scores already.
+exp((score - peak) / temperature) in fp32, rounded down to a multiple of 2**-40. Sums of whole numbers are
+exact in any order, so a selection here chooses the same token as `sampling_reference.py`, which sorts
+everything. Scores include bias and penalties.
 """
 
 import math
@@ -19,33 +19,33 @@ Weights = NDArray[np.int64]
 Ids = NDArray[np.int64]
 
 UNIT = 2**40  # weight of the likeliest token
-LARGEST_VOCAB = 2**22  # weights of so many tokens sum up to less than 2**63
+LARGEST_VOCAB = 2**22  # the weights of so many tokens sum to less than 2**63
 LARGEST = float(np.finfo(np.float32).max)
-COLDEST = 1e-37  # a lower temperature would be no normal number in fp32
+COLDEST = 1e-37  # a lower temperature would be subnormal in fp32
 CHUNK = 512  # weights that one partial sum stands for
 GROUPS = 64  # scores that one group maximum stands for
-SMALL = 1024  # so many are sorted rather than parted again
-ROUNDS = 64  # partings after which the rest is sorted, however much that is
+SMALL = 1024  # so few are sorted instead of partitioned again
+ROUNDS = 64  # partitions after which the rest is sorted, however many it has
 
 
-class Nucleus:
-    """Draws tokens from rows of one vocabulary; holds buffers, and nothing between calls."""
+class TopKTopPSampler:
+    """Draws tokens from rows of one vocabulary; keeps buffers only."""
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size > LARGEST_VOCAB:
-            raise ValueError(f"vocab_size={vocab_size} is over {LARGEST_VOCAB}: lower UNIT in nucleus.py")
+            raise ValueError(f"vocab_size={vocab_size} is over {LARGEST_VOCAB}: lower UNIT in top_k_top_p.py")
         self._shares = np.empty(vocab_size, np.float32)
         self._weights = np.empty(vocab_size, np.int64)
         self._chunks = np.arange(0, vocab_size, CHUNK)
 
     def draw(self, scores: Scores, best: int, sampling: Sampling, bits: int) -> int:
-        """The token that `bits` of `draws.py` choose.
+        """Draws one token.
 
         Args:
             scores: [vocab]; may hold -infinity, but neither NaN nor +infinity.
             best: The first token with the highest score, which is finite.
             sampling: Its temperature is above 0.
-            bits: Of 53.
+            bits: A draw of 53 bits, from `draws.py`.
         """
         temperature, peak = sampling.temperature, scores[best]
         ids: Ids | None = None
@@ -64,7 +64,7 @@ class Nucleus:
         return int(ids[_invert(weights, bits)])
 
     def _draw_any(self, scores: Scores, best: int, sampling: Sampling, bits: int) -> int:
-        """Where only top_p, if anything, leaves tokens out."""
+        """Draws from the whole row, from which only top_p, if anything, leaves tokens out."""
         temperature = sampling.temperature
         weights = _whole(share(scores, scores[best], temperature, self._shares), self._weights)
         sums = np.add.reduceat(weights, self._chunks).cumsum()
@@ -73,9 +73,9 @@ class Nucleus:
             need = share_of(total, sampling.top_p)
             if need <= weights[best]:
                 return best
-            # tokens that weigh no more than this are together no more than what may be left out
+            # the tokens that weigh no more than this may all be left out
             light = max((total - need) // len(weights), 1) / UNIT
-            for power in (0.5, 0.75, 1.0):  # most often far fewer will do; the last one always does
+            for power in (0.5, 0.75, 1.0):  # mostly a few tokens suffice; those of the last power always do
                 ids = np.flatnonzero(scores >= _score_of(light**power, float(scores[best]), temperature))
                 few = weights[ids]
                 if few.sum() >= need:
@@ -105,7 +105,7 @@ def share_of(total: int, top_p: float) -> int:
 
 
 def likeliest(scores: Scores, count: int) -> Ids:
-    """Ids, ascending, of the `count` likeliest tokens; of all with a finite score where they are fewer."""
+    """Ids, ascending, of the `count` likeliest tokens, or of all with a finite score if these are fewer."""
     width = len(scores) // GROUPS
     floor = -LARGEST
     if 4 * count <= width:
@@ -123,7 +123,7 @@ def _top(scores: Scores, count: int) -> Ids:
 
 
 def _whole(shares: Scores, out: Weights | None = None) -> Weights:
-    """Weights in units of 1 / UNIT, rounded down; `shares` is read only."""
+    """Weights in units of 1 / UNIT, rounded down; `shares` is not changed."""
     if out is None:
         out = np.empty(len(shares), np.int64)
     np.multiply(shares, np.float32(UNIT), out=out, casting="unsafe")
@@ -133,7 +133,7 @@ def _whole(shares: Scores, out: Weights | None = None) -> Weights:
 def _score_of(weight: float, peak: float, temperature: float) -> np.float32:
     """A score below that of every token of at least this weight (1 is the peak's), by a little at most.
 
-    The margins are far above what `share` rounds in fp32.
+    The margins are far above the rounding of `share` in fp32.
     """
     exponent = math.log(weight) * (1 + 1e-5) - 1e-5
     score = max(peak + max(temperature, COLDEST) * exponent, -LARGEST)
@@ -145,10 +145,13 @@ def _score_of(weight: float, peak: float, temperature: float) -> np.float32:
 def _head(scores: Scores, weights: Weights, need: int) -> Ids:
     """Positions, ascending, of the fewest tokens, the likeliest first, whose weights reach `need`.
 
-    scores: finite; in the order of the token ids. need: from 1 to the sum of the weights.
+    Args:
+        scores: Finite, in the order of the token ids.
+        weights: Of the same tokens.
+        need: From 1 to the sum of the weights.
     """
-    # Parting by score, as quickselect does: what is above `rest` is in the head, what is below it is not,
-    # and the weights of `rest` must yield `need`.
+    # Partitions by score, as quickselect does: tokens above `rest` are in the head, those below are not, and
+    # the head's part of `rest` must weigh `need`.
     rest, values, masses = np.arange(len(scores)), scores, weights
     for _ in range(ROUNDS):
         if len(rest) <= SMALL:

@@ -16,7 +16,7 @@ from services.worker.engine.checkpoint.memory_check import (
     require_room,
     weight_bytes,
 )
-from services.worker.engine.checkpoint.model_config import read_config
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import stored_tensors
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.rank_protocol.run_config import EngineRunConfig

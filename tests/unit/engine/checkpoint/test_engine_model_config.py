@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from services.worker.engine.checkpoint.model_config import ModelConfig, ModelError, read_config
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.plain.reference import amplitude, frequency
 from services.worker.engine.plain.rope import RotaryEmbedding
 from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING

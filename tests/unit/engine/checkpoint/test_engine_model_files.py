@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.worker.engine.checkpoint.fingerprint import fingerprint
-from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.plain.model import Decoder

@@ -203,12 +203,12 @@ def test_a_rank_does_not_begin_with_a_fetch_before_its_step() -> None:
             order = FetchBlocks(fetch_id=fetch_id, blocks=[1], names=names(1)[0], after_step=step)
             one.mover.fetch(order)
         one.reports.until(lambda: 3 in one.reports.fetched)
-        one.mover.begin(1)
+        one.mover.start_due_fetches(1)
         assert set(one.reports.fetched) == {3}
-        one.mover.begin(2)
+        one.mover.start_due_fetches(2)
         one.reports.until(lambda: 1 in one.reports.fetched)
         assert set(one.reports.fetched) == {1, 3}
-        one.mover.begin(4)
+        one.mover.start_due_fetches(4)
         one.reports.until(lambda: 2 in one.reports.fetched)
         one.mover.fetch(FetchBlocks(fetch_id=4, blocks=[1], names=names(1)[0], after_step=4))
         one.reports.until(lambda: 4 in one.reports.fetched)

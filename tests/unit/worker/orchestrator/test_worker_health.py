@@ -204,7 +204,7 @@ def test_reports_of_ranks(told: RankFailed, serving: bool, expected: Failure) ->
 
 def test_a_rank_without_a_page_counts_for_itself() -> None:
     progress = Progress()
-    progress.begin()
+    progress.begin_step()
     progress.beat()
-    progress.done()
+    progress.finish_step()
     assert list(progress._words[:3]) == [3, 1, 1]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from services.worker.engine.checkpoint.model_config import ModelError, read_config
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.safetensors_file import LONGEST_HEADER, read_header
 from services.worker.engine.checkpoint.weight_files import INDEX, weight_files
 from services.worker.json_files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, shown

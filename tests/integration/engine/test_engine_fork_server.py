@@ -1,4 +1,4 @@
-"""Ranks forked from a nursery: quick restarts, thread pools that work, ends that are told, nothing left."""
+"""Ranks forked from a fork server: quick restarts, working thread pools, reported ends, nothing left."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def nurseries() -> list[int]:
+def fork_servers() -> list[int]:
     """Process ids of those that this process started."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
     return [
@@ -87,11 +87,11 @@ async def test_fifty_restarts_after_crashes_with_thread_pools(wide: Path) -> Non
             prompt = [index % 200 for index in range(100)]
             tokens.append((await generate(engine, [prompt], 2, [GREEDY]))[0])
             if number == 0:
-                nursery = parent(pid)
-                assert (comm(nursery), comm(pid)) == ("ryz-nursery", "ryz-rank-0")
-                assert threads_of(nursery) == 1
+                fork_server = parent(pid)
+                assert (comm(fork_server), comm(pid)) == ("ryz-fork-server", "ryz-rank-0")
+                assert threads_of(fork_server) == 1
                 assert threads_of(pid) >= 2, "the test has to use a pool"
-            assert parent(pid) == nursery
+            assert parent(pid) == fork_server
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineFailed, match=r"rank 0 \(pid \d+\) is gone: killed by SIGKILL"):
                 await submit_on(engine)
@@ -100,7 +100,7 @@ async def test_fifty_restarts_after_crashes_with_thread_pools(wide: Path) -> Non
         await engine.stop()
     assert sorted(seconds)[25] < 0.5, seconds
     assert all(made == tokens[0] for made in tokens)
-    assert not runs(nursery)
+    assert not runs(fork_server)
 
 
 async def test_forked_and_spawned_ranks_say_the_same(model: Path) -> None:
@@ -117,37 +117,37 @@ async def test_forked_and_spawned_ranks_say_the_same(model: Path) -> None:
     assert said[0] == said[1]
 
 
-async def test_the_end_of_the_nursery_is_the_end_of_its_ranks_and_is_told(model: Path) -> None:
+async def test_the_end_of_the_fork_server_is_the_end_of_its_ranks_and_is_told(model: Path) -> None:
     engine = engine_of(model, world=2)
     try:
         info = await engine.start()
-        nursery = parent(info.ranks[0].pid)
-        os.kill(nursery, signal.SIGKILL)
+        fork_server = parent(info.ranks[0].pid)
+        os.kill(fork_server, signal.SIGKILL)
         with pytest.raises(EngineFailed, match=r"is gone: the process that ranks are forked from ended"):
             await submit_on(engine)
         await engine.stop()
         assert not any(runs(rank.pid) for rank in info.ranks)
         again = await engine.start()
-        assert parent(again.ranks[0].pid) != nursery
+        assert parent(again.ranks[0].pid) != fork_server
         assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
     finally:
         await engine.stop()
 
 
-async def test_a_nursery_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.worker.orchestrator.process_group_manager._KILL_WAIT_S", 0.2)
     engine = engine_of(model, step_timeout_s=0.5)
     try:
         pid = (await engine.start()).ranks[0].pid
-        nursery = parent(pid)
+        fork_server = parent(pid)
         os.kill(pid, signal.SIGSTOP)
-        os.kill(nursery, signal.SIGSTOP)
+        os.kill(fork_server, signal.SIGSTOP)
         with pytest.raises(EngineFailed, match=r"was not done within 0\.5 s"):
             await submit_on(engine)
         await engine.stop()
-        await until(lambda: not runs(pid) and not runs(nursery))
+        await until(lambda: not runs(pid) and not runs(fork_server))
         again = await engine.start()
-        assert parent(again.ranks[0].pid) != nursery
+        assert parent(again.ranks[0].pid) != fork_server
     finally:
         await engine.stop()
 
@@ -155,22 +155,24 @@ async def test_a_nursery_that_hangs_is_replaced(model: Path, monkeypatch: pytest
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
     engine.start_fork_server()
-    await until(lambda: len(nurseries()) == 1)  # the kernel knows a command line a moment after the process
-    (nursery,) = nurseries()
+    await until(
+        lambda: len(fork_servers()) == 1
+    )  # the kernel knows a command line a moment after the process
+    (fork_server,) = fork_servers()
     try:
         info = await engine.start()
-        assert {parent(rank.pid) for rank in info.ranks} == {nursery}
+        assert {parent(rank.pid) for rank in info.ranks} == {fork_server}
         assert max(rank.load_s for rank in info.ranks) < 1
     finally:
         await engine.stop()
-    assert not runs(nursery)
+    assert not runs(fork_server)
     engine.start_fork_server()
-    await until(lambda: len(nurseries()) == 1)
+    await until(lambda: len(fork_servers()) == 1)
     await engine.stop()
-    assert not nurseries()
+    assert not fork_servers()
 
 
-async def test_a_nursery_that_cannot_load_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
+async def test_a_fork_server_that_cannot_load_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     broken = (sys.executable, "-c", "raise SystemExit(3)")
     monkeypatch.setattr(
         "services.worker.orchestrator.fork_server_client.ForkServerClient.__init__.__defaults__", (broken,)
@@ -190,13 +192,13 @@ async def test_forking_is_for_linux(monkeypatch: pytest.MonkeyPatch, model: Path
 
 THREADS = """
 import os, socket, sys, threading
-from services.worker.engine.rank.fork_server import Nursery
+from services.worker.engine.rank.fork_server import ForkServer
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-Nursery(socket.socket(fileno=int(sys.argv[1])), lambda *_: 0).run()
+ForkServer(socket.socket(fileno=int(sys.argv[1])), lambda *_: 0).serve_requests()
 """
 
 
-async def test_a_nursery_with_threads_does_not_fork(
+async def test_a_fork_server_with_threads_does_not_fork(
     monkeypatch: pytest.MonkeyPatch, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = (sys.executable, "-c", THREADS)
@@ -252,7 +254,7 @@ sys.stdin.read()
 """
 
 
-def test_the_death_of_a_leader_ends_nursery_and_ranks() -> None:
+def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as leader:

@@ -1,6 +1,6 @@
-"""A thread with an inbox and a link of its own: it handles items in order, whatever the store does.
+"""A thread with a queue and a link to the store of its own, which handles items in order.
 
-What they mean is up to whoever opens the lane (`kv_writer.py`, `kv_reader.py`).
+`kv_writer.py` and `kv_reader.py` each have one, and say how an item is handled.
 """
 
 import sys
@@ -11,53 +11,56 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from services.worker.engine.kv_transfer.kv_link import Link
+from services.worker.engine.kv_transfer.kv_link import StoreLink
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from services.worker.rank_protocol.rank_messages import FrameKind
 
 Report = Callable[[FrameKind, msgspec.Struct], None]
-_END_S = 0.5  # only connecting may take longer; the thread is a daemon, so it does not keep a process
+_END_S = 0.5  # only connecting may take longer; the thread is a daemon, so the process can end
 Item = TypeVar("Item")
 
 
-class Lane(Generic[Item]):
-    """Starts at once. `handle` runs in the lane's thread and tells of its own failures.
+class StoreThread(Generic[Item]):
+    """Starts at once.
 
-    put: any thread; never blocks. idle: whether nothing waits behind what is being handled.
+    Args:
+        name: Of the thread.
+        config: Of the store.
+        handle: Runs in the thread, for one item at a time; it reports its own failures.
     """
 
     def __init__(self, name: str, config: KVStoreConfig, handle: Callable[[Item], None]) -> None:
-        self.link = Link(config.url, config.timeout_s)
+        self.link = StoreLink(config.url, config.timeout_s)
         self._handle = handle
-        self._inbox: SimpleQueue[Item | None] = SimpleQueue()
+        self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, item: Item) -> None:
-        """Queues an item; after `close` it is forgotten."""
-        self._inbox.put(item)
+    def enqueue(self, item: Item) -> None:
+        """Queues an item, from any thread, without blocking; after `close` it is dropped."""
+        self._queue.put(item)
 
     @property
     def idle(self) -> bool:
-        """Nothing is waiting."""
-        return self._inbox.empty()
+        """Whether the queue is empty."""
+        return self._queue.empty()
 
     def close(self) -> None:
-        """Makes the thread end, also in the midst of an exchange; what waits is forgotten. For any thread."""
+        """Ends the thread, also during an exchange, and drops what is queued. For any thread."""
         self._closed = True
-        self._inbox.put(None)
+        self._queue.put(None)
         self.link.close()
 
     def join(self) -> None:
-        """Waits for the end of a closed lane, for half a second at most."""
+        """Waits for the thread after `close`, half a second at most."""
         self._thread.join(_END_S)
 
     def _run(self) -> None:
         while not self._closed:
             try:
                 self._next()
-            except Exception:  # a bug; it is told, and the next item gets its chance
+            except Exception:  # a bug: it is logged, and the next item is handled
                 if not self._closed:
                     sys.excepthook(*sys.exc_info())
         self.link.close()  # it may have connected again since `close`
@@ -68,7 +71,7 @@ class Lane(Generic[Item]):
             self.link.probe()
             return
         try:
-            item = self._inbox.get(timeout=due_s)
+            item = self._queue.get(timeout=due_s)
         except Empty:
             return
         if item is not None:
