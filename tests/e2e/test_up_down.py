@@ -49,7 +49,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     stack = start(tmp_path, "--groups", "1")
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
-    assert len(stack.family) == 10  # broker, two stores, four services, a nursery and two ranks
+    assert len(stack.family) == 10  # broker, two stores, four services, a fork server and two ranks
     stack.interrupt()
     assert stack.process.wait(timeout=10) == 0
     assert stack.leftovers() == []

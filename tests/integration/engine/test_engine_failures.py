@@ -161,7 +161,7 @@ async def test_a_leader_that_stood_still_itself_blames_nobody(model: Path) -> No
         assert len((await asyncio.wait_for(generation, 30))[0]) == 480
 
 
-async def test_a_nursery_that_hangs_delays_neither_the_news_of_a_death_nor_the_next_start(
+async def test_a_fork_server_that_hangs_delays_neither_the_news_of_a_death_nor_the_next_start(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)

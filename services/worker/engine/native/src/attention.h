@@ -250,8 +250,7 @@ struct AttentionRows {
 
 // Task `index` of a span. view_of: the position of a task's first token -> the view of its sequence.
 template <class ViewOf>
-void attention_task(const AttentionLayer& layer, const Span& span, int64_t index, const AttentionRows& rows,
-                    ViewOf view_of) {
+void attention_task(const AttentionLayer& layer, const Span& span, int64_t index, const AttentionRows& rows, ViewOf view_of) {
   const int64_t group = layer.heads / layer.kv_heads, tokens = tile_tokens(layer);
   const int64_t head = index % layer.kv_heads, tile = (span.start / tokens + index / layer.kv_heads) * tokens;
   const int64_t begin = std::max<int64_t>(span.start, tile);
