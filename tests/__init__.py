@@ -1,4 +1,4 @@
-"""Tests of all parts; see `docs/contributing.md` for what each folder holds and how to run it."""
+"""Tests of all parts; see `docs/testing.md` for what each folder holds and how to run it."""
 
 import os
 
