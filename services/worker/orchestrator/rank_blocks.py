@@ -33,7 +33,7 @@ class RankBlocks:
     """
 
     def __init__(self, on_lost: Callable[[RankProcess, str], None]) -> None:
-        self.on_stored: Callable[[StoreResult], None] | None = None
+        self._on_stored: Callable[[StoreResult], None] | None = None
         self._on_lost = on_lost
         self._links: list[RankLink] = []
         self._fetches: dict[int, _Fetch] = {}
@@ -58,6 +58,10 @@ class RankBlocks:
         for link in self._links:
             link.send_frame(frame)
         return fetch.future
+
+    def watch_store(self, on_stored: Callable[[StoreResult], None] | None) -> None:
+        """Call `on_stored` with joined results of copies (`Engine.watch_store`); None: drop them."""
+        self._on_stored = on_stored
 
     def expect_copies(self, copies: Sequence[StoreBlock]) -> None:
         """Note that a plan with these copies is being sent to the ranks."""
@@ -107,9 +111,9 @@ class RankBlocks:
                 self._copies[name] = (left - 1, failed)
             elif left == 1:
                 (dropped if failed else names).append(name)
-        if self.on_stored is not None:
+        if self._on_stored is not None:
             together = msgspec.structs.replace(answer, names=b"".join(names), dropped=b"".join(dropped))
-            self.on_stored(together)
+            self._on_stored(together)
 
 
 def _together(answers: Sequence[FetchResult]) -> FetchResult:

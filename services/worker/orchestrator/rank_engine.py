@@ -27,9 +27,9 @@ from services.worker.rank_protocol.plan import (
     MAX_OUTSTANDING,
     EngineFailed,
     EngineInfo,
-    EngineRefused,
     StepPlan,
     StepResult,
+    engine_error,
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 
@@ -41,12 +41,17 @@ _NEW, _STOPPED = (
 
 
 class RankEngine:
-    """An `Engine` over rank processes. After `stop` it may be started again, with new processes."""
+    """An `Engine` over rank processes. After `stop` it may be started again, with new processes.
 
-    def __init__(self, options: RankEngineOptions) -> None:
+    Args:
+        options: How the model is run.
+        processes: Starts the ranks, for tests; None: as in the options.
+    """
+
+    def __init__(self, options: RankEngineOptions, processes: ProcessGroupManager | None = None) -> None:
         self._options, self._run = options, options.run
         self._resources = ResourceAllocator(options)
-        self._processes = ProcessGroupManager(
+        self._processes = processes or ProcessGroupManager(
             start=options.processes.rank_start,
             nice=options.processes.rank_nice,
             instance_id=options.instance_id,
@@ -84,7 +89,7 @@ class RankEngine:
             await self._until_ready(self._run.engine_start_timeout_s)
         except OSError as error:
             self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
-            raise _error(self._failure) from error
+            raise engine_error(self._failure) from error
         except EngineFailed as error:
             self._failure = self._failure or error.failure
             raise
@@ -107,7 +112,7 @@ class RankEngine:
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Send the plan to all ranks."""
         if self._failure:
-            raise _error(self._failure)
+            raise engine_error(self._failure)
         if len(self._outstanding) >= MAX_OUTSTANDING:
             raise RuntimeError(f"step {plan.step_id} was submitted before {MAX_OUTSTANDING} others were done")
         future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
@@ -127,12 +132,12 @@ class RankEngine:
     def fetch_blocks(self, order: FetchBlocks) -> asyncio.Future[FetchResult]:
         """Send the order to all ranks."""
         if self._failure:
-            raise _error(self._failure)
+            raise engine_error(self._failure)
         return self._blocks.fetch_blocks(order)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """See `Engine`."""
-        self._blocks.on_stored = on_stored
+        self._blocks.watch_store(on_stored)
 
     def watch_failures(self, on_failure: Callable[[], None]) -> None:
         """See `Engine`."""
@@ -157,7 +162,7 @@ class RankEngine:
         for link in self._links:
             link.close()
         self._links = []
-        self._blocks.detach_ranks(_error(self._failure or _STOPPED))
+        self._blocks.detach_ranks(engine_error(self._failure or _STOPPED))
         await self._processes.stop_ranks(0.0 if at_once else self._options.stop_timeout_s)
         self._health = HealthMonitor([], StepLimit(self._run.step_timeout_s, 0))
         self._resources.release()
@@ -282,18 +287,10 @@ class RankEngine:
         if self._starting is not None:
             waiting.append(self._starting)
         self._outstanding.clear()
-        self._blocks.detach_ranks(_error(failure))
+        self._blocks.detach_ranks(engine_error(failure))
         for future in waiting:
             if not future.done():
-                future.set_exception(_error(failure))
+                future.set_exception(engine_error(failure))
                 future.exception()  # retrieved, so that asyncio does not warn
         if tell and not waiting and self._on_idle_failure is not None:
             self._on_idle_failure()
-
-
-def _error(failure: Failure) -> EngineFailed:
-    if failure.kind == "refused":
-        return EngineRefused(failure.reason, failure.rank)
-    return EngineFailed(
-        failure.reason, failure.kind, failure.rank, fault=failure.fault, step_ids=failure.step_ids
-    )

@@ -201,6 +201,15 @@ class EngineRefused(EngineFailed):
         super().__init__(reason, "refused", rank)
 
 
+def engine_error(failure: Failure) -> EngineFailed:
+    """Return the exception that callers get for a failure."""
+    if failure.kind == "refused":
+        return EngineRefused(failure.reason, failure.rank)
+    return EngineFailed(
+        failure.reason, failure.kind, failure.rank, fault=failure.fault, step_ids=failure.step_ids
+    )
+
+
 class Engine(Protocol):
     """A model that computes steps, in the order of their submission."""
 

@@ -179,12 +179,11 @@ async def test_ranks_that_really_crash(memory_bus: MemoryBus, tmp_path: Path) ->
     model = make_llama(tmp_path / "model")
 
     def engine() -> RankEngine:
-        made = RankEngine(
-            rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain")
-        )
         command = [sys.executable, "-m", "tests.kits.worker.poison_rank"]
-        made._processes = ProcessGroupManager(command, start="spawn")
-        return made
+        return RankEngine(
+            rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain"),
+            ProcessGroupManager(command, start="spawn"),
+        )
 
     async with fleet(memory_bus, [engine(), engine()]) as (kits, client):
         requests = [innocent(number) for number in range(6)]

@@ -24,7 +24,7 @@ class Ranks:
         self.lost: list[str] = []
         self.stored: list[StoreResult] = []
         self.blocks = RankBlocks(lambda _, reason: self.lost.append(reason))
-        self.blocks.on_stored = self.stored.append
+        self.blocks.watch_store(self.stored.append)
         processes: list[Any] = [SimpleNamespace(rank=world, kv_sock=None)]
         for rank in range(world):
             ours, theirs = socket.socketpair()
@@ -107,7 +107,7 @@ async def test_what_is_under_way_ends_with_the_engine(ranks: Ranks) -> None:
 
 
 async def test_nobody_has_to_listen(ranks: Ranks) -> None:
-    ranks.blocks.on_stored = None
+    ranks.blocks.watch_store(None)
     ranks.blocks.expect_copies([StoreBlock(1, A)])
     for rank in (0, 1):
         await ranks.say(rank, StoreResult(names=A))
