@@ -1,0 +1,93 @@
+"""The endpoint of calls on the bus: replies, error replies, bad messages, and what is never answered."""
+
+import asyncio
+
+import pytest
+
+from shared.backoff import Backoff, backoff_s
+from shared.bus.api import Message, RequestTimedOut
+from shared.bus.endpoint import Endpoint, call
+from shared.bus.memory import MemoryBus
+from shared.codec import encode
+from shared.errors import InvalidRequest, SessionNotFound
+from shared.messages import SessionDelete, SessionDeleted, SessionGet
+
+SUBJECT = "test.delete"
+QUERY = SessionDelete(tenant="t", session_id="s")
+
+
+class Deleter:
+    """Answers deletions, and keeps what was reported."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self.bus = bus
+        self.bad = list[str]()
+        self.endpoint = Endpoint(bus, lambda _, error: self.bad.append(error.message))
+
+    async def delete(self, query: SessionDelete, _: Message) -> SessionDeleted | None:
+        if query.session_id == "missing":
+            raise SessionNotFound("no session 'missing'", session_id="missing")
+        return None if query.session_id == "silent" else SessionDeleted(session_id=query.session_id)
+
+    def check(self, query: SessionDelete, _: Message) -> None:
+        if query.tenant == "other":
+            raise InvalidRequest("tenant: not that one", param="tenant")
+
+
+async def test_a_call_gets_the_reply_or_the_error(memory_bus: MemoryBus) -> None:
+    deleter = Deleter(memory_bus)
+    await memory_bus.subscribe(SUBJECT, deleter.endpoint.handler(SessionDelete, deleter.delete))
+    done = await call(memory_bus, SUBJECT, QUERY, SessionDeleted, timeout_s=1)
+    assert done == SessionDeleted(session_id="s")
+    missing = SessionDelete(tenant="t", session_id="missing")
+    with pytest.raises(SessionNotFound, match="no session 'missing'") as caught:
+        await call(memory_bus, SUBJECT, missing, SessionDeleted, timeout_s=1)
+    assert caught.value.data == {"session_id": "missing"}
+    silent = SessionDelete(tenant="t", session_id="silent")
+    with pytest.raises(RequestTimedOut):
+        await call(memory_bus, SUBJECT, silent, SessionDeleted, timeout_s=0.05)
+    assert deleter.bad == []
+
+
+async def test_a_bad_message_is_reported_and_answered(memory_bus: MemoryBus) -> None:
+    deleter = Deleter(memory_bus)
+    handler = deleter.endpoint.handler(SessionDelete, deleter.delete, check=deleter.check)
+    await memory_bus.subscribe(SUBJECT, handler)
+    with pytest.raises(InvalidRequest, match="session_id"):
+        await call(memory_bus, SUBJECT, SessionDeleted(session_id=""), SessionDeleted, timeout_s=1)
+    with pytest.raises(InvalidRequest, match="not that one"):
+        await call(
+            memory_bus, SUBJECT, SessionDelete(tenant="other", session_id="s"), SessionDeleted, timeout_s=1
+        )
+    await memory_bus.publish(SUBJECT, b"\xc1")  # without a reply subject
+    await asyncio.sleep(0.01)
+    assert len(deleter.bad) == 3
+    assert memory_bus.stats.handler_errors == 0
+
+
+async def test_on_subjects_of_many_readers_a_bad_message_is_reported_alone(memory_bus: MemoryBus) -> None:
+    deleter = Deleter(memory_bus)
+    handler = deleter.endpoint.handler(SessionDelete, deleter.delete, answers_bad=False)
+    await memory_bus.subscribe(SUBJECT, handler)
+    with pytest.raises(RequestTimedOut):
+        await memory_bus.request(SUBJECT, b"\xc1", timeout_s=0.05)
+    assert len(deleter.bad) == 1
+
+
+async def test_a_handler_returns_the_error_that_it_answered(memory_bus: MemoryBus) -> None:
+    deleter = Deleter(memory_bus)
+    respond = deleter.endpoint.handler(SessionDelete, deleter.delete)
+    assert await respond(Message(SUBJECT, encode(QUERY))) is None
+    assert isinstance(await respond(Message(SUBJECT, b"")), InvalidRequest)
+    error = await respond(Message(SUBJECT, encode(SessionGet(tenant="t", session_id="missing"))))
+    assert isinstance(error, SessionNotFound)
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
+    assert [backoff_s(failures, 0.1, 0.5) for failures in (0, 1, 2, 3)] == [0.1, 0.2, 0.4, 0.5]
+    assert backoff_s(10**9, 0.1, 0.5) == 0.5
+    backoff = Backoff(first_s=0.1, longest_s=0.2)
+    first, second = backoff.next_s(), backoff.next_s()
+    assert 0.05 <= first <= 0.1 <= second <= 0.2
+    backoff.reset()
+    assert backoff.next_s() <= 0.1
