@@ -167,11 +167,11 @@ _T = TypeVar("_T")
 FewFields = Annotated[_T, BeforeValidator(_few_fields)]
 
 
-class _Body(BaseModel):
+class _LenientBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
 
-class StreamOptions(_Body):
+class StreamOptions(_LenientBody):
     """Options of a streamed answer."""
 
     include_usage: bool | None = None
@@ -184,7 +184,7 @@ class StreamOptions(_Body):
     ] = None
 
 
-class ChatMessageBody(_Body):
+class ChatMessageBody(_LenientBody):
     """One message of the conversation; `developer` is another word for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -196,7 +196,7 @@ class ChatMessageBody(_Body):
 Messages = Annotated[list[FewFields[ChatMessageBody]], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-class SamplingBody(_Body):
+class SamplingBody(_LenientBody):
     """Fields of both routes. A field that is null counts as absent, as OpenAI's clients expect."""
 
     model: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
