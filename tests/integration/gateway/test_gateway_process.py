@@ -47,7 +47,13 @@ async def test_a_port_that_is_taken_ends_the_start_with_one_line(nats_url: str) 
 
 
 async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
-    for settings, named, hidden in (
+    async def log_of(settings: dict[str, str]) -> str:
+        async with gateway_process(**settings) as process, asyncio.timeout(40):
+            _, log = await process.communicate()
+            assert process.returncode == 2
+            return log.decode()
+
+    wrong = (
         ({"http_port": "x"}, "RYZ_HTTP_PORT='x'", "Traceback"),
         ({"client_tick_s": "0"}, "RYZ_CLIENT_TICK_S='0'", "Traceback"),
         ({"http_host": "0.0.0.0"}, "RYZ_OPEN_TO_NETWORK=true", "Traceback"),
@@ -55,13 +61,11 @@ async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
         ({"http_host": "::", "api_keys": ""}, "RYZ_HTTP_HOST=:: without API keys", "Traceback"),
         ({"session_key": "guess me"}, "RYZ_SESSION_KEY needs 16 characters", "guess me"),
         ({"api_keys": "very-secret-key"}, "RYZ_API_KEYS: entry 1", "very-secret-key"),
-    ):
-        async with gateway_process(**settings) as process:
-            async with asyncio.timeout(20):
-                _, log = await process.communicate()
-            assert process.returncode == 2
-            assert named in log.decode()
-            assert hidden not in log.decode()
+    )
+    logs = await asyncio.gather(*(log_of(settings) for settings, _, _ in wrong))
+    for log, (_, named, hidden) in zip(logs, wrong, strict=True):
+        assert named in log
+        assert hidden not in log
 
 
 async def test_the_supervisors_key_lists_models_and_does_nothing_else(nats_url: str) -> None:
