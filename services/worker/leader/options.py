@@ -1,4 +1,4 @@
-"""What is chosen about a group, all in one: `__main__.py` makes it from the settings."""
+"""The options of a leader, which `__main__.py` makes from the settings."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What a caller is told whose prompt does not fit into the model's context."""
+"""The error for a prompt that does not fit into the model's context."""
 
 from services.worker.domain.generation.turn_context import TurnContext, appends
 from shared.errors import ContextLengthExceeded
@@ -14,9 +14,15 @@ def too_long(
     *,
     exact: bool = True,
 ) -> ContextLengthExceeded:
-    """Names what is too long and the remedies that help; lowering `max_tokens` only where it does.
+    """Returns the error, with what is too long and the remedies that help.
 
-    exact: false if the prompt has that many tokens or more.
+    Args:
+        model: Name of the model.
+        request: The request.
+        turn: Of its session, if it has one.
+        prompt_tokens: Tokens of the prompt.
+        holds: Tokens that the context holds.
+        exact: False if the prompt may have more tokens than that.
     """
     max_tokens = request.sampling.max_tokens
     what, remedy = "the prompt has", "shorten the prompt"

@@ -1,6 +1,6 @@
-"""What an outbox keeps of one request, and of one tenant, and how many bytes that takes. Pure.
+"""What the retransmit buffer keeps of one request and of one tenant, and how many bytes that takes.
 
-Bytes of a tenant are summed as they come; those of one request only when somebody wants to know, since a
+Bytes of a tenant are summed as they come; those of one request are counted only when they are needed, since a
 request gets thousands of frames and is forgotten once.
 """
 
@@ -19,10 +19,20 @@ BIAS_BYTES = 100
 
 @dataclass(slots=True)
 class RetainedRequest:
-    """What is kept of one request. `frames[0]` has number `first_seq`; `ended_at` is inf while it runs.
+    """What is kept of one request.
 
-    request: with the attempt that counts, and without its prompt once it has ended; None when nobody else can
-    have it. reader: by what name it was given away last.
+    Attributes:
+        attempt: The attempt that is kept.
+        first_seq: Number of `frames[0]`.
+        account: Of its tenant.
+        request: With the attempt that counts; without its prompt once it has ended. None if no other caller
+            can attach to it.
+        request_bytes: Of `request`, estimated.
+        reader: Reply subject of the caller that attached last.
+        frames: Encoded, in order.
+        ended_at: When it ended, in seconds; inf while it runs.
+        cancelled: Whether its caller has cancelled it.
+        failed: Whether it has failed.
     """
 
     attempt: int
@@ -43,21 +53,18 @@ class RetainedRequest:
 
     @property
     def num_bytes(self) -> int:
-        """The request and its frames; this counts them."""
+        """Bytes of the request and its frames, counted at each call."""
         return self.request_bytes + FRAME_BYTES * len(self.frames) + sum(map(len, self.frames))
 
     def offer(self, tenant: str) -> GenerateRequest | None:
-        """The request, if another caller of that tenant can have it.
-
-        One that its caller has cancelled is over for everybody.
-        """
+        """Returns the request if another caller of that tenant may attach to it; never a cancelled one."""
         request = self.request
         return None if request is None or request.tenant != tenant or self.cancelled else request
 
 
 @dataclass(slots=True)
 class TenantFrames:
-    """What is kept for one tenant. ended: in the order of their ends."""
+    """What is kept for one tenant; `ended` is in the order of their ends."""
 
     num_bytes: int = 0
     running: dict[str, RetainedRequest] = field(default_factory=dict)
@@ -65,7 +72,7 @@ class TenantFrames:
 
 
 def estimate_request_bytes(request: GenerateRequest) -> int:
-    """About how many bytes a request takes in memory."""
+    """Returns about how many bytes a request takes in memory."""
     size = (
         REQUEST_BYTES + len(request.note) + len(request.prompt_token_ids or b"") + len(request.prompt or "")
     )
@@ -75,7 +82,7 @@ def estimate_request_bytes(request: GenerateRequest) -> int:
 
 
 def without_prompt(request: GenerateRequest) -> GenerateRequest:
-    """What is needed to read an answer, and not to begin it again."""
+    """Returns the request without what is needed to begin its answer again."""
     sampling, resume = request.sampling, request.resume
     return replace(
         request,

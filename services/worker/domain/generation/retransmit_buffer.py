@@ -1,12 +1,11 @@
-"""The frames that were sent, kept for callers that missed some.
+"""Keeps the frames that were sent, for callers that missed some.
 
-Frames of a request stay while it runs and for a while after its end; all of them together are bounded by
-bytes, and what is too much goes from the tenant that has most. A request that can be given to another caller
-is kept with its frames; its prompt only as long as it may have to be begun again. Decides only what is kept;
-sending is done elsewhere. Pure: time is an argument.
+Frames of a request stay while it runs and for a while after its end. All of them together are bounded by
+bytes; surplus goes from the tenant that has most. A request that other callers can attach to is kept with its
+frames; its prompt only while it may have to be begun again. Decides what is kept; `FramePublisher` sends.
 
-They are kept as they were sent, encoded: some hundred thousand objects, which half a minute of frames is,
-made each collection of garbage a pause of 0.1 to 0.3 s, in which the leader sent no heartbeat.
+Frames are kept encoded: half a minute of frames as some hundred thousand objects made each garbage collection
+a pause of 0.1 to 0.3 s, in which the leader sent no heartbeat.
 """
 
 from operator import attrgetter
@@ -28,7 +27,7 @@ _BYTES = attrgetter("num_bytes")
 
 
 class RetransmitBuffer:
-    """Sent frames by request, under the leader's key for it. One attempt of a request is kept, the newest."""
+    """Sent frames by `request_key`; of a request only the newest attempt is kept."""
 
     def __init__(self, *, retention_s: float, max_bytes: int) -> None:
         self._retention_s = retention_s
@@ -42,17 +41,17 @@ class RetransmitBuffer:
         return len(self._requests)
 
     def keys(self, request_id: str) -> list[str]:
-        """Of the requests of that id, of whatever tenant; for services that do not say whose it is."""
+        """Returns the keys of the requests of that id, of all tenants; for services that name no tenant."""
         end = f"/{request_id}"
         return [key for key in self._requests if key.endswith(end)]
 
     def attempt(self, key: str) -> int | None:
-        """The attempt that is known of a request; None: it is unknown (by now)."""
+        """Returns the attempt that is kept of a request; None if it is unknown."""
         retained = self._requests.get(key)
         return None if retained is None else retained.attempt
 
     def kept(self, key: str) -> RetainedRequest | None:
-        """All that is kept of a request; to be read only."""
+        """Returns what is kept of a request; read only."""
         return self._requests.get(key)
 
     def open_attempt(
@@ -60,7 +59,7 @@ class RetransmitBuffer:
     ) -> None:
         """Begins to keep an attempt; frames of an earlier one are forgotten.
 
-        A request with a note is kept as well, for those who attach to it.
+        A request with a note is kept as well, for callers that attach to it.
         """
         self._forget(key)
         account = self._accounts.setdefault("" if request is None else request.tenant, TenantFrames())
@@ -71,12 +70,12 @@ class RetransmitBuffer:
                 self._calls[request.tenant, request.call_key] = key
 
     def key_of_call(self, tenant: str, call_key: str) -> str | None:
-        """The key of the request that a tenant's call was made with last, unless that failed."""
+        """Returns the key of the newest request of a tenant's call, unless that failed."""
         key = self._calls.get((tenant, call_key))
         return None if key is None or self._requests[key].failed else key
 
     def give_to_reader(self, key: str, request: GenerateRequest, reader: str) -> None:
-        """Gives a kept request to another caller; only its new attempt counts from here on."""
+        """Gives a kept request to another caller; only its new attempt is valid from here on."""
         retained = self._requests[key]
         retained.request, retained.attempt, retained.reader = request, request.attempt, reader
 
@@ -97,7 +96,7 @@ class RetransmitBuffer:
         return data
 
     def abandon_attempt(self, key: str, now: float) -> None:
-        """The attempt ends without a last frame, so that no other caller can have it."""
+        """Ends an attempt without a last frame; no other caller can attach to it."""
         retained = self._requests.get(key)
         if retained is not None and key in retained.account.running:
             retained.cancelled = True
@@ -115,9 +114,18 @@ class RetransmitBuffer:
                 del self._accounts[tenant]
 
     def frames_from(self, key: str, attempt: int, from_seq: int, max_bytes: int = 512 * 1024) -> ResendReply:
-        """The frames from a number on, as many as fit; unknown if they, or the attempt, are not kept.
+        """Returns the frames from a number on, as many as fit.
 
-        Frames that were sent before the request changed hands are of the new attempt here.
+        Frames that were sent before the request was given to another caller get the new attempt's number.
+
+        Args:
+            key: Of the request.
+            attempt: Of the caller.
+            from_seq: Number of the first frame.
+            max_bytes: Of all frames; one is always returned.
+
+        Returns:
+            The frames; `known` is false if they, or the attempt, are not kept.
         """
         retained = self._requests.get(key)
         if retained is None:
@@ -135,7 +143,7 @@ class RetransmitBuffer:
         return ResendReply(known=True, next_seq=retained.next_seq, frames=frames, attempt=attempt)
 
     def _end(self, key: str, retained: RetainedRequest, now: float, *, whole: bool = False) -> None:
-        """Retention begins. whole: the request can go on elsewhere, so that its prompt is needed still."""
+        """Begins the retention; with `whole` the request can go on elsewhere and keeps its prompt."""
         retained.ended_at = now
         account = retained.account
         account.ended[key] = account.running.pop(key)
@@ -169,7 +177,7 @@ class RetransmitBuffer:
             del self._calls[request.tenant, request.call_key]
 
     def _make_room(self) -> None:
-        """Takes from the tenant that has most: what ended first, else of its largest request."""
+        """Frees bytes of the tenant that has most: what ended first, else of its largest request."""
         while self.num_bytes > self._max_bytes:
             account = max(self._accounts.values(), key=_BYTES)
             if account.ended:
@@ -178,10 +186,10 @@ class RetransmitBuffer:
                 self._shorten(max(account.running, key=lambda key: account.running[key].num_bytes))
 
     def _shorten(self, key: str) -> None:
-        """Gives up a part of a running request: its prompt or the older half of its frames, what is more.
+        """Drops a part of a running request: its prompt or the older half of its frames, whichever is more.
 
-        Without the prompt another caller can read it, but not take it to another group. One that has neither
-        can be had by no other caller.
+        Without the prompt another caller can read it, but not resume it on another group. Without both no
+        other caller can attach to it.
         """
         retained = self._requests[key]
         bare = None if retained.request is None else without_prompt(retained.request)

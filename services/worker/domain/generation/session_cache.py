@@ -1,6 +1,6 @@
-"""The latest turns of sessions that a leader knows, within a bound of bytes that tenants share. Pure.
+"""A leader's cache of session records, within a bound of bytes that tenants share.
 
-A tenant that has more of it than others loses its own oldest first.
+A tenant that has more than others loses its own oldest records first.
 """
 
 from services.worker.domain.generation.sized_entries import Key, SizedEntries
@@ -18,22 +18,22 @@ class SessionCache:
         return len(self._entries)
 
     def newest_first(self) -> list[SessionRecord]:
-        """The record used last of each tenant, then the one before it, and so on."""
+        """Returns the record used last of each tenant, then the one before it of each, and so on."""
         return self._entries.newest_by_turns()
 
     def use(self, key: Key) -> SessionRecord | None:
-        """The record, which is the tenant's newest from here on; None: it is not (any more) known."""
+        """Returns the record and makes it the tenant's newest; None if it is not known."""
         record = self._entries.get(key)
         if record is not None:
             self._entries.refresh(key)
         return record
 
     def seen_at(self, key: Key) -> float:
-        """When the session was known to be there; -inf: nothing is known of it."""
+        """Returns when the session was last known to exist; -inf if it is not known."""
         return self._seen_at.get(key, float("-inf"))
 
     def see(self, key: Key, now: float) -> None:
-        """The session of a record that is known is there now."""
+        """Notes that the session of a known record exists now."""
         self._seen_at[key] = now
 
     def put(self, key: Key, record: SessionRecord, now: float) -> None:
@@ -51,7 +51,7 @@ class SessionCache:
 
 
 def record_bytes(record: SessionRecord) -> int:
-    """About how large a record is, never less than on the wire: a letter takes four bytes at most."""
+    """Returns about how large a record is, at least its size on the wire: four bytes a character at most."""
     letters = len(record.session_id) + len(record.model) + len(record.last_request)
     letters += sum([len(message.content) + len(message.name) for message in record.messages])
     for mark in record.recent:

@@ -1,7 +1,7 @@
-"""Turns of a session that went on from the same record: the one that is stored second goes after the other.
+"""Joins turns of a session that went on from the same record: the one stored second goes after the other.
 
-A record lists its last turns (`TurnMark`), so that a turn can be told from those before it: put after the
-turns of another group (`rebase`), or left out to go on where an answer was begun (`rewind`). Pure.
+A record lists its last turns (`TurnMark`), so that they can be separated: put after the turns of another
+group (`rebase`), or left out to go on where an answer was begun (`rewind`).
 """
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from shared.messages.sessions import MAX_MARKS, MAX_SESSION_MESSAGES
 
 
 def follows(record: SessionRecord, stored: SessionRecord) -> bool:
-    """Whether a record may take the place of a stored one: it is later, and was made from it.
+    """Returns whether a record may replace a stored one: it is later, and was made from it.
 
     The same rule as in the store. Records without marks (imported ones) go by their version alone.
     """
@@ -23,10 +23,11 @@ def follows(record: SessionRecord, stored: SessionRecord) -> bool:
 
 
 def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
-    """`theirs` with the turns of `mine` that it does not have; itself if there are none.
+    """Returns `theirs` with the turns of `mine` that it does not have; `theirs` itself if there are none.
 
-    None: they cannot be joined, because the session was begun anew meanwhile, its turns are not known, or it
-    would have more messages than a session may have.
+    Returns:
+        The joined record. None if they cannot be joined: the session was begun anew meanwhile, its turns are
+        not known, or it would have more messages than a session may have.
     """
     known = {theirs.last_request} | {mark.call_key or mark.request_id for mark in theirs.recent}
     new: list[TurnMark] = []
@@ -63,7 +64,7 @@ def rebase(mine: SessionRecord, theirs: SessionRecord) -> SessionRecord | None:
 
 
 def rewind(record: SessionRecord, version: int) -> SessionRecord | None:
-    """The record as it was at that version, without its tokens; None: that cannot be told any more."""
+    """Returns the record as it was at that version, without its tokens; None if that is not known."""
     later = [mark for mark in record.recent if mark.version > version]
     if version < 1 or len(later) != record.version - version or any(mark.whole for mark in later):
         return None

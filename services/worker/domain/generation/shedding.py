@@ -1,7 +1,7 @@
-"""Who gives a waiting place up when there is none left for a request that has more right to one. Pure.
+"""Load shedding: which waiting requests lose their places to a request that has more right to one.
 
-A higher priority goes before a lower one. Among equals a tenant that holds less than its share of the waiting
-places may have one of a tenant that holds more. Neither takes anything from a request that has begun.
+A higher priority goes before a lower one. At equal priority, a tenant that holds less than its share of the
+waiting places may take one of a tenant that holds more. Requests that have begun keep their places.
 """
 
 from collections import Counter
@@ -11,10 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that waits, or would like to. `places` is one for each sequence.
+    """A request that waits, or asks for a place.
 
-    request_id: the leader's key of it, see `request_key`. arrived: orders them in time. firm: a caller has
-    tokens of it already, so it keeps its place.
+    Attributes:
+        request_id: Its `request_key`.
+        tenant: Of the request.
+        priority: A higher one goes first.
+        places: One for each sequence.
+        arrived: When it arrived; orders requests in time.
+        firm: Whether its caller has tokens already, so that it keeps its place.
     """
 
     request_id: str
@@ -26,7 +31,7 @@ class WaitingRequest:
 
 
 def displaced_by(newcomer: WaitingRequest, waiting: Iterable[WaitingRequest], missing: int) -> list[str]:
-    """The requests that go so that `missing` places become free; none if that cannot be had.
+    """Returns the requests that are displaced so that `missing` places become free; none if that cannot be.
 
     First those of lower priority: of the lowest, of the tenant that holds most places, the newest. Then,
     while the newcomer's tenant stays within its share, the newest of the tenant that holds most above it.

@@ -1,7 +1,7 @@
-"""Entries of tenants within one bound of count and bytes, and batches of them by turns. Pure.
+"""Entries of tenants within one bound of count and bytes, and batches of them by turns of tenants.
 
-When there are too many, the oldest of the tenant that has most goes: a tenant that floods loses its own, and
-what others have stays. Batches have the oldest of each tenant first: a tenant's backlog is its own.
+Surplus goes from the tenant that has most, its oldest first: a tenant that floods loses its own entries only.
+Batches have the oldest of each tenant first, so that one tenant's backlog delays no other.
 """
 
 from collections import OrderedDict
@@ -43,17 +43,17 @@ class SizedEntries(Generic[V]):
         return self.get(key) is not None
 
     def get(self, key: Key) -> V | None:
-        """The entry; None: there is none (any more)."""
+        """Returns the entry; None if there is none."""
         account = self._accounts.get(key[0])
         entry = None if account is None else account.entries.get(key[1])
         return None if entry is None else entry[0]
 
     def values(self) -> Iterator[V]:
-        """All entries, each tenant's oldest first."""
+        """Returns all entries, each tenant's oldest first."""
         return (value for account in self._accounts.values() for value, _ in account.entries.values())
 
     def newest_by_turns(self) -> list[V]:
-        """All entries: the newest of each tenant, then the second newest of each."""
+        """Returns all entries: the newest of each tenant, then the second newest of each, and so on."""
         left = [[value for value, _ in account.entries.values()] for account in self._accounts.values()]
         rounds = ([values.pop() for values in left if values] for _ in range(max(map(len, left), default=0)))
         return list(chain.from_iterable(rounds))
@@ -71,16 +71,16 @@ class SizedEntries(Generic[V]):
             self._weigh(account, 0, num_bytes - before[1])
 
     def put_first(self, key: Key, value: V, num_bytes: int) -> None:
-        """Adds an entry that is not there as the tenant's oldest."""
+        """Adds a new entry as the tenant's oldest."""
         self.put(key, value, num_bytes)
         self._accounts[key[0]].entries.move_to_end(key[1], last=False)
 
     def refresh(self, key: Key) -> None:
-        """An entry that is there is the tenant's newest from here on."""
+        """Makes an existing entry the tenant's newest."""
         self._accounts[key[0]].entries.move_to_end(key[1])
 
     def pop(self, key: Key) -> V | None:
-        """Takes an entry out; None: there is none."""
+        """Removes and returns an entry; None if there is none."""
         account = self._accounts.get(key[0])
         entry = None if account is None else account.entries.pop(key[1], None)
         if account is None or entry is None:
@@ -91,10 +91,10 @@ class SizedEntries(Generic[V]):
         return entry[0]
 
     def drop_surplus(self) -> list[tuple[Key, V]]:
-        """Takes out what is too much; one entry stays, however large it is."""
+        """Removes and returns the surplus; one entry stays, however large it is."""
         dropped: list[tuple[Key, V]] = []
         while self._count > 1 and (self._count > self._most or self._num_bytes > self._most_bytes):
-            # only here each tenant is looked at
+            # all tenants are visited only in this case
             has: Callable[[_Account[V]], int] = _count if self._count > self._most else _BYTES
             tenant = max(self._accounts, key=lambda each: has(self._accounts[each]))
             key = tenant, next(iter(self._accounts[tenant].entries))
@@ -104,9 +104,9 @@ class SizedEntries(Generic[V]):
         return dropped
 
     def take(self, most: int, most_bytes: int) -> dict[Key, V]:
-        """Takes a batch out: the oldest of each tenant by turns, of one at least.
+        """Removes and returns a batch: the oldest of each tenant by turns, at least one entry.
 
-        Who has an entry that does not fit any more has the first turn of the next batch.
+        A tenant whose entry does not fit any more has the first turn of the next batch.
         """
         batch: dict[Key, V] = {}
         turns = list(self._accounts)

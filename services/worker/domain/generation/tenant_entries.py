@@ -1,7 +1,6 @@
-"""A bounded number of small entries that belong to tenants. Pure.
+"""A bounded number of small entries that belong to tenants.
 
-When there are too many, the oldest of the tenant that has most goes: a tenant that floods loses its own, and
-what others have stays.
+Surplus goes from the tenant that has most, its oldest first: a tenant that floods loses its own entries only.
 """
 
 from collections import OrderedDict
@@ -23,7 +22,7 @@ class TenantEntries(Generic[V]):
         return self._count
 
     def get(self, tenant: str, name: str) -> V | None:
-        """The entry; None: there is none (any more)."""
+        """Returns the entry; None if there is none."""
         entries = self._tenants.get(tenant)
         return None if entries is None else entries.get(name)
 
@@ -32,11 +31,11 @@ class TenantEntries(Generic[V]):
         self.pop(tenant, name)
         self._tenants.setdefault(tenant, OrderedDict())[name] = value
         self._count += 1
-        if self._count > self._most:  # only here each tenant is looked at
+        if self._count > self._most:  # all tenants are visited only in this case
             self._drop_oldest(max(self._tenants, key=lambda each: len(self._tenants[each])))
 
     def pop(self, tenant: str, name: str) -> V | None:
-        """Takes an entry out; None: there is none."""
+        """Removes and returns an entry; None if there is none."""
         entries = self._tenants.get(tenant)
         if entries is None or name not in entries:
             return None
@@ -47,7 +46,7 @@ class TenantEntries(Generic[V]):
         return value
 
     def drop_oldest(self, is_over: Callable[[V], bool]) -> None:
-        """Drops each tenant's oldest entries for as long as they are over."""
+        """Drops each tenant's oldest entries up to the first one for which `is_over` is false."""
         for tenant in list(self._tenants):
             while (entries := self._tenants.get(tenant)) and is_over(next(iter(entries.values()))):
                 self._drop_oldest(tenant)

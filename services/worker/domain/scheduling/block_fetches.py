@@ -1,7 +1,7 @@
-"""Blocks on their way from the store into a group's cache, and who waits for them.
+"""Fetches: blocks on their way from the store into a group's cache, and the sequences that wait for them.
 
-A fetch owns its places until the ranks say that they are done, also when nobody waits any more: then its
-table goes on under the fetch's own number. What came is an ordinary part of the prefix cache.
+A fetch owns its blocks until the ranks say that it is done, also when no sequence waits any more: then its
+table goes on under the fetch's own number. Fetched blocks are an ordinary part of the prefix cache.
 """
 
 from collections.abc import Sequence as Items
@@ -13,9 +13,16 @@ from services.worker.domain.scheduling.sequence import Sequence
 
 @dataclass(slots=True, eq=False)
 class BlockFetch:
-    """`names[i]` comes into `blocks[i]`, block `first + i` of the table `table`.
+    """One fetch: `names[i]` comes into `blocks[i]`, block `first + i` of the table `table`.
 
-    sequence: waits for it; None: nobody, or nobody any more. after_step: see `FetchBlocks`.
+    Attributes:
+        fetch_id: Its number, above 0.
+        table: Number of the block table.
+        first: Place of its first block in the table.
+        names: Of the blocks.
+        blocks: Where they go.
+        sequence: Waits for it; None if none does.
+        after_step: See `FetchBlocks`.
     """
 
     fetch_id: int
@@ -28,7 +35,7 @@ class BlockFetch:
 
 
 class BlockFetches:
-    """All fetches under way; new ones are handed out once, by `take`. num_blocks: that they bring."""
+    """All fetches in flight, which bring `num_blocks`; new ones are handed out once, by `take`."""
 
     def __init__(self, blocks: BlockManager) -> None:
         self._blocks = blocks
@@ -41,13 +48,14 @@ class BlockFetches:
         return len(self._under_way)
 
     def begin(self, sequence: Sequence, first: int, names: Items[bytes]) -> None:
-        """A running sequence waits for blocks of its table, from block `first` on."""
+        """Begins a fetch for a running sequence, into its table from block `first` on."""
         sequence.fetching = self._open(sequence.seq_id, first, names, sequence)
 
     def begin_alone(self, names: Items[bytes]) -> int:
-        """Gets a sequence's blocks, from its first on, for nobody in particular.
+        """Begins a fetch of leading blocks for which no sequence waits.
 
-        Returns the fetch's number; 0: all of them are there, or there is no place for them.
+        Returns:
+            The fetch's number; 0 if all blocks are there, or there is no place for them.
         """
         holder = -(self._last_id + 1)
         first = self._blocks.hold(holder, names)
@@ -59,7 +67,7 @@ class BlockFetches:
         return self._open(holder, first, names[first:], None)
 
     def get(self, fetch_id: int) -> BlockFetch | None:
-        """The fetch of that number, while it is under way."""
+        """Returns the fetch of that number, while it is in flight."""
         return self._under_way.get(fetch_id)
 
     @property
@@ -68,23 +76,24 @@ class BlockFetches:
         return bool(self._new)
 
     def take(self, after_step: int) -> list[BlockFetch]:
-        """What has to be ordered now; ranks are to wait until they have begun with that step."""
+        """Returns the new fetches; ranks wait with them until they have begun that step."""
         new, self._new = self._new, []
         for fetch in new:
             fetch.after_step = after_step
         return new
 
     def abandon(self, sequence: Sequence) -> None:
-        """The sequence leaves; its blocks stay with the fetch until that is done."""
+        """Detaches a sequence; its blocks stay with the fetch until that is done."""
         fetch = self._under_way[sequence.fetching]
         fetch.sequence, fetch.table = None, -fetch.fetch_id
         self._blocks.hand_over(sequence.seq_id, fetch.table)
         sequence.fetching = 0
 
     def end(self, fetch_id: int, count: int) -> BlockFetch | None:
-        """The ranks are done; the first `count` blocks have their content, and anybody may find them.
+        """Ends a fetch whose first `count` blocks have their content; all sequences may find these.
 
-        Returns the fetch; None if it is not known.
+        Returns:
+            The fetch; None if it is not known.
         """
         fetch = self._under_way.pop(fetch_id, None)
         if fetch is None:

@@ -1,9 +1,8 @@
-"""The KV blocks of a group: which are free, which belong to which sequences, and which hold what.
+"""The KV blocks of a group: which are free, which belong to which sequences, and what they contain.
 
-Decides only the numbers; the ranks hold the bytes, the scheduler says who gets blocks and who gives them
-back. A block that is full and computed has a name (`names.py`); sequences whose tokens begin alike share it.
-A block that nobody has any more keeps its content and its name until it is the one unused for longest and
-another content needs the place.
+Manages numbers; the ranks hold the bytes, the scheduler allocates and frees. A block that is full and
+computed has a name (`block_names.py`); sequences whose tokens begin alike share it. A free block keeps its
+content and its name until it is the least recently used one and its place is needed.
 """
 
 from bisect import bisect_left
@@ -14,7 +13,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
 def blocks_for(num_tokens: int) -> int:
-    """How many blocks hold that many tokens."""
+    """Returns how many blocks hold that many tokens."""
     return -(-num_tokens // BLOCK_SIZE)
 
 
@@ -34,7 +33,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody has, with or without content."""
+        """Blocks that are in no table, with or without content."""
         return len(self._empty) + len(self._cached)
 
     @property
@@ -48,29 +47,30 @@ class BlockManager:
         return len(self._cached)
 
     def num_exclusive(self, seq_id: int, num_tokens: int = 0, names: Sequence[bytes] = ()) -> int:
-        """How many blocks would be free if the sequence gave up its own; without those that `allocate` for
-        another one of so many tokens shares, which would only take them back.
+        """Returns how many blocks would be free if the sequence gave up its own.
+
+        Blocks are not counted that `allocate` for another sequence, of so many tokens, would share.
         """
         shared = set(self._find(num_tokens, names))
         return [self._readers[block] for block in self._tables[seq_id] if block not in shared].count(1)
 
     def is_cached(self, name: bytes) -> bool:
-        """Whether a block of that name is there, in a table or not."""
+        """Returns whether there is a block of that name, in a table or not."""
         return name in self._by_name
 
     def find(self, name: bytes) -> int | None:
-        """The block of that name."""
+        """Returns the block of that name."""
         return self._by_name.get(name)
 
     def num_found(self, names: Sequence[bytes]) -> int:
-        """How many of a sequence's blocks are there, from the first on without a gap."""
+        """Returns how many leading names have a block."""
         for count, name in enumerate(names):
             if name not in self._by_name:
                 return count
         return len(names)
 
     def estimate_found(self, names: Sequence[bytes]) -> int:
-        """The same in a few look-ups, however many blocks a sequence has.
+        """Returns the same as `num_found` in a few look-ups, however many names there are.
 
         Exact unless there is a gap, which is rare: `release` gives the end of a sequence away first.
         """
@@ -80,14 +80,14 @@ class BlockManager:
         return bisect_left(names, True, key=lambda name: name not in by_name)
 
     def cost(self, num_tokens: int, names: Sequence[bytes] = ()) -> int:
-        """How many of the free blocks `allocate` would take."""
+        """Returns how many of the free blocks `allocate` would take."""
         shared = self._find(num_tokens, names)
         return blocks_for(num_tokens) - len(shared) + self._num_unused(shared)
 
     def allocate(
         self, seq_id: int, num_tokens: int, names: Sequence[bytes] = (), spare: int = 0
     ) -> int | None:
-        """Opens a table with blocks for a sequence's tokens; what is there already is shared.
+        """Opens a table with blocks for a sequence's tokens; blocks that are there already are shared.
 
         Args:
             seq_id: The sequence.
@@ -96,7 +96,7 @@ class BlockManager:
             spare: Blocks that must stay free.
 
         Returns:
-            How many of its first tokens have their KV there; None, with nothing changed, when there are not
+            How many of its first tokens have their KV there; None, with nothing changed, if there are not
             enough blocks.
         """
         shared = self._find(num_tokens, names)
@@ -113,15 +113,15 @@ class BlockManager:
         return self._open(seq_id, shared, len(names))
 
     def hand_over(self, seq_id: int, to: int) -> None:
-        """A table goes on under another number."""
+        """Gives a table another number."""
         if to in self._tables:
             raise ValueError(f"sequence {to} has a block table already")
         self._tables[to] = self._tables.pop(seq_id)
 
     def drop(self, names: Iterable[bytes]) -> int:
-        """Takes the names of blocks that nobody may find any more; returns how many there were.
+        """Removes names, so that no sequence finds their blocks; returns how many blocks there were.
 
-        Those in tables are used to their end.
+        Blocks in tables stay until these are closed.
         """
         count = 0
         for name in names:
@@ -174,12 +174,12 @@ class BlockManager:
                 self._cached[block] = None
 
     def forget(self, seq_id: int) -> None:
-        """Takes the names of a sequence's blocks: their content is not to be trusted, nobody may find it."""
+        """Removes the names of a sequence's blocks, whose content is not to be trusted."""
         for block in self._tables[seq_id]:
             self._unname(block)
 
     def table(self, seq_id: int) -> tuple[int, ...]:
-        """The blocks of a sequence, in the order of its positions."""
+        """Returns the blocks of a sequence, in the order of its positions."""
         return tuple(self._tables[seq_id])
 
     def check_invariants(self) -> None:

@@ -1,4 +1,4 @@
-"""Which name each full block of a sequence has, and so with whom it may be shared.
+"""Names the full blocks of sequences by their content; sequences share blocks of the same name.
 
 Names are chains of content hashes (`shared/kv_hash.py`); the tenant is in their root unless all tenants
 share. Without names nothing is shared: that is how the prefix cache is switched off.
@@ -19,7 +19,10 @@ PrefixSharing = Literal["tenant", "all", "off"]
 class BlockNames:
     """Names blocks for one engine.
 
-    fingerprint, kv_format: of the engine. sharing: `tenant` keeps tenants apart, `off` names nothing.
+    Attributes:
+        fingerprint: Of the engine's weights.
+        kv_format: Of the engine's KV.
+        sharing: `tenant` keeps tenants apart, `all` does not, `off` names nothing.
     """
 
     fingerprint: str
@@ -27,7 +30,7 @@ class BlockNames:
     sharing: PrefixSharing = "tenant"
 
     def of(self, sequence: Sequence) -> list[bytes]:
-        """The names of all blocks that the sequence's known tokens fill; kept in the sequence."""
+        """Returns the names of all blocks that the sequence's known tokens fill; kept in the sequence."""
         names, tokens = sequence.block_names, sequence.tokens
         full = len(tokens) // BLOCK_SIZE
         if len(names) == full or self.sharing == "off":
@@ -42,7 +45,7 @@ class BlockNames:
         return names
 
     def of_tokens(self, tokens: list[int], tenant: str) -> list[bytes]:
-        """The names of all blocks that some tenant's tokens fill."""
+        """Returns the names of all blocks that a tenant's tokens fill."""
         names: list[bytes] = []
         if self.sharing == "off":
             return names
@@ -53,7 +56,7 @@ class BlockNames:
         return names
 
     def of_packed(self, token_ids: bytes, tenant: str) -> Iterator[bytes]:
-        """The names of all blocks that some tenant's packed tokens fill, each made when it is asked for."""
+        """Yields the names of all blocks that a tenant's packed tokens fill."""
         if self.sharing == "off":
             return
         name = self._root(tenant)

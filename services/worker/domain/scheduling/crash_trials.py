@@ -1,20 +1,21 @@
-"""Requests that were computed when an engine died: they run in steps of their own until they are cleared.
+"""Requests that were computed when an engine died run in steps of their own until they are cleared.
 
-A step that kills the ranks computes many requests at once, and says nothing of which of them did it. So those
-that were in it go on elsewhere alone: by turns a step of one of them and a step of all others, and nothing is
-planned ahead. One that brings a few new tokens so is cleared, since the fatal step was among those, and runs
-like any other from then on. One that is alone in a second fatal step is the cause.
+A step that kills the ranks computes many requests, and any of them may be the cause. So they go on elsewhere
+alone: by turns a step of one of them and a step of all others, and no step is planned ahead. A request that
+gets a few new tokens in this way is cleared, since the fatal step was among those, and runs like any other. A
+request that is alone in a second fatal step is the cause.
 """
 
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 
-TRIAL_TOKENS = 4  # beyond those that its caller has: what the fatal step, and one planned ahead, computed
+TRIAL_TOKENS = 4  # beyond those that its caller has; more than a fatal step and one planned ahead compute
 
 
 class CrashTrials:
     """The sequences of one scheduler that are on trial; almost always there is none.
 
-    sequences: to be read only; every step looks whether there are any.
+    Attributes:
+        sequences: Read only; every step checks whether there are any.
     """
 
     def __init__(self) -> None:
@@ -22,16 +23,16 @@ class CrashTrials:
         self._had_turn = False  # the last step was one of them; the others are next
 
     def add(self, sequence: Sequence) -> None:
-        """Takes note of a sequence that comes to the scheduler."""
+        """Puts a sequence on trial if it has `trial_tokens`."""
         if sequence.trial_tokens:
             self.sequences.add(sequence)
 
     def is_on(self, sequence: Sequence) -> bool:
-        """Whether that sequence is on trial."""
+        """Returns whether a sequence is on trial."""
         return bool(self.sequences) and sequence in self.sequences
 
     def others_first(self) -> bool:
-        """Whether the next step is that of the others; forgets those on trial that ended or were cleared."""
+        """Returns whether the next step is for the others; drops trials that ended or were cleared."""
         self.sequences = {
             one for one in self.sequences if one.phase is not SequencePhase.ENDED and one.trial_tokens
         }
@@ -39,7 +40,7 @@ class CrashTrials:
         return others_first
 
     def choose(self, running: list[Sequence]) -> list[Sequence]:
-        """The sequences of the first request in order that is on trial and can be computed now."""
+        """Returns the sequences of the first request on trial that can be computed now."""
         able = [one for one in running if one in self.sequences and not one.fetching]
         chosen = [one for one in able if one.request_id == able[0].request_id]
         self._had_turn = bool(chosen)

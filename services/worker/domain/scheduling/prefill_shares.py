@@ -1,16 +1,18 @@
-"""How a step's tokens are shared among the prompts that are being computed.
+"""Shares a step's tokens among the prompts that are being computed.
 
-Half goes to the first in order, so that a long prompt always gets on; the other half to the shortest of
-the rest, so that short prompts need not wait for a long one. What nobody else needs goes to the first too.
+Half goes to the first in order, so that a long prompt always progresses; the other half to the shortest of
+the rest, so that short prompts need not wait for a long one. Tokens that are left go to the first as well.
 """
 
 from services.worker.domain.scheduling.sequence import Sequence
 
 
 def share_budget(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence, int]]:
-    """Tokens per sequence, each at least 1, together at most `budget`.
+    """Returns tokens per sequence, each at least 1, together at most `budget`.
 
-    prefilling: in order of priority and arrival.
+    Args:
+        prefilling: Sequences in order of priority and arrival.
+        budget: Tokens of the step.
     """
     if not prefilling or budget < 1:
         return []

@@ -1,7 +1,7 @@
 """A sequence: one choice of a request on its way through the engine.
 
-Knows its tokens, how many of them are computed, and when it has reached its end by length or by an
-end-of-sequence token. Stop strings are a matter of text and are decided in `request.py`.
+Knows its tokens, how many of them are computed, and whether it ends by length or by an end-of-sequence token.
+Stop strings are a matter of text (`domain/generation/choice_state.py`).
 """
 
 import math
@@ -15,7 +15,7 @@ FIRST = 2**62  # more than there are arrivals
 
 
 class SequencePhase(Enum):
-    """Where a sequence is: not with the scheduler yet, or there. A preempted one is waiting again."""
+    """The phases of a sequence; a preempted one is waiting again."""
 
     NEW = "new"
     WAITING = "waiting"
@@ -79,9 +79,11 @@ class Sequence:
         self.order = (-self.priority, self.arrival)
 
     def enqueued_as(self, arrival: int, *, first: bool = False) -> None:
-        """Gives it its place in the order of arrival; later ones have higher numbers.
+        """Sets its place in the order of arrival; later sequences have higher numbers.
 
-        first: before all of its priority that are not; it had its turn to wait already.
+        Args:
+            arrival: Number of the arrival.
+            first: Puts it before all of its priority that are not `first`, since it has waited before.
         """
         self.arrival = arrival - FIRST if first else arrival
         self.order = (-self.priority, self.arrival)
@@ -97,19 +99,19 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
     def take(self, token_id: int) -> FinishReason | None:
-        """Appends a sampled token; says whether it is the last one, and why."""
+        """Appends a sampled token; returns why it is the last one, or None."""
         self.tokens.append(token_id)
         return self.end_reason()
 
     def end_reason(self) -> FinishReason | None:
-        """Why the sequence ends with its newest token; None: it goes on."""
+        """Returns why the sequence ends with its newest token; None if it goes on."""
         num_output = len(self.tokens) - self.prompt_len
         if num_output and self.tokens[-1] in self.eos_ids and not self.sampling.ignore_eos:
             return "stop"
         return "length" if num_output >= self.max_tokens else None
 
     def announce(self) -> NewSequence:
-        """What the ranks have to know about it, once, before its first slice."""
+        """Returns what the ranks have to know about it before its first chunk, and marks it announced."""
         self.announced = True
         return NewSequence(
             seq_id=self.seq_id,

@@ -1,7 +1,7 @@
-"""Sequences waiting and running, and what changes when one of them comes, goes or gives way.
+"""The queues of waiting and running sequences, and the changes when a sequence comes, goes or is preempted.
 
-Keeps both queues in order, the block tables of those that run, and what the ranks have to be told of those
-that left. Who goes from one queue to the other is decided in `admission.py` and `scheduler.py`.
+Keeps both queues in order, the block tables of running sequences, and the seq_ids that ranks must forget.
+`admission.py` and `preemption.py` decide which sequences move between the queues.
 """
 
 from bisect import bisect_left, insort
@@ -21,10 +21,15 @@ ORDER = attrgetter("order")
 
 @dataclass(slots=True, frozen=True)
 class SchedulerLimits:
-    """Bounds of a scheduler, in tokens per step and in sequences. A budget below `max_running` is refused.
+    """Bounds of a scheduler.
 
-    step_target_s: how long a step with parts of prompts may take while other sequences decode; 0: any time.
-    tenant_share: the part of the running places that one tenant may have at the most.
+    Attributes:
+        token_budget: Tokens per step; at least `max_running`.
+        max_running: Sequences that may run.
+        max_waiting: Sequences that may wait.
+        step_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
+            limit.
+        tenant_share: Share of the running places that one tenant may have.
     """
 
     token_budget: int
@@ -44,10 +49,16 @@ class SchedulerLimits:
 class SequenceQueues:
     """Both queues are in order of priority, then arrival.
 
-    waiting_of: the same waiting sequences, those of each tenant. running_of: how many of each tenant run.
-    release: seq_ids that the next plan tells the ranks to forget.
-    coming: names of blocks that a running sequence is about to compute, to the first such sequence.
-    fetches: blocks that come from the store; a running sequence that waits for some is not computed.
+    Attributes:
+        blocks: The group's KV blocks.
+        waiting: Sequences that wait.
+        running: Sequences that run.
+        waiting_of: The waiting sequences of each tenant.
+        running_of: How many sequences of each tenant run.
+        release: seq_ids that the next plan tells the ranks to forget.
+        coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
+        fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
+        num_preemptions: Sequences preempted so far.
     """
 
     def __init__(self, blocks: BlockManager) -> None:
@@ -71,7 +82,7 @@ class SequenceQueues:
         self._earliest_deadline = min(self._earliest_deadline, sequence.deadline)
 
     def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
-        """Lets a waiting sequence run, with blocks for all its tokens; False when these are not there."""
+        """Lets a waiting sequence run, with blocks for all its tokens; False if these are not free."""
         seq_id = self._last_seq_id + 1
         cached = self.blocks.allocate(seq_id, len(sequence.tokens), names, spare)
         if cached is None:
@@ -103,17 +114,17 @@ class SequenceQueues:
         return min(len(self.running), self.blocks.num_blocks // 32)
 
     def computed(self, sequence: Sequence, first: int, names: list[bytes]) -> None:
-        """Blocks of a running sequence, from its block `first` on, are full: others may have them, too."""
+        """Registers full blocks of a running sequence, from its block `first` on, to be shared."""
         self.blocks.register(sequence.seq_id, first, names)
         for name in names:
             self.coming.pop(name, None)
 
     def fetch(self, sequence: Sequence, names: list[bytes]) -> None:
-        """A sequence that has just come in waits for these blocks, the next after those that it found."""
+        """Begins a fetch for a sequence that has just come in, of the blocks after those that it found."""
         self.fetches.begin(sequence, sequence.computed // BLOCK_SIZE, names)
 
     def fetched(self, fetch_id: int, count: int) -> BlockFetch | None:
-        """A fetch is done, with `count` blocks; who waited for it goes on from there."""
+        """Ends a fetch that brought `count` blocks; its sequence goes on from there."""
         fetch = self.fetches.end(fetch_id, count)
         if fetch is not None and fetch.sequence is not None:
             sequence, num_tokens = fetch.sequence, (fetch.first + count) * BLOCK_SIZE
@@ -126,14 +137,14 @@ class SequenceQueues:
         return fetch
 
     def preempt(self, sequence: Sequence) -> None:
-        """A running sequence gives its blocks up and waits; they may still be there when it returns."""
+        """Preempts a running sequence: its blocks are freed, and it waits to be computed again."""
         self._leave(sequence)
         self.num_preemptions += 1
         sequence.num_preemptions += 1
         self._wait(sequence)
 
     def end(self, sequence: Sequence, *, forget: bool = False) -> None:
-        """Takes a sequence out, wherever it is. forget: nobody may have its blocks' content after it."""
+        """Removes a sequence, waiting or running; with `forget` the content of its blocks is not reused."""
         if sequence.phase is SequencePhase.WAITING:
             self._stop_waiting(sequence)
         elif sequence.phase is SequencePhase.RUNNING:
@@ -143,7 +154,7 @@ class SequenceQueues:
         sequence.phase = SequencePhase.ENDED
 
     def expire(self, now: float) -> list[Sequence]:
-        """Sequences whose deadline has passed; they stay where they are."""
+        """Returns the sequences whose deadline has passed; they stay where they are."""
         if now < self._earliest_deadline:
             return []
         late, earliest = [], float("inf")
@@ -192,7 +203,7 @@ class SequenceQueues:
             del self.waiting_of[sequence.tenant]
 
     def _leave(self, sequence: Sequence) -> None:
-        """A running sequence stops running: table closed, ranks told with the next plan."""
+        """Ends the running of a sequence: closes its table, and lets the next plan release it."""
         _remove(self.running, sequence)
         self.running_of[sequence.tenant] -= 1
         if not self.running_of[sequence.tenant]:

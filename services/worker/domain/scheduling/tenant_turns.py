@@ -1,8 +1,8 @@
-"""Which tenant gets a running place that becomes free: of those that wait, the one that has fewest. Pure.
+"""Fair shares of the running places: a free place goes to the waiting tenant that has the fewest.
 
-So a tenant may have every place while the others are idle, and with others waiting it gets no more of the
-places that become free than they do. A higher priority goes before that, and so do sequences that have begun:
-a caller has tokens of them.
+A tenant may have every place while the others are idle; with others waiting it gets no more of the places
+that become free than they do. A higher priority goes first, and so do sequences that have begun, since a
+caller has tokens of them.
 """
 
 import math
@@ -15,20 +15,20 @@ _Rank = tuple[int, int, tuple[int, int]]  # priority, places of the tenant, orde
 
 
 def most_running(max_running: int, tenant_share: float) -> int:
-    """How many running places one tenant may have."""
+    """Returns how many running places one tenant may have."""
     return min(max_running, max(1, math.ceil(max_running * tenant_share)))
 
 
 def next_in_turn(
     waiting: Mapping[str, list[Sequence]], running: Mapping[str, int], passed: Counter[str], most: int
 ) -> Sequence | None:
-    """The waiting sequence that is next.
+    """Returns the waiting sequence that is next.
 
     Args:
-        waiting: each tenant's sequences, in order.
-        running: how many places each tenant has.
-        passed: how many of each tenant's first sequences cannot come in now.
-        most: places that one tenant may have.
+        waiting: Each tenant's sequences, in order.
+        running: How many places each tenant has.
+        passed: How many of each tenant's first sequences cannot come in now.
+        most: Places that one tenant may have.
 
     Returns:
         The sequence; None if those that are left have to wait.

@@ -1,8 +1,9 @@
-"""What it takes to have a prompt's KV: computing it again, or fetching it from the store, both as measured.
+"""Compares two ways to get a prompt's KV by measured times: computing it, or fetching it from the store.
 
 Computing is measured by the size of a step's chunk, since a short chunk uses the machine worse than a long
-one; fetching as a fixed time and a time per block. Both averages forget, so they follow the load of machine
-and store.
+one. Fetching is a line, a fixed time and a time per block: ordinary least squares with weights that decay
+exponentially (recursive least squares with a forgetting factor, see Haykin, "Adaptive Filter Theory"). Both
+follow the load of machine and store.
 """
 
 import math
@@ -21,7 +22,12 @@ _MIN_SPREAD = 4.0  # variance of the blocks per fetch below which a slope is no 
 
 
 class TransferCostModel:
-    """token_budget: of a step, the longest chunk. mode: `always` and `never` decide whatever was measured."""
+    """The measured costs.
+
+    Args:
+        token_budget: Of a step, which is the longest chunk.
+        mode: `always` and `never` decide without measurements.
+    """
 
     def __init__(self, token_budget: int, mode: FetchMode = "auto") -> None:
         self._budget = token_budget
@@ -31,7 +37,7 @@ class TransferCostModel:
         self._last_fetch = -math.inf
 
     def computed(self, num_tokens: int, seconds: float) -> None:
-        """A step computed so many tokens, mostly of prompts; one that took no time says nothing."""
+        """Records a step of so many tokens, mostly of prompts; a step that took no time is ignored."""
         if seconds <= 0:
             return
         size, token_s = _size_class(num_tokens), seconds / num_tokens
@@ -39,8 +45,12 @@ class TransferCostModel:
         self._token_s[size] = token_s if known is None else known + _WEIGHT * (token_s - known)
 
     def fetched(self, num_blocks: int, seconds: float, now: float) -> None:
-        """A fetch brought so many blocks; `now` is monotonic seconds. seconds: since it began, or since the
-        one before it was done, for which it had to wait.
+        """Records a fetch.
+
+        Args:
+            num_blocks: Blocks that it brought.
+            seconds: Since it began, or since the fetch before it was done, for which it had to wait.
+            now: Monotonic seconds.
         """
         self._last_fetch = now
         self._weight = self._weight * _KEPT + 1
@@ -50,23 +60,27 @@ class TransferCostModel:
         self._products = self._products * _KEPT + num_blocks * seconds
 
     def recompute_s(self, num_tokens: int) -> float:
-        """Seconds to compute that many tokens of a prompt."""
+        """Returns the seconds to compute that many tokens of a prompt."""
         whole, rest = divmod(num_tokens, self._budget)
         return whole * self._chunk_s(self._budget) + self._chunk_s(rest)
 
     def fetch_s(self, num_blocks: int) -> float:
-        """Seconds to fetch that many blocks."""
+        """Returns the seconds to fetch that many blocks."""
         fixed, each = self._fetch_line()
         return fixed + each * num_blocks
 
     def fetches(
         self, num_blocks: int, now: float, ahead: int = 0, under_way: tuple[int, int] = (0, 0)
     ) -> bool:
-        """Whether fetching that many blocks is the faster way.
+        """Returns whether fetching is faster than computing.
 
-        ahead: tokens that are to be computed before. They hold up whoever computes, and not who fetches.
-        under_way: fetches, and the blocks that they bring, which hold up who fetches. So when many come at
-        once, as after the loss of a group, some compute while others fetch.
+        When many sequences come at once, as after the loss of a group, some compute while others fetch.
+
+        Args:
+            num_blocks: Blocks that are needed.
+            now: Monotonic seconds.
+            ahead: Tokens that are computed before; they delay computing only.
+            under_way: Fetches in flight, and their blocks; they delay fetching only.
         """
         if self._mode != "auto":
             return self._mode == "always"
@@ -74,11 +88,11 @@ class TransferCostModel:
         fetch_s = fixed * (under_way[0] + 1) + each * (under_way[1] + num_blocks)
         if fetch_s < self.recompute_s(ahead + num_blocks * BLOCK_SIZE):
             return True
-        # what is never tried is never seen to be fast again; one at a time tells it
+        # a store that is never tried is never seen to be fast again; one fetch at a time measures it
         return not under_way[0] and now - self._last_fetch > RETRY_S
 
     def rates(self) -> tuple[float, float, float]:
-        """Tokens a second computed, and fetched, and seconds that a fetch takes on top; 0: not measured."""
+        """Returns tokens a second computed, and fetched, and a fetch's fixed seconds; 0 if not measured."""
         recompute = self._budget / self._chunk_s(self._budget) if self._token_s else 0.0
         if not self._weight:
             return recompute, 0.0, 0.0
@@ -95,7 +109,7 @@ class TransferCostModel:
         return num_tokens * self._token_s[nearest]
 
     def _fetch_line(self) -> tuple[float, float]:
-        """Least squares over the fetches, with weights that fall by their age; never below zero."""
+        """Returns fixed seconds and seconds per block: weighted least squares, neither below zero."""
         if not self._weight:
             return ASSUMED_FETCH_S
         blocks, seconds = self._blocks / self._weight, self._seconds / self._weight

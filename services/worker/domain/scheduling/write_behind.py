@@ -1,7 +1,7 @@
-"""Which blocks are to be written to the store, which are being written, and which are there, as far as known.
+"""Write-behind: which blocks wait to be written to the store, are being written, and are known to be stored.
 
-A block goes in when it is full and computed, comes out in a step's plan, and is known when all ranks have
-written it. What is not written in time is no loss: somebody computes it again.
+A block is added when it is full and computed, taken by a step's plan, and known when all ranks have written
+it. A block that is not written in time is no loss: it is computed again.
 """
 
 from collections import OrderedDict
@@ -14,10 +14,15 @@ MAX_PER_STEP = 64  # copies that a step begins with; each takes the ranks some t
 
 
 class WriteBehind:
-    """Names only; whether they still have a block is asked when they are taken.
+    """Keeps names; whether they still have a block is checked when they are taken.
 
-    max_waiting: names that may wait; the oldest goes then. max_known: names remembered as stored.
-    enabled: whether the store is used at all. writes: whether blocks are written to it.
+    Args:
+        max_waiting: Names that may wait; beyond it the oldest is dropped.
+        max_known: Names remembered as stored.
+
+    Attributes:
+        enabled: Whether the store is used at all.
+        writes: Whether blocks are written to it.
     """
 
     def __init__(self, *, max_waiting: int = 16_384, max_known: int = 262_144) -> None:
@@ -46,7 +51,7 @@ class WriteBehind:
         return len(self._known)
 
     def add(self, names: Iterable[bytes]) -> None:
-        """Blocks of these names are full and computed."""
+        """Queues the names of blocks that are full and computed."""
         if not self.enabled or not self.writes:
             return
         for name in names:
@@ -58,7 +63,7 @@ class WriteBehind:
             self._waiting.popitem(last=False)
 
     def take(self, blocks: BlockManager) -> list[StoreBlock]:
-        """What the next step is to copy. A name that has no block any more is left out for good."""
+        """Returns what the next step copies. Names without a block are dropped."""
         taken: list[StoreBlock] = []
         while self._waiting and len(taken) < MAX_PER_STEP:
             name, _ = self._waiting.popitem(last=False)
@@ -69,7 +74,7 @@ class WriteBehind:
         return taken
 
     def done(self, stored: Iterable[bytes], dropped: Iterable[bytes]) -> None:
-        """What became of names that were taken."""
+        """Records which of the taken names were stored, and which were dropped."""
         self._writing.difference_update(dropped)
         for name in stored:
             if name in self._writing:  # else it was forgotten meanwhile
@@ -77,7 +82,7 @@ class WriteBehind:
                 self._learn(name)
 
     def found(self, names: Iterable[bytes]) -> None:
-        """The store has these, whoever wrote them; of those in doubt that says nothing."""
+        """Records names that the store has, of any group's writing; names in doubt stay in doubt."""
         for name in names:
             if name in self._doubtful:
                 continue
@@ -86,52 +91,50 @@ class WriteBehind:
                 self._learn(name)
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """The store does not have these: who computes them writes them anew."""
+        """Records names that the store does not have; they are written when they are computed again."""
         for name in names:
             self._known.pop(name, None)
             self._waiting.pop(name, None)
             self._writing.discard(name)
 
     def distrust(self, names: Sequence[bytes]) -> None:
-        """The store does not have these as they should be, whoever finds them there, until they are written
-        anew.
-        """
+        """Doubts blocks that are damaged or missing: they are not fetched until they are written anew."""
         self.forget(names)
         self._doubtful.update(dict.fromkeys(names))
         while len(self._doubtful) > self._max_waiting:
             self._doubtful.popitem(last=False)
 
     def unlearn(self, names: Iterable[bytes]) -> None:
-        """The store no longer has these; what is on its way there still comes."""
+        """Records names that the store no longer has; writes in flight go on."""
         for name in names:
             self._known.pop(name, None)
 
     def forget_all(self) -> None:
-        """The store may have lost everything, or is away."""
+        """Forgets everything: the store may have lost it, or is away."""
         self._known.clear()
         self._waiting.clear()
 
     def is_known(self, name: bytes) -> bool:
-        """Whether the store is known to have it."""
+        """Returns whether the store is known to have a name."""
         return name in self._known
 
     def is_due(self, name: bytes) -> bool:
-        """Whether it may still become known: it waits, or is being written."""
+        """Returns whether a name waits or is being written."""
         return name in self._waiting or name in self._writing
 
     def due(self) -> list[bytes]:
-        """All names that may still become known."""
+        """Returns all names that wait or are being written."""
         return [*self._waiting, *self._writing]
 
     def num_known_of(self, names: Sequence[bytes]) -> int:
-        """How many of a sequence's blocks the store has, from the first on without a gap."""
+        """Returns how many leading names are known to be stored."""
         for count, name in enumerate(names):
             if name not in self._known:
                 return count
         return len(names)
 
     def num_trusted_of(self, names: Sequence[bytes]) -> int:
-        """How many of a sequence's blocks are not in doubt, from the first on without a gap."""
+        """Returns how many leading names are not in doubt."""
         if self._doubtful:
             for count, name in enumerate(names):
                 if name in self._doubtful:
