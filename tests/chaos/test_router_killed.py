@@ -44,7 +44,7 @@ class Burst:
     def __init__(self, stack: Stack, client: httpx.Client) -> None:
         self._stack, self._client = stack, client
         self._bodies = make_bodies("demo", BURST, TOKENS)
-        self._expected = undisturbed(client, self._bodies)
+        self.expected = undisturbed(client, self._bodies)
         self._groups = [metrics for name, metrics in metrics_of(stack).items() if name in {"g0", "g1"}]
 
     def run(self, after_s: float) -> tuple[list[Said], int]:
@@ -58,7 +58,7 @@ class Burst:
             said = [one.result(ENDED_S) for one in told]
         assert killer.wait(ENDED_S) == 0
         assert time.monotonic() - began < ENDED_S
-        for one, expected in zip(said, self._expected, strict=True):
+        for one, expected in zip(said, self.expected, strict=True):
             if one.status != 503:
                 assert difference(one, expected) == ""
             else:
@@ -98,7 +98,7 @@ def test_the_only_router_killed(stack: Stack) -> None:
                 f"{1000 * offset:.0f} ms: {len(complete)} complete, {tokens - tokens_before - wanted:g} extra"
             )
             assert len(complete) <= done - done_before <= len(said)
-            assert wanted <= tokens - tokens_before <= 2 * sum(one.counts[1] for one in burst._expected)
+            assert wanted <= tokens - tokens_before <= 2 * sum(one.counts[1] for one in burst.expected)
         print(f"{refused} refused")
 
 
