@@ -1,8 +1,8 @@
-"""Heartbeats: what the group is and how busy it is, many times a second, from a thread of their own.
+"""Heartbeats: the state and load of the group, many times a second, from a thread of their own.
 
-The leader's event loop describes the group and hands the description over; the thread sends the newest one
-at each interval, over a connection of its own. So neither a long plan nor frames that pile up make the group
-look dead, and yet a loop that hangs does: a description that is too old is not sent any more.
+The leader's event loop describes the group; the thread sends the newest description at each interval, over a
+connection of its own. So the group does not look dead because of a long plan or a backlog of frames. A loop
+that hangs does look dead: a description that is too old is not sent.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ DESCRIBE_SHARE = 0.02  # of the event loop's time that descriptions may take, ho
 class HeartbeatSender:
     """Sends the newest description at each interval, while it is not older than `stale_s`.
 
-    `tell` may be called from any thread. `run`, `wake` and `end` belong to the loop that sends.
+    `tell` may be called from any thread; `run`, `wake` and `end` from the loop that sends.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class HeartbeatSender:
         self._is_stale = False
 
     def tell(self, heartbeat: Heartbeat) -> None:
-        """This is how the group is now."""
+        """Replaces the description."""
         self._newest = (heartbeat, self._clock())
 
     def wake(self) -> None:
@@ -57,7 +57,7 @@ class HeartbeatSender:
         self._woken.set()
 
     async def run(self, bus: Bus) -> None:
-        """Beats until it is ended; the interval is kept on average, whatever goes out between."""
+        """Sends until it is ended; extra heartbeats do not change the average interval."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not self._ended:
@@ -72,7 +72,7 @@ class HeartbeatSender:
         await self._send(bus)
 
     async def _send(self, bus: Bus) -> None:
-        """Sends one now, if there is one. A broker that is away is no reason to stop."""
+        """Sends one now, if there is a description; goes on if the broker is away."""
         if self._newest is None:
             return
         heartbeat, told_at = self._newest
@@ -92,23 +92,23 @@ class HeartbeatSender:
 
 
 class HeartbeatCarrier(Protocol):
-    """Where a pulse runs. `wake` may come at any time between `start` and `stop`."""
+    """Where a sender runs. `wake` may be called at any time between `start` and `stop`."""
 
     async def start(self, pulse: HeartbeatSender) -> None:
         """Connects and begins. Raises `Unavailable` when there is no broker."""
         ...
 
     def wake(self) -> None:
-        """Has the pulse send at once."""
+        """Sends at once."""
         ...
 
     async def stop(self) -> None:
-        """Has it send once more, and ends it; without `start`, and a second time, it does nothing."""
+        """Sends once more, and ends; does nothing without `start`, and at a second call."""
         ...
 
 
 class LoopCarrier:
-    """Beats on the running event loop, over a bus that it is given: for buses of one process, as in tests."""
+    """Sends on the running event loop, over a given bus: for buses of one process, as in tests."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -135,9 +135,10 @@ class LoopCarrier:
 
 
 class ThreadCarrier:
-    """Beats from a thread with an event loop of its own.
+    """Sends from a thread with an event loop of its own.
 
-    connect: makes the connection, in the thread's loop; the stack closes it there.
+    Args:
+        connect: Makes the connection in the thread's loop; the stack closes it there.
     """
 
     def __init__(self, connect: Callable[[AsyncExitStack], Awaitable[Bus]]) -> None:
@@ -198,10 +199,16 @@ class ThreadCarrier:
 
 
 class Heartbeats:
-    """Call `start`, then `run` as a task, `beat` when something changed that routers are to know at once,
-    and `stop` in the end.
+    """The heartbeats of a leader.
 
-    describe: makes a heartbeat; it gets its number when it is sent.
+    Call `start`, then run `describe_forever` as a task, `beat` after changes that routers must know at once,
+    and `stop` at the end.
+
+    Args:
+        carrier: Runs the sender.
+        interval_s: Between two heartbeats.
+        stale_s: Age of a description beyond which it is not sent.
+        describe: Makes a heartbeat; it gets its number when it is sent.
     """
 
     def __init__(
@@ -214,7 +221,7 @@ class Heartbeats:
         self._pulse = HeartbeatSender(interval_s, stale_s)
 
     async def start(self) -> None:
-        """Begins to beat. Raises `Unavailable` when there is no broker."""
+        """Begins to send. Raises `Unavailable` when there is no broker."""
         self._pulse.tell(self._describe())
         await self._carrier.start(self._pulse)
 
@@ -227,18 +234,18 @@ class Heartbeats:
             await asyncio.sleep(min(max(self._interval_s, took / DESCRIBE_SHARE), self._stale_s / 4))
 
     async def beat(self) -> None:
-        """Has one sent now."""
+        """Sends a heartbeat now."""
         self._pulse.tell(self._describe())
         self._carrier.wake()
 
     async def stop(self) -> None:
-        """Sends a last one, and ends."""
+        """Sends a last heartbeat, and ends."""
         self._pulse.tell(self._describe())
         await self._carrier.stop()
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
-    """Has a function called in another thread's loop; one that is closed has no use for it."""
+    """Calls a function in another thread's loop, unless that is closed."""
     try:
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""A group's name has one leader: one that starts asks first, and refuses to start beside a living one.
+"""Claims a group's name: a leader asks before it starts, and refuses to start beside a living one.
 
-A leader that has the name answers. One that was killed or is frozen does not, so its successor is held up for
-that silence only. Of two that ask at the same moment each hears of the other; the earlier claim wins.
+A leader that has the name answers. One that was killed or is frozen does not, so its successor waits for
+`wait_s` only. Of two that ask at the same moment each gets the other's claim; the earlier one wins.
 """
 
 import asyncio
@@ -21,14 +21,18 @@ from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 LEAVING: frozenset[State] = frozenset({"draining", "stopped"})
-LEAVING_WAIT_S = 30.0  # for one that has the name and is about to end, as in a rolling update
+LEAVING_WAIT_S = 30.0  # for a leader that has the name and is about to end, as in a rolling update
 
 
 class NameClaim:
-    """Of one leader. Call `take` before the first heartbeat, and `release` at the end.
+    """The claim of one leader. Call `take` before the first heartbeat, and `release` at the end.
 
-    wait_s: how long a living leader may take to answer; 0: the name is taken without a question.
-    state: the group's, for those that ask.
+    Args:
+        group: The name.
+        instance_id: Of the leader.
+        bus: Carries the claims.
+        wait_s: How long a living leader may take to answer; 0 to take the name without asking.
+        state: Returns the group's state, for leaders that ask.
     """
 
     def __init__(
@@ -50,11 +54,11 @@ class NameClaim:
         self._subscription: Subscription | None = None
 
     async def take(self) -> None:
-        """Returns when the name is this leader's.
+        """Takes the name; waits for a leader that has it and is about to end.
 
         Raises:
-            InvalidRequest: another leader has it.
-            Unavailable: no broker.
+            InvalidRequest: Another leader has the name.
+            Unavailable: There is no broker.
         """
         subject = subjects.claim(self._claim.group)
         endpoint = Endpoint(self._bus, self._report_bad)
@@ -74,13 +78,13 @@ class NameClaim:
         self._taken = True
 
     async def release(self) -> None:
-        """The name is free; a second call does nothing."""
+        """Frees the name; a second call does nothing."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.unsubscribe()
 
     async def _ask(self, subject: str) -> GroupClaimed | None:
-        """Who has the name; None: no leader answers."""
+        """Returns the leader that has the name; None if none answers."""
         try:
             return await call(self._bus, subject, self._claim, GroupClaimed, timeout_s=self._wait_s)
         except RequestTimedOut:

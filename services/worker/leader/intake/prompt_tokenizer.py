@@ -1,9 +1,8 @@
-"""Prompts to tokens, within limits of time and length, so that no text and no template holds the leader up.
+"""Makes tokens of prompts, within limits of time and length, so that none blocks the leader.
 
-Short texts are tokenized at once; long ones, and those that keep the template busy, in one of a few threads,
-beside which the event loop goes on. Tenants go by turns there, and none has all threads. The length of a text
-does not tell how long it takes: a tenant whose short ones took long has all in threads for the rest of the
-second.
+Short texts are tokenized inline; long ones, and those with a slow template, in one of a few threads. Tenants
+go by turns there, and none has all threads. A short text may take long all the same: a tenant whose inline
+prompts took too long gets threads for all of its prompts for the rest of the second.
 """
 
 import asyncio
@@ -33,20 +32,24 @@ INLINE_CHARS = 2048  # longer texts are tokenized in a thread; a text that is no
 INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
 THREADS = 3
-PER_TENANT = 2  # one thread fewer: another tenant's prompt never waits for those of one alone
-INLINE_S = 0.05  # a tenant's, in a second: beyond it all of its prompts are tokenized in threads
-DEAR_S = 0.00025  # what takes less is not counted: a thread for it would cost the event loop as much
+PER_TENANT = 2  # one thread fewer: the prompts of one tenant alone never delay another's
+INLINE_S = 0.05  # of inline prompts of a tenant in a second; beyond it its prompts get threads
+DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
 INLINE_RESUMED = 256  # tokens of all choices; the text before a longer resume point is made in a thread
 INLINE_COPIED = 32_768  # tokens of a prompt, once for each choice
-COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that its sender gets the exact number
+COUNTED_TOKENS = 32_768  # a prompt that may have fewer is counted, so that the error has the exact number
 _PROMPT = "the prompt was not tokenized"
 
 
 class PromptTokenizer:
     """Makes the tokens of prompts.
 
-    timeout_s: for one prompt, in a thread. context_length: of the engine that runs now, in tokens.
-    clock: in seconds.
+    Args:
+        model: Its tokenizer and template.
+        metrics: Of the leader.
+        context_length: Returns the tokens that the running engine takes.
+        timeout_s: For one prompt, in a thread.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -70,13 +73,13 @@ class PromptTokenizer:
         self._running: set[asyncio.Future[Any]] = set()
 
     def stop_threads(self) -> None:
-        """Takes no more; a thread that is busy ends with its prompt."""
+        """Takes no more work; a busy thread ends with its prompt."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for running in list(self._running):
             running.cancel()  # its thread may end after the loop
 
     def is_short(self, request: GenerateRequest) -> bool:
-        """Whether tokenizing takes so little time that a thread would cost more, and making choices, too."""
+        """Returns whether tokenizing and making choices take less time than a thread would cost."""
         if is_long(request, len(request.prompt_token_ids or b"") // 4):
             return False
         messages = request.messages or ()
@@ -90,8 +93,11 @@ class PromptTokenizer:
         return chars <= INLINE_CHARS
 
     def tokenize_inline(self, request: GenerateRequest, turn: TurnContext | None) -> list[int] | None:
-        """The tokens of a short prompt; None: it needs a thread, because its template takes so long, or
-        because the tenant's prompts have taken so long in this second.
+        """Returns the tokens of a short prompt.
+
+        Returns:
+            The tokens. None if it needs a thread: its template takes too long, or the tenant's prompts have
+            taken too long in this second.
         """
         began = self._clock()
         if began >= self._second_ends:
@@ -111,7 +117,7 @@ class PromptTokenizer:
                 self._spent[request.tenant] = spent + took
 
     async def tokenize_in_thread(self, request: GenerateRequest, turn: TurnContext | None) -> list[int]:
-        """The tokens of any prompt. Raises `DeadlineExceeded` when it takes too long, the wait included."""
+        """Returns the tokens of any prompt. Raises `DeadlineExceeded` when it takes too long."""
         work = functools.partial(self._tokens, request, turn, self._timeout_s)
         try:
             return await self.run_in_thread(request.tenant, work, _PROMPT)
@@ -119,12 +125,15 @@ class PromptTokenizer:
             raise self._too_slow(_PROMPT) from error
 
     async def run_in_thread(self, tenant: str, work: Callable[[], T], failure: str) -> T:
-        """What the work of a tenant returns, done in a thread in the tenant's turn.
+        """Does the work of a tenant in a thread, in the tenant's turn, and returns its result.
 
-        failure: what has not happened in time, as the beginning of a sentence.
+        Args:
+            tenant: Of the request.
+            work: Called in the thread.
+            failure: Beginning of the error's sentence: what was not done in time.
 
         Raises:
-            DeadlineExceeded: it takes too long, the wait included.
+            DeadlineExceeded: It takes too long, the wait included.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -142,7 +151,7 @@ class PromptTokenizer:
         )
 
     def _submit_work(self, tenant: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Puts work into a thread. The tenant's place is free when the thread is, whoever still waits."""
+        """Puts work into a thread. The tenant's place is free again when the thread is."""
         loop = asyncio.get_running_loop()
         try:
             running = loop.run_in_executor(self._threads, work)
@@ -159,12 +168,12 @@ class PromptTokenizer:
         return running
 
     def _tokens(self, request: GenerateRequest, turn: TurnContext | None, limit_s: float) -> list[int]:
-        """The tokens of a prompt; `limit_s` is the template's.
+        """Returns the tokens of a prompt; `limit_s` is for the template.
 
         Raises:
-            ContextLengthExceeded: before the text is tokenized, if that is sure by its length.
-            InvalidRequest: there are no tokens, or the template refuses the messages.
-            TemplateOverran: the template takes longer.
+            ContextLengthExceeded: The prompt is too long for sure; raised before it is tokenized.
+            InvalidRequest: There are no tokens, or the template refuses the messages.
+            TemplateOverran: The template takes longer than `limit_s`.
         """
         tokenizer = self._model.tokenizer
         if request.messages is not None:
@@ -192,7 +201,7 @@ class PromptTokenizer:
 
 
 def is_long(request: GenerateRequest, num_tokens: int) -> bool:
-    """Whether making the choices of a prompt with so many tokens takes so long that it needs a thread."""
+    """Returns whether making the choices of a prompt with so many tokens needs a thread."""
     resume = request.resume
     if resume is not None and sum(map(len, resume.token_ids)) > 4 * INLINE_RESUMED:
         return True
