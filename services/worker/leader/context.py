@@ -1,4 +1,4 @@
-"""What all parts of one leader share."""
+"""The identity and instruments that all parts of one leader share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What sequences of one start of the engine are made with.
+    """Facts of one start of the engine that sequences are made with.
 
     Attributes:
         context_length: Tokens that a sequence may have, the prompt included.

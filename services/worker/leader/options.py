@@ -13,7 +13,7 @@ from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 
 @dataclass(frozen=True, slots=True)
 class LeaderOptions:
-    """What is chosen about a group; times in seconds."""
+    """Options of one leader; times in seconds."""
 
     group: str
     instance_id: str

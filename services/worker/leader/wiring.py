@@ -61,7 +61,7 @@ from shared.bus.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class LeaderPorts:
-    """What a leader needs from outside.
+    """The adapters that a leader works with.
 
     Attributes:
         bus: Requests, frames and calls.

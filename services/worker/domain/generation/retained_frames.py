@@ -1,4 +1,4 @@
-"""What the retransmit buffer keeps of one request and of one tenant, and how many bytes that takes.
+"""Entries of the retransmit buffer, by request and by tenant, and their sizes in bytes.
 
 Bytes of a tenant are summed as they come; those of one request are counted only when they are needed, since a
 request gets thousands of frames and is forgotten once.
@@ -19,7 +19,7 @@ BIAS_BYTES = 100
 
 @dataclass(slots=True)
 class RetainedRequest:
-    """What is kept of one request.
+    """The frames kept of one request, and the request itself.
 
     Attributes:
         attempt: The attempt that is kept.
@@ -64,7 +64,7 @@ class RetainedRequest:
 
 @dataclass(slots=True)
 class TenantFrames:
-    """What is kept for one tenant; `ended` is in the order of their ends."""
+    """The requests kept for one tenant; `ended` is in the order of their ends."""
 
     num_bytes: int = 0
     running: dict[str, RetainedRequest] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a session's history adds to a request, and the session's record after the turn.
+"""Turns of sessions: the history that a request goes on from, and the session's record after the turn.
 
 The rule of `SessionRef.mode`: `append` puts the request's messages after the history, `replace` takes them
 as the whole conversation, `auto` appends when none of them is the assistant's. Records are kept and looked up

@@ -1,4 +1,4 @@
-"""Which running sequences are preempted: they give their blocks up, wait, and are computed again later.
+"""Preemption: running sequences give their blocks up, wait, and are computed again later.
 
 Two cases: a decoding sequence needs a block and none is free, or a waiting sequence has a higher priority.
 The last in order, by priority and then arrival, gives way first.

@@ -106,7 +106,7 @@ class Scheduler:
 
     @property
     def num_preemptions(self) -> int:
-        """How often a sequence gave its blocks to another."""
+        """Preemptions so far."""
         return self.queues.num_preemptions
 
     @property

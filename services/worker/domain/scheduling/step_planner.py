@@ -1,4 +1,4 @@
-"""What the next step computes: decodes first, chunks of prompts with the rest of the budget.
+"""Plans the chunks of a step: decodes first, then prompts with the rest of the token budget.
 
 Sequences on trial (`crash_trials.py`) get steps of their own.
 """

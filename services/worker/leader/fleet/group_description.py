@@ -1,4 +1,4 @@
-"""What a heartbeat says of the group."""
+"""Makes the contents of heartbeats."""
 
 import time
 

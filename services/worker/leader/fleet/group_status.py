@@ -1,4 +1,4 @@
-"""What `ryz status` shows of the group."""
+"""Makes the group's part of `ryz status`."""
 
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState

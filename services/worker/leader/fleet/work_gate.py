@@ -1,4 +1,4 @@
-"""Whether the group takes work, by its state."""
+"""Refuses work while the group's state does not allow it."""
 
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.errors import Unavailable

@@ -1,4 +1,4 @@
-"""Which stored blocks belong to which session: gathered while sequences run, then committed.
+"""Ownership of stored blocks by sessions: gathered while sequences run, then committed.
 
 A commit to the KV state service replaces what the session held before, so it names all leading
 blocks that are known to be stored. No request waits for it; blocks that cannot be committed in time expire

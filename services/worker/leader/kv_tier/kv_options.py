@@ -1,4 +1,4 @@
-"""What is chosen about the KV store."""
+"""The options of the KV tier."""
 
 from dataclasses import dataclass
 

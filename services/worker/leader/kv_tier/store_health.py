@@ -1,4 +1,4 @@
-"""Whether the KV store is used: one circuit breaker for lookups, one for moving bytes.
+"""Health of the KV store: one circuit breaker for lookups, one for moving bytes.
 
 Lookups go to the KV state service, bytes to the store itself. Either may work without the other, and one that
 works must not hide one that does not. While one is open no request waits for the store; probes close it.
