@@ -44,10 +44,10 @@ from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
 from services.worker.leader.sessions.session_commits import RecordStore
 from services.worker.leader.sessions.session_records import SessionRecords
-from services.worker.leader.sessions.session_turns import SessionTurns
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
+from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
@@ -122,7 +122,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     preparation = Preparation(
         context,
         table,
-        SessionTurns(turns, sessions, deliveries),
+        TurnStarter(turns, sessions, deliveries),
         tokenizer,
         SequenceBuilder(model, engine, tokenizer),
         kv_tier=kv_tier,

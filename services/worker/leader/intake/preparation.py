@@ -16,7 +16,7 @@ from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
-from services.worker.leader.sessions.session_turns import SessionTurns
+from services.worker.leader.sessions.turn_start import TurnStarter
 from shared.errors import Internal, RyzError
 from shared.messages import KVSource, Route
 
@@ -32,7 +32,7 @@ class Preparation:
         self,
         context: LeaderContext,
         table: RequestTable,
-        turns: SessionTurns,
+        turns: TurnStarter,
         tokenizer: PromptTokenizer,
         builder: SequenceBuilder,
         *,

@@ -17,7 +17,7 @@ from shared.errors import Unavailable
 from shared.messages import GenerateRequest, SessionRecord
 
 
-class SessionTurns:
+class TurnStarter:
     """Begins turns.
 
     Args:
