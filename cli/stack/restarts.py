@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from shared.backoff import backoff_s
+from shared.flow.backoff import backoff_s
 
 MISCONFIGURED = 2  # exit code of a service that refuses its settings, which a restart does not change
 

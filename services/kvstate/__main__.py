@@ -23,7 +23,7 @@ from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.session_watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
-from shared.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, CircuitLimits
 from shared.lifecycle import Service, run_service
 from shared.settings import load
 

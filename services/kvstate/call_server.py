@@ -18,9 +18,9 @@ from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Endpoint
 from shared.errors import Internal, RateLimited, RyzError
+from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import Wire
 from shared.subjects import HEADER_TENANT
-from shared.tenant_places import TenantPlaces, TooManyWait
 
 log = structlog.get_logger(__name__)
 

@@ -14,12 +14,12 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from shared.backoff import Backoff
 from shared.bus.accounts import user_of
 from shared.bus.api import Message
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.delivery import BusStats
 from shared.bus.parser import BrokerParser, parse_headers
+from shared.flow.backoff import Backoff
 from shared.host.tcp_table import distrust
 
 CONNECT_TIMEOUT_S = 2

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import nats.errors
 import structlog
 
-from shared.backoff import Backoff
 from shared.bus.accounts import user_of
 from shared.bus.api import Handler, Message, Subscription
 from shared.bus.broker_address import BrokerAddress
@@ -22,6 +21,7 @@ from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject, not_sent
 from shared.errors import InvalidRequest, Unavailable
+from shared.flow.backoff import Backoff
 from shared.redact import redact
 from shared.settings import BusSettings
 from shared.tls import client_context

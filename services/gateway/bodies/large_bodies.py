@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from services.gateway.bodies.json_shape import MANY_VALUES, may_have_more
-from shared.tenant_places import TenantPlaces
+from shared.flow.tenant_places import TenantPlaces
 
 REST = 3.0  # times the time that the body before took
 

@@ -23,8 +23,8 @@ from redis.backoff import NoBackoff
 
 from services.kvstate.redis.answer_time import AnswerTime
 from services.kvstate.redis.store_errors import StoreAway, StoreFull, StoreUnwritable
-from shared.circuit import Circuit
 from shared.errors import Unavailable
+from shared.flow.circuit import Circuit
 
 ScriptCall = tuple[Sequence[str | bytes], Sequence[Any]]  # KEYS and ARGV
 _NO_DISK = re.compile(r"MISCONF ([^,]*?)(?: script: .*)?$", re.DOTALL)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from services.worker.rank_protocol.failures import Failure, FailureKind
-from shared.backoff import backoff_s
+from shared.flow.backoff import backoff_s
 
 
 class Rule(NamedTuple):

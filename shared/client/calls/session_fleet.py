@@ -9,8 +9,8 @@ from shared.bus import Bus, Message, NoResponders, RequestTimedOut
 from shared.bus.endpoint import call
 from shared.codec import decode, encode
 from shared.errors import RateLimited, Unavailable
+from shared.flow.tenant_places import TenantPlaces, TooManyWait
 from shared.messages import HoldersQuery, Holding, SessionRoute, SessionRouteQuery, Warmed, WarmSession
-from shared.tenant_places import TenantPlaces, TooManyWait
 
 RETRY_S = 1.0
 # Views and moves of one client at the same time: a view sends a whole sequence to all leaders, a move has one

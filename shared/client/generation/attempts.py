@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shared.backoff import backoff_s
 from shared.client.settings import ClientSettings
+from shared.flow.backoff import backoff_s
 from shared.messages import Accepted, GenerateRequest, ResumePoint, Tokens
 from shared.messages.base import MAX_ATTEMPT
 

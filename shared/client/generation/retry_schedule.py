@@ -6,8 +6,8 @@ not take is published after its pause, within the client's `RetryBudget`.
 
 from enum import Enum, auto
 
-from shared.backoff import backoff_s
 from shared.client.settings import ClientSettings
+from shared.flow.backoff import backoff_s
 
 MAX_ACCEPT_PAUSE_S = 2.0
 BUDGET_PAUSE_S = 0.05

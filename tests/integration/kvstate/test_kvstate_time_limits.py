@@ -10,8 +10,8 @@ import uvloop
 
 from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
-from shared.circuit import Circuit, CircuitLimits
 from shared.errors import Unavailable
+from shared.flow.circuit import Circuit, CircuitLimits
 from tests.kits.tcp_proxy import TcpProxy
 
 LIMIT_S = 0.3

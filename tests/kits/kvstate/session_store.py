@@ -13,7 +13,7 @@ from services.kvstate.redis.redis_link import RedisLink
 from services.kvstate.sessions.memory_sessions import MemorySessionStore
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.session_store import SessionStore
-from shared.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, CircuitLimits
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.servers import GuardedRedis
 

@@ -14,8 +14,8 @@ from services.kvstate.domain.session_merge import (
     read_cursor,
 )
 from services.kvstate.domain.session_quota import SessionQuotas, TenantUsage
-from shared.circuit import Circuit, CircuitLimits
 from shared.errors import InvalidRequest
+from shared.flow.circuit import Circuit, CircuitLimits
 from shared.messages import SessionRecord
 
 

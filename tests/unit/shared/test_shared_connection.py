@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from nats.aio.client import Client
 
-from shared.backoff import Backoff
 from shared.bus.broker_address import BrokerAddress
 from shared.bus.connection import NatsConnection
 from shared.bus.delivery import BusStats
+from shared.flow.backoff import Backoff
 
 
 def make() -> NatsConnection:

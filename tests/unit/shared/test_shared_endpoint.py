@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from shared.backoff import Backoff, backoff_s
 from shared.bus.api import Message, RequestTimedOut
 from shared.bus.endpoint import Endpoint, call
 from shared.bus.memory import MemoryBus
 from shared.codec import encode
 from shared.errors import InvalidRequest, SessionNotFound
+from shared.flow.backoff import Backoff, backoff_s
 from shared.messages import SessionDelete, SessionDeleted, SessionGet
 
 SUBJECT = "test.delete"

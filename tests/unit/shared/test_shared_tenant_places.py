@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from shared.tenant_places import TenantPlaces, TooManyWait
+from shared.flow.tenant_places import TenantPlaces, TooManyWait
 
 
 async def settle() -> None:

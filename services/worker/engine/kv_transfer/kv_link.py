@@ -1,7 +1,7 @@
 """One thread's connection to the store: commands out, replies in, each exchange within a time limit.
 
-Its circuit (`shared/circuit.py`) decides when the store counts as unreachable. Only the thread that owns a
-link exchanges through it; others may read `away` and call `close`.
+Its circuit (`shared/flow/circuit.py`) decides when the store counts as unreachable. Only the thread that owns
+a link exchanges through it; others may read `away` and call `close`.
 """
 
 import socket
@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from shared.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, CircuitLimits
 
 Command = tuple[bytes | memoryview | str | int, ...]
 _READ_BYTES = 2**20  # of one read from the socket: a block in one or two

@@ -22,8 +22,8 @@ from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens
 from shared.errors import DeadlineExceeded, InvalidRequest
+from shared.flow.tenant_places import TenantPlaces
 from shared.messages import GenerateRequest
-from shared.tenant_places import TenantPlaces
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

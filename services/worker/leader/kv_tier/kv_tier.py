@@ -23,9 +23,9 @@ from services.worker.leader.kv_tier.store_health import StoreHealth
 from services.worker.rank_protocol.kv_messages import StoreResult
 from services.worker.rank_protocol.plan import EngineFailed
 from shared import kv_hash
-from shared.circuit import CircuitLimits
 from shared.codec import unpack_tokens
 from shared.errors import RyzError
+from shared.flow.circuit import CircuitLimits
 from shared.messages import KVRates, SessionRecord
 
 WRITTEN_POLL_S = 0.01

@@ -8,7 +8,7 @@ import structlog
 
 from services.worker.domain.scheduling.write_behind import WriteBehind
 from services.worker.leader.context import LeaderContext
-from shared.circuit import Circuit, CircuitLimits
+from shared.flow.circuit import Circuit, CircuitLimits
 
 log = structlog.get_logger(__name__)
 
