@@ -8,7 +8,7 @@ PYTHON ?= $(shell for name in python3.11 python3 python3.12 python3.13 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
-JOBS ?= 4
+JOBS ?= 3
 INPUTS := pyproject.toml constraints.txt
 NATIVE := services/worker/engine/native
 

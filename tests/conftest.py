@@ -63,10 +63,10 @@ async def memory_bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Commands that run in this process choose what is logged; the next test is not to inherit it."""
-    before = structlog.get_config()
+    """Commands and services in this process configure logging, also in fixtures of modules; no test inherits it."""
+    structlog.reset_defaults()
     yield
-    structlog.configure(**before)
+    structlog.reset_defaults()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

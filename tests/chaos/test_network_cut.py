@@ -31,7 +31,10 @@ STREAMS, TOKENS = 12, scaled(700, 1000)  # seven seconds and more; a fault is ov
 TIMES = scaled(1, 10)
 CUT_S = 1.0
 BACK_S = 20.0
-ROUTER = PATIENT | {"RYZ_ROUTER_POLICY": "least_loaded"}
+ROUTER = PATIENT | {
+    "RYZ_ROUTER_POLICY": "least_loaded",
+    "RYZ_ROUTER_HEARTBEAT_SLACK_S": scaled("1.5", "0.175"),
+}
 STREAM_S = 60.0
 
 

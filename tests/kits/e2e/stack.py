@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -101,11 +102,12 @@ class Stack:
 
     def leftovers(self) -> list[str]:
         """Processes that were remembered and still run."""
-        return [
-            " ".join(one.cmdline())
-            for one in self.family
-            if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-        ]
+        left = []
+        for one in self.family:
+            with suppress(psutil.NoSuchProcess):  # also that of a zombie
+                if one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(one.cmdline()))
+        return left
 
     def interrupt(self) -> None:
         """Ctrl-C."""
