@@ -1,4 +1,4 @@
-"""The plain path on a real GPU against the same on the CPU: logits, recorded decodes, memory, the engine."""
+"""The torch path on a GPU against the same path on the CPU: logits, CUDA graph decodes, memory and engine."""
 
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_bf16_is_near_to_the_cpu_in_fp32(model: Path, recorded: bool) -> None:
 
 def test_recorded_decodes_equal_those_op_by_op_in_bf16(model: Path) -> None:
     eager, recorded = (gpu_logits(model, torch.bfloat16, how) for how in (False, True))
-    # padding chooses other kernels, so only rounding may differ: both are within BF16_ERROR of fp32
+    # padding selects other kernels, so only rounding may differ
     assert relative_error(recorded, eager) < BF16_ERROR
 
 
@@ -133,7 +133,7 @@ async def test_an_engine_of_two_gpus_says_what_the_cpu_says(model: Path) -> None
 
 
 async def test_more_ranks_than_gpus_are_refused(model: Path) -> None:
-    world = 1 << GPUS.bit_length()  # divides the model's heads, up to 8
+    world = 1 << GPUS.bit_length()  # a power of two, so that it divides the model's 8 heads
     if world > 8:
         pytest.skip(f"the models have 8 heads, too few for more ranks than the {GPUS} GPUs")
     with pytest.raises(EngineRefused, match=f"device=cuda with {world} ranks"):

@@ -1,4 +1,4 @@
-"""NCCL held to the contract of all collectives, with as many ranks as there are GPUs."""
+"""The contract tests of the collectives, run over NCCL with one rank per GPU."""
 
 import socket
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[list[dict[str, Any]]]:
-    """What each rank saw, rank 0 first."""
+    """The results of each rank, in rank order."""
     if GPUS < 2:
         pytest.skip(f"needs two GPUs, torch finds {GPUS}")
     with ranks_outcomes("nccl", GPUS, device="cuda") as found:

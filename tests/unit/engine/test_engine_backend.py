@@ -1,4 +1,4 @@
-"""What a rank computes with: the choice, its agreement with the other ranks, and every refusal."""
+"""The choice of a rank's compute backend, the agreement among ranks, and every refusal."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compiled() -> str:
-    """The best instruction set; a test is skipped where there are no kernels."""
+    """The best instruction set of this machine; skips the test where the kernels cannot run."""
     try:
         return kernels().target
     except NoKernels as error:
@@ -43,7 +43,7 @@ def compiled() -> str:
 
 @pytest.fixture
 def none_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has no kernels, and cannot make any."""
+    """Makes this a machine that has no kernels and cannot compile them."""
 
     def refuse() -> None:
         raise NoKernels(WHY)
@@ -73,7 +73,7 @@ def plan() -> StepPlan:
 
 
 def logits_of(loaded: ComputeBackend) -> Tensor:
-    """Of the plan, on rank 0."""
+    """Rank 0's logits of `plan()`."""
     compute = loaded.start(64)
     rows = Runner(compute).compute_logits(plan())[1]
     result = torch.empty(0) if rows is None else rows.clone()
@@ -107,7 +107,7 @@ def test_every_choice_computes_what_it_says(
     found = logits_of(loaded)
     torch.testing.assert_close(found, wanted, atol=near, rtol=0)
     if name != "plain":
-        assert not torch.equal(found, wanted)  # it is not the oracle that computed it
+        assert not torch.equal(found, wanted)  # otherwise the plain backend computed it
 
 
 def test_half_the_cache_takes_half_the_memory(model: Path, compiled: str) -> None:
@@ -122,11 +122,11 @@ def test_a_cold_zone_is_named_and_counted(model: Path, compiled: str) -> None:
     assert cold.kv_format == "fp16+fp8:16:all"
     scales = 2 * 4 * 3 * 4  # keys and values, fp32, layers, heads
     assert cold.block_bytes == half.block_bytes // 2 + scales
-    # two blocks of each sequence, and those of the prompts that a pass computes
+    # two blocks per sequence, and 64 for the prompts of one pass
     assert cold.hot_bytes == (2 * 5 + 64) * half.block_bytes
     some = load(config(model, kv_cold="fp8", kv_hot_tokens=20, kv_cold_layers="0,2-2"), SingleRank())
     assert some.kv_format == "fp32+fp8:32:0,2"
-    # a layer in fp32, and two in fp8
+    # one layer in fp32, two in fp8
     assert some.block_bytes == 2 * half.block_bytes // 3 + 2 * (half.block_bytes // 6 + scales // 3)
 
 
@@ -208,7 +208,7 @@ def test_heads_too_wide_for_the_kernels(tmp_path: Path, kernels_wanted: str) -> 
 
 
 def without_kernels_on(rank_without: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks on two machines, one of which has no kernels."""
+    """Simulates ranks on two machines, where the machine of one rank has no kernels."""
     choose = backend._native
     monkeypatch.setattr(
         backend, "_native", lambda *args: None if args[0].rank == rank_without else choose(*args)

@@ -1,4 +1,4 @@
-"""Blocks as bytes: what one way of computing wrote, any other reads, with any number of ranks."""
+"""The stored bytes of KV blocks: any backend with any number of ranks reads what another one wrote."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ from tests.kits.engine.rank_threads import (
 )
 
 NUM_BLOCKS = 16
-FULL = 3  # blocks of the text that are full
+FULL = 3  # number of full blocks in TEXT
 TEXT = [(7 * i + 3) % 203 for i in range(FULL * BLOCK_SIZE + 5)]
 PAST = TEXT[: FULL * BLOCK_SIZE]
 Bytes = NDArray[np.uint8]
@@ -49,7 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def native(dtype: torch.dtype = torch.float32) -> ComputeFactory:
-    """Compiled computing with a cache of that type."""
+    """A factory of the compiled backend with a KV cache of type `dtype`."""
     if not targets():
         pytest.skip("the kernels are for x86-64 with AVX2")
 
@@ -83,7 +83,7 @@ def slice_of(start: int, token_ids: list[int], blocks: list[int]) -> ScheduledCh
 
 
 def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor]:
-    """The full blocks of the text as its ranks store them, and the logits after the text."""
+    """The full blocks of TEXT as `world` ranks store them, and the logits after TEXT."""
     blocks = [5, 2, 11, 7]
 
     def work(collectives: Collectives) -> tuple[Stored, Tensor | None]:
@@ -108,7 +108,7 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
     results = run_threads(world, work)
     together: Stored = {}
     for stored, _ in results:
-        assert not together.keys() & stored.keys()  # nothing is stored twice
+        assert not together.keys() & stored.keys()  # no block and head is stored by two ranks
         together |= stored
     assert len(together) == FULL * read_config(model).num_kv_heads
     assert results[0][1] is not None
@@ -116,7 +116,7 @@ def write(model: Path, world: int, make: ComputeFactory) -> tuple[Stored, Tensor
 
 
 def go_on(model: Path, world: int, make: ComputeFactory, stored: Stored) -> Tensor:
-    """The logits after the text, whose full blocks are taken from the store into other blocks than before."""
+    """The logits after TEXT, whose full blocks are loaded from the store into other block numbers."""
     blocks = [9, 4, 0, 3]
 
     def work(collectives: Collectives) -> Tensor | None:
@@ -143,10 +143,10 @@ def test_the_same_blocks_give_the_same_bits(model: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["plain", "native", "native fp16"])
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_any_number_of_ranks_reads_what_another_wrote(model: Path, kind: str, world: int) -> None:
-    """Also with more ranks than KV heads, where some have the same one."""
+    """Includes more ranks than KV heads, where ranks share a KV head."""
     stored, wanted = write(model, world, factory(kind))
     assert torch.equal(go_on(model, world, factory(kind), stored), wanted)
-    # another number of ranks adds up in another order
+    # the order of summation depends on the number of ranks
     found = go_on(model, world, factory(kind), write(model, 2, factory(kind))[0])
     torch.testing.assert_close(found, wanted, atol=4e-3 if kind == "native fp16" else 1e-4, rtol=0)
     alone = go_on(model, 1, factory(kind), stored)
@@ -165,7 +165,7 @@ def test_kernels_and_torch_read_each_other_s_blocks(model: Path) -> None:
 
 
 def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
-    """Layer by layer the keys as [head_dim][16], then the values as [16][head_dim]."""
+    """For each layer: keys as [head_dim, 16], then values as [16, head_dim]."""
     shape = read_config(model)
 
     def work(collectives: Collectives) -> None:
@@ -184,7 +184,7 @@ def test_bytes_stand_in_the_order_that_was_agreed(model: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "native", "native fp16"])
 def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
-    """From another thread, into blocks that no step reads."""
+    """Another thread copies blocks in; the running step does not read those blocks."""
     stored, wanted = write(model, 1, factory(kind))
     shape = read_config(model)
 
@@ -222,7 +222,7 @@ def test_blocks_come_in_while_a_step_runs(model: Path, kind: str) -> None:
 
 
 def test_torch_s_blocks_may_be_bf16(model: Path) -> None:
-    """As on a GPU."""
+    """The cache is in bf16 on a GPU."""
     shape = read_config(model)
     placement = Placement(dtype=torch.bfloat16)
     first, second = (KVCache(shape, NUM_BLOCKS, 1, placement) for _ in range(2))

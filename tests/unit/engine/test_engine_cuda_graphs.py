@@ -1,4 +1,4 @@
-"""Padded decode steps with static inputs, replayed op by op: what a CUDA graph does, without a GPU."""
+"""Padded decode steps with static inputs, as a CUDA graph needs them, replayed op by op on the CPU."""
 
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ def graphed(
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "qwen3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # 300 tokens are no power of two of blocks
+    # 300 tokens are 19 blocks, which is no power of two
     changes = {"mistral": {"sliding_window": 20}, "llama": {"max_position_embeddings": 300}}
     return make_model(tmp_path_factory.mktemp("model"), request.param, **changes.get(request.param, {}))
 
@@ -44,9 +44,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_padded_decodes_equal_those_op_by_op(
     model: Path, world: int, unsampled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        cuda_graphs, "MIN_BLOCKS", 4
-    )  # so that tables grow, and windows are shorter than they
+    # small enough that block tables grow and that the sliding window is shorter than a table
+    monkeypatch.setattr(cuda_graphs, "MIN_BLOCKS", 4)
     plans = decode_plans(unsampled)
     expected = plan_logits(model, world, plans)
     found = plan_logits(model, world, plans, compute=partial(graphed, None))
@@ -59,8 +58,8 @@ def test_a_recording_is_made_once_for_each_size(model: Path, monkeypatch: pytest
     monkeypatch.setattr(cuda_graphs, "MIN_BLOCKS", 4)
     capture, plans = EagerCapture(), decode_plans()
     plan_logits(model, 1, plans, compute=partial(graphed, capture))
-    # 5 sequences are padded to 8 and 2 to 2; the longest of 5 has 5 or 6 blocks, that of 2 has 4 at first and
-    # no more, as its 40 tokens grow to 64
+    # One recording has 8 rows for 5 sequences, whose longest has 5 or 6 blocks. The other has 2 rows for 2
+    # sequences, whose longest grows from 40 to 64 tokens and so stays within 4 blocks.
     assert capture.recorded == 2
     assert capture.replayed == STEPS
 
@@ -111,4 +110,4 @@ def test_padding_rows_leave_all_blocks_as_they_were(model: Path) -> None:
     own = caches[0].num_blocks * 16
     torch.testing.assert_close(padded[:, :, :own], eager[:, :, :own], atol=1e-4, rtol=0)
     assert not eager[:, :, own:].any()
-    assert padded[:, :, own:].any()  # what padded was written there
+    assert padded[:, :, own:].any()  # the padding rows wrote to blocks after the cache's own

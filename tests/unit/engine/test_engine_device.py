@@ -1,4 +1,4 @@
-"""Where a rank computes: bf16 against fp32, refusals, and loading as on a GPU on a CPU that poses as one."""
+"""The device of a rank: bf16 against fp32, refusals, and the GPU loading path run on a simulated GPU."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """A machine with two GPUs, as far as torch is asked; and which of them were made current."""
+    """Makes torch report two GPUs; returns the devices that were made current."""
     taken: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -201,7 +201,7 @@ def test_nccl_is_told_which_gpu_and_how_long(
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth9"
 
 
-# --- what a GPU does not have ---
+# --- options that a GPU does not support ---
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,16 @@ def test_what_does_not_fit_is_refused(model: Path) -> None:
         assert "kv_cache_tokens" not in str(refusal.value)
 
 
-# --- all of it, on a CPU that poses as a GPU ---
+# --- the whole path, with the CPU in the place of a GPU ---
 
 
 @pytest.fixture
 def poses(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """Free memory of each rank's GPU, by rank; the CPU is taken for it."""
+    """Lets the CPU stand in for the GPUs.
+
+    Returns:
+        The free memory of each rank's GPU in bytes, by rank; a test may change it.
+    """
     free = {0: GIB, 1: GIB}
     ranks: dict[int, int] = {}
 

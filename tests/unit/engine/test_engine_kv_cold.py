@@ -1,4 +1,4 @@
-"""The fp8 cold zone of the kernels' cache: against its oracle, in any batch, with any number of ranks."""
+"""The fp8 cold zone of the kernels' KV cache against its reference, in any batch, on any number of ranks."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -50,10 +50,10 @@ from tests.kits.engine.rank_threads import (
 TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grouped heads": ("llama", {}),
-    "one KV head": ("llama", {"num_key_value_heads": 1}),  # more queries than one task takes
-    "a KV head each": ("llama", {"num_key_value_heads": 8}),  # eight tokens to a task
+    "one KV head": ("llama", {"num_key_value_heads": 1}),  # more query heads than one task computes
+    "a KV head each": ("llama", {"num_key_value_heads": 8}),  # one task computes eight tokens
     "mistral": ("mistral", {"sliding_window": 75}),
-    "qwen3": ("qwen3", {"head_dim": 24}),  # not whole registers
+    "qwen3": ("qwen3", {"head_dim": 24}),  # not a multiple of the vector width
 }
 ALL = (True, True, True)
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
@@ -65,7 +65,7 @@ def native(
     threads: int = 1,
     kv_dtype: torch.dtype = torch.float32,
 ) -> ComputeFactory:
-    """Compiled computing with a cold zone."""
+    """A factory of the compiled backend with a cold zone."""
 
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
@@ -96,7 +96,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def in_pieces(cuts: list[int], text: list[int], blocks: Blocks) -> list[StepPlan]:
-    """The text cut there, a sampled slice in each plan."""
+    """Plans that compute the text from cut to cut, each with one sampled slice."""
     plans = [StepPlan(step_id=0, admit=[new_sequence(1, text)])]
     for begin, end in pairwise(cuts):
         plans.append(StepPlan(step_id=len(plans), slices=[blocks.slice(1, begin, text[begin:end])]))
@@ -106,7 +106,7 @@ def in_pieces(cuts: list[int], text: list[int], blocks: Blocks) -> list[StepPlan
 def logits_by_end(
     model: Path, cuts: list[int], text: list[int], compute: ComputeFactory, world: int = 1
 ) -> dict[int, Tensor]:
-    """The logits after each piece, by how many tokens came before."""
+    """The logits after each piece, by the number of tokens up to its end."""
     rows = plan_logits(model, world, in_pieces(cuts, text, Blocks(64)), compute=compute)[1:]
     return {end: row[-1] for end, row in zip(cuts[1:], rows, strict=True)}
 
@@ -123,7 +123,7 @@ def test_kernels_compute_what_the_oracle_says(models: dict[str, Path], name: str
     for target in TARGETS:
         found = logits_by_end(model, cuts, text, native(zone, target))
         for end, row in found.items():
-            # a number between two codes may become either, for it is not the same to the last bit
+            # the inputs differ in their last bits, so a number near the middle of two codes may get either
             lost = rms(wanted[end - 1] - plain[end - 1])
             assert rms(row - wanted[end - 1]) < 0.1 * lost + 1e-4
     exact = BLOCK_SIZE * (hot_blocks + 1)
@@ -134,7 +134,7 @@ def test_kernels_compute_what_the_oracle_says(models: dict[str, Path], name: str
 @pytest.mark.parametrize("name", ["a KV head each", "mistral", "qwen3"])
 @pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16])
 def test_same_bits_in_any_batch(models: dict[str, Path], name: str, kv_dtype: torch.dtype) -> None:
-    """Cut anyhow, beside others that are shorter than the hot zone or mostly compressed."""
+    """The text is cut in several ways and runs beside one sequence within the hot zone and a longer one."""
     model, text = models[name], some_tokens(140, 5)
     zone = ColdZone(1, ALL)
 
@@ -197,23 +197,23 @@ def test_layers_that_were_not_chosen_lose_nothing(models: dict[str, Path]) -> No
 
 
 def test_ranks_agree(models: dict[str, Path]) -> None:
-    """Also where KV heads are repeated; a scale belongs to a head, so that no split changes codes."""
+    """Includes replicated KV heads; a scale belongs to one head, so the split does not change scales."""
     model, text = models["grouped heads"], some_tokens(130, 9)
     cuts = [0, 64, 129, 130]
     wanted = logits_by_end(model, cuts, text, native(ColdZone(1, ALL)))[130]
     for world in (2, 8):
         found = logits_by_end(model, cuts, text, native(ColdZone(1, ALL)), world)[130]
-        torch.testing.assert_close(found, wanted, atol=3e-2, rtol=0)  # sums differ, so some codes do
+        torch.testing.assert_close(found, wanted, atol=3e-2, rtol=0)  # other sums, so some codes differ
 
 
 def test_codes_are_those_of_torch() -> None:
-    """The kernels' compression against `quantize`, to the last bit, with all kinds of numbers."""
+    """The kernels' compression equals `quantize` to the last bit over the whole range of numbers."""
     generator = torch.Generator().manual_seed(1)
     sides = [
         torch.randn(256, generator=generator),
         torch.randn(256, generator=generator).exp() ** 4,
         torch.linspace(-448, 448, 256),
-        torch.linspace(-0.07, 0.07, 256) * 448,  # about where codes lose their leading bit
+        torch.linspace(-0.07, 0.07, 256) * 448,
         torch.zeros(256),
         torch.full((256,), 1e-37),
         torch.tensor([3e38, -1e-20] * 128),
@@ -241,7 +241,7 @@ Bytes = NDArray[np.uint8]
 
 
 def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
-    """Written by two ranks, read by one and by four."""
+    """Two ranks write the blocks; two, one and four ranks read them."""
     model, text = models["qwen3"], some_tokens(75, 4)
     zone, past, full = ColdZone(1, (True, False, True)), 64, 4
     shape = read_config(model)
@@ -256,7 +256,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
             compute.blocks.copy_out(block, rows)
             for head, row in zip(compute.blocks.writes, rows, strict=True):
                 stored[index, head] = row.tobytes()
-        # a sequence that found the blocks, in the group that has them
+        # a second sequence that finds the blocks in the cache of the same group
         again = blocks.share(1, 2, past, text[past:])
         plan = StepPlan(step_id=2, admit=[new_sequence(2, text)], slices=[again], release=[1])
         logits = runner.compute_logits(plan)[1]
@@ -288,7 +288,7 @@ def test_blocks_travel_compressed(models: dict[str, Path]) -> None:
 
 
 def test_a_block_is_compressed_once(models: dict[str, Path]) -> None:
-    """What leaves while its sequence still reads it in full is what it is read as later."""
+    """A block copied out while its sequence reads it in full precision has the same bytes as later copies."""
     model, text = models["grouped heads"], some_tokens(100, 4)
     compute, blocks = _loaded(model, native(ColdZone(2, ALL)), SingleRank()), Blocks(64)
     runner, copies = Runner(compute), []
@@ -304,7 +304,7 @@ def test_a_block_is_compressed_once(models: dict[str, Path]) -> None:
 
 
 def blocks_near(tokens: int) -> int:
-    """Blocks of so many tokens that the next one reads in full precision, with one hot block."""
+    """The number of blocks that the token after `tokens` reads in full precision, with one hot block."""
     return -(-tokens // BLOCK_SIZE) - (tokens // BLOCK_SIZE - 1)
 
 
@@ -330,7 +330,7 @@ def test_window_slots_are_freed(models: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("hot_blocks", [0, 1, 4])
 def test_window_slots_are_never_more_than_was_said(hot_blocks: int) -> None:
-    """Sequences that come and go, in passes that are as large as they may be."""
+    """Random sequences start and end, in passes of up to PASS_TOKENS tokens."""
     rng, max_running = Random(hot_blocks), 12
     window = RecentWindow(ColdZone(hot_blocks, ALL).window_slots(max_running), hot_blocks)
     running: dict[SequenceState, int] = {}
@@ -339,7 +339,7 @@ def test_window_slots_are_never_more_than_was_said(hot_blocks: int) -> None:
             del running[rng.choice(list(running))]
         state = SequenceState(new_sequence(seq_id, [1]))
         state.table.extend(list(range(200)))
-        running[state] = BLOCK_SIZE * rng.randint(0, 5)  # it found so many tokens
+        running[state] = BLOCK_SIZE * rng.randint(0, 5)  # tokens found in the prefix cache
         room, spans = PASS_TOKENS, []
         for each in rng.sample(list(running), rng.randint(1, len(running))):
             count = min(room, rng.choice((1, 1, 17, 60, 300)), 3200 - running[each])
@@ -354,7 +354,7 @@ def test_window_slots_are_never_more_than_was_said(hot_blocks: int) -> None:
 
 
 def test_damage_stays_in_its_sequence(tmp_path: Path) -> None:
-    """A block with a number that is none is none as a whole; compression hides nothing."""
+    """Compression keeps NaN: the sequence with the damage gets NaN logits, the other one finite logits."""
     model = make_model(tmp_path, "llama")
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["model.embed_tokens.weight"][7] = float("nan")

@@ -1,4 +1,4 @@
-"""Values of the KV store: what goes in comes out, and nothing else does."""
+"""Encoding of KV store values: they round-trip, and damaged, misplaced or foreign values are refused."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from services.worker.rank_protocol.kv_messages import Compression
 NAME = bytes(range(16))
 HEADS = st.integers(0, 2**32 - 1)
 CODECS = st.sampled_from(["none", "zstd"])
-# bytes as they come, and bytes of which some are rare
+# uniformly random bytes, and bytes with a skewed distribution
 DATA = hnp.arrays(np.uint8, st.integers(1, 300)) | hnp.arrays(
     np.uint8, st.integers(64, 600), elements=st.sampled_from([0, 0, 0, 63, 64]), fill=st.just(0)
 )
@@ -101,12 +101,12 @@ def test_what_does_not_compress_stays_as_it_is() -> None:
 
 
 def test_the_format_is_what_other_deployments_wrote() -> None:
-    """Golden bytes: a change here means a new version, since stored blocks would be damaged ones."""
+    """Golden bytes: a changed format needs a new version, or stored blocks would be read as damaged."""
     data = np.arange(64, dtype=np.uint8)
     value = _value(data, "none", NAME, 7)
     assert value[:HEADER_BYTES].hex() == "010001004000000050be62e191679bcd"
     assert value[HEADER_BYTES:] == data.tobytes()
-    # what compresses to which bytes is the library's affair; what they mean is not
+    # the compressed bytes depend on the library version, so only decoding of stored bytes is checked
     stored = bytes.fromhex(
         "010104000010000098ff4718e7d434b128b52ffd60000f4c00001000000100fb2b8005022000000220000002200000010000"
     )

@@ -1,4 +1,4 @@
-"""The lifeline of a rank: processes with much memory and several threads, and how their deaths are seen."""
+"""The life socket of a rank reports the death of a process with much memory and several threads."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import pytest
 from services.worker.orchestrator.rank_process_handle import coming_exit_code
 
 LARGE = 256 * 2**20
-# its arguments: the descriptors of an ordinary socket and of the life socket, how much memory to touch
+# Arguments: file descriptors of an ordinary socket and of the life socket, bytes of memory to touch.
 PROCESS = """
 import ctypes, gc, json, mmap, os, socket, sys, threading, time
 from pathlib import Path
@@ -67,7 +67,7 @@ ctypes.CDLL = lambda *arguments, **options: Container()
 
 
 class Watched:
-    """A process, the leader's ends of its sockets, and what it told about itself."""
+    """A child process, the leader's ends of its sockets, and the facts that it reported at its start."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", sock: socket.socket, life: socket.socket) -> None:
         self.process, self.sock, self.life = process, sock, life
@@ -82,7 +82,7 @@ class Watched:
 
 
 def memory_in_use() -> int:
-    """Of all processes, without files."""
+    """Anonymous memory of all processes, in bytes."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("AnonPages:"))
 
@@ -120,7 +120,10 @@ class TestLinux:
             assert not watched.ended()
 
     def test_a_death_is_seen_before_the_memory_is_free(self) -> None:
-        """And so is the reason. A watcher that waits for a core may come too late, but not each time."""
+        """The exit code is known by then, too.
+
+        This process may be scheduled too late to see it, so one success in eight tries is enough.
+        """
         for _ in range(8):
             with process(LARGE) as watched:
                 watched.process.kill()

@@ -1,4 +1,4 @@
-"""Split, batched, paged decoders, in torch and in compiled kernels, against transformers; and the oracle."""
+"""Split, batched and paged decoders, in torch and in kernels, and the reference against transformers."""
 
 import random
 from functools import cache
@@ -24,7 +24,7 @@ from tests.kits.engine.rank_threads import (
     transformers_logits,
 )
 
-LENGTH = 100  # tokens; beyond the windows and the original lengths of the variants
+LENGTH = 100  # tokens; longer than the sliding windows and original context lengths of the variants
 ORIGINAL = {"max_position_embeddings": 32}
 SCALED = {"factor": 4.0, "rope_theta": 10000.0}
 LLAMA3 = SCALED | {
@@ -35,7 +35,7 @@ LLAMA3 = SCALED | {
 }
 YARN = SCALED | {"rope_type": "yarn", "original_max_position_embeddings": 32}
 
-# family and what differs from `TINY`
+# family, and the fields that differ from `TINY`
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "tied": ("llama", {"tie_word_embeddings": True}),
@@ -93,7 +93,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @cache
 def _expected(model: Path, seed: int) -> Tensor:
-    # transformers' logits with dynamic scaling depend on how a prompt is cut; ours are those of single tokens
+    # With dynamic scaling, transformers' logits depend on how a prompt is cut. Ours equal those of single
+    # tokens.
     stepwise = read_config(model).rope.kind == "dynamic"
     return transformers_logits(model, _tokens(LENGTH, seed), stepwise)
 
@@ -106,34 +107,38 @@ def _tokens(count: int, seed: int) -> list[int]:
 def _mixed_plans(
     a: list[int], b: list[int], c: list[int]
 ) -> tuple[list[StepPlan], list[list[tuple[str, int]]]]:
-    """Chunked prefill of a, whole prefill of b, then mixed batches; and each plan's (text, length) rows."""
+    """Chunked prefill of a, whole prefill of b, then mixed batches.
+
+    Returns:
+        The plans, and for each plan the (text, length) of its logits rows.
+    """
     blocks = Blocks(64)
     cut = blocks.slice
     plans = [
         StepPlan(step_id=1, admit=[new_sequence(1, a[:90])], slices=[cut(1, 0, a[:21], sample=False)]),
-        # a chunk that is not the last, a whole prompt, in one step
+        # a middle chunk and a whole prompt in one step
         StepPlan(
             step_id=2,
             admit=[new_sequence(2, b[:50])],
             slices=[cut(1, 21, a[21:38], sample=False), cut(2, 0, b[:50])],
         ),
-        # decode of 2 planned before the last chunk of 1 and the start of a prompt of one token
+        # the decode of 2 before the last chunk of 1 and a prompt of one token
         StepPlan(
             step_id=3,
             admit=[new_sequence(3, c[:1])],
             slices=[cut(2, 50, b[50:51]), cut(1, 38, a[38:90]), cut(3, 0, c[:1])],
         ),
-        # decodes of very different lengths beside one another
+        # decodes at very different lengths
         StepPlan(step_id=4, slices=[cut(3, 1, c[1:2]), cut(1, 90, a[90:91]), cut(2, 51, b[51:52])]),
-        # sequence 2 ends, its id is used no more; the others go on across a block boundary
+        # sequence 2 ends and its seq_id is not reused; sequence 3 crosses a block boundary
         StepPlan(step_id=5, release=[2], slices=[cut(1, 91, a[91:92]), cut(3, 2, c[2:20])]),
-        # starts with blocks that sequence 1 computed
+        # sequence 4 shares blocks that sequence 1 computed
         StepPlan(
             step_id=6,
             admit=[new_sequence(4, a[:70])],
             slices=[cut(1, 92, a[92:93]), blocks.share(1, 4, 64, a[64:70])],
         ),
-        # both go on in blocks of their own
+        # both continue in their own blocks
         StepPlan(step_id=7, slices=[cut(4, 70, a[70:71]), cut(1, 93, a[93:97])]),
     ]
     rows = [
@@ -165,9 +170,9 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
 def _random_plans(
     texts: dict[str, list[int]], draw: random.Random
 ) -> tuple[list[StepPlan], list[list[tuple[str, int]]]]:
-    """Sequences computed in random chunks, some of them preempted and computed anew in others' old blocks."""
+    """Sequences computed in random chunks; some are preempted and recomputed in blocks that others freed."""
     blocks, next_id = Blocks(64), 0
-    running: dict[int, tuple[str, int]] = {}  # text and tokens computed, by seq_id
+    running: dict[int, tuple[str, int]] = {}  # seq_id -> (text, number of tokens computed)
     plans, rows = [], []
     for step_id in range(1, 31):
         release = [seq_id for seq_id in running if draw.random() < 0.1 or running[seq_id][1] == LENGTH]
@@ -237,7 +242,8 @@ def test_a_rank_without_token_ids(tmp_path: Path, compute: str) -> None:
     model = make_llama(tmp_path / "small", vocab_size=5, pad_token_id=None, bos_token_id=1, eos_token_id=2)
     tokens = [4, 0, 3, 1, 2, 4, 4]
     plan = StepPlan(step_id=1, admit=[new_sequence(1, tokens)], slices=[Blocks(64).slice(1, 0, tokens)])
-    found = plan_logits(model, 4, [plan], compute=COMPUTES[compute])[0][0]  # ranks hold 2, 2, 1 and 0 ids
+    # the ranks hold 2, 2, 1 and 0 token ids of the vocabulary
+    found = plan_logits(model, 4, [plan], compute=COMPUTES[compute])[0][0]
     torch.testing.assert_close(found, transformers_logits(model, tokens)[-1], atol=1e-4, rtol=0)
 
 

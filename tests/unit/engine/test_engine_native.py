@@ -1,4 +1,4 @@
-"""The compiled kernels against transformers, against torch, and against themselves in other batches."""
+"""The compiled kernels against transformers, torch, and their own results in other batches."""
 
 import gc
 import os
@@ -42,9 +42,9 @@ TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "biased": ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
-    "one KV head": ("llama", {"num_key_value_heads": 1}),  # more queries than one task takes
+    "one KV head": ("llama", {"num_key_value_heads": 1}),  # more query heads than one task computes
     "mistral": ("mistral", {"sliding_window": 20}),
-    "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not whole registers
+    "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not a multiple of the vector width
 }
 pytestmark = pytest.mark.skipif(not TARGETS, reason="the kernels are for x86-64 with AVX2")
 
@@ -55,7 +55,7 @@ def native(
     int8: bool = False,
     kv_dtype: torch.dtype = torch.float32,
 ) -> ComputeFactory:
-    """A factory of native computing."""
+    """A factory of the compiled backend."""
 
     def make(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
@@ -98,7 +98,7 @@ def mixed_plans() -> list[StepPlan]:
 def last_logits(
     model: Path, slices_of: Callable[[Blocks], list[StepPlan]], compute: ComputeFactory
 ) -> Tensor:
-    """The last row of the last plan."""
+    """The last logits row of the last plan."""
     return plan_logits(model, 1, slices_of(Blocks(128)), num_blocks=128, compute=compute)[-1][-1]
 
 
@@ -241,7 +241,7 @@ def shared() -> Iterator[int]:
 
 
 def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> None:
-    """Two ranks as threads of this process, the kernels exchanging over the same file as in processes."""
+    """Two ranks run as threads; their kernels exchange data over the same shared file as processes do."""
     model, plans = models["plain"], mixed_plans()
     wanted = plan_logits(model, 2, plans, compute=native())
 
@@ -253,7 +253,7 @@ def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> No
         for plan in plans:
             logits = runner.compute_logits(plan)[1]
             rows.append(torch.empty(0) if logits is None else logits.clone())
-            collectives.barrier()  # as when tokens are shared: nobody begins the next step before
+            collectives.barrier()  # as after sampling, no rank starts the next step early
         assert collectives.seconds > 0
         collectives.close()
         return rows
@@ -290,7 +290,7 @@ def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
         return sum(name.exists() and name.read_text() == "ryz-kernels\n" for name in names)
 
     def wait_for(count: int) -> None:
-        # threads name themselves, and are listed a moment longer than they run
+        # a thread sets its own name, and is still listed shortly after its end
         deadline = time.monotonic() + 5
         while helpers() != count:
             assert time.monotonic() < deadline, f"{helpers()} threads, not {count}"

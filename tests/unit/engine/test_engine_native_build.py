@@ -1,4 +1,4 @@
-"""The compiler of the kernels: what it makes, where, once for all; and each reason why there are none."""
+"""The build of the kernels: where the library is stored, that it is built once, and each way to fail."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ compiles = pytest.mark.skipif(not CAN_COMPILE, reason="needs x86-64 with AVX2 an
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small program instead of the kernels, and a cache of its own."""
+    """A folder with a small program instead of the kernels, and a separate cache folder."""
     monkeypatch.setattr(build, "SOURCES", tmp_path / "native" / "src")
     monkeypatch.setattr(build, "_MAIN", build.SOURCES / "program.cpp")
     monkeypatch.setattr(build, "targets", lambda: ["avx2"])
@@ -69,7 +69,7 @@ def test_other_sources_are_another_library_and_the_stale_one_goes(place: Path) -
     other_variant = old.with_name(old.name.replace("avx2", "avx512"))
     other_variant.touch()
     write_program(2)
-    assert find("avx2") is None  # never the stale one
+    assert find("avx2") is None  # the stale library is not returned
     new = ensure()
     assert answer_of(new) == 2
     assert not old.exists()
@@ -98,7 +98,7 @@ def test_nowhere_to_put_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_user_without_a_home_has_one_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for an id without an account
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id without an account
     (place / "native" / "build").touch()
     monkeypatch.setenv("CXX", script(place / "cxx", "exit 0"))
     with pytest.raises(NoKernels, match=r"native/build can be written; set XDG_CACHE_HOME"):
@@ -127,7 +127,7 @@ def test_it_is_for_those_who_may_read_the_sources(
     place: Path, source: int, library: int, folder: int
 ) -> None:
     (build.SOURCES / "program.cpp").chmod(source)
-    before = os.umask(0o077)  # that of `ryz up`
+    before = os.umask(0o077)  # the umask that `ryz up` sets
     try:
         made = ensure()
     finally:
@@ -158,7 +158,7 @@ def test_broken_sources_are_quoted_and_leave_nothing(place: Path) -> None:
         (["exit 3"], "no reason was given"),
         (["echo 'internal error: out of memory' >&2", "exit 1"], "internal error: out of memory"),
         (["sleep 5"], "timed out"),
-        (["exit 0"], "could not be stored"),  # it says that all is well, and there is nothing
+        (["exit 0"], "could not be stored"),  # exits with 0, but writes no library
     ],
 )
 def test_a_broken_compiler(
@@ -222,7 +222,7 @@ def test_other_machines_have_none(
         ensure()
     for arguments in ([], ["--all"]):
         monkeypatch.setattr(sys, "argv", ["build", *arguments])
-        assert main() == 0  # an image for that machine has none, and serves
+        assert main() == 0  # a build for that machine succeeds without kernels
         assert "it serves with the plain path" in capsys.readouterr().out
 
 

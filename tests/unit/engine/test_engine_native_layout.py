@@ -1,4 +1,4 @@
-"""Structs that Python and the kernels share: a field that differs on one side is refused by name."""
+"""The layout check of structs shared with the kernels names the field that differs."""
 
 import ctypes
 import re
@@ -17,7 +17,7 @@ Fields = Sequence[tuple[str, type]]
 
 
 def changed(struct: Struct, fields: Fields) -> list[Struct]:
-    """All structs, one of them with other fields."""
+    """All structs, where `struct` is replaced by one with the given fields."""
     other = type(struct.__name__, (ctypes.Structure,), {"_fields_": list(fields)})
     return [other if each is struct else each for each in SHARED_STRUCTS]
 

@@ -1,4 +1,4 @@
-"""Real ranks under the real scheduler: the oracle's tokens, whatever is shared, followed or preempted."""
+"""Real ranks and the scheduler give the reference's tokens under sharing, run-ahead and preemption."""
 
 import random
 import threading
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class ThreadRanks:
-    """Ranks that are threads; every plan is run by all of them."""
+    """Ranks as threads; all of them compute every plan."""
 
     def __init__(self, directory: Path, world: int, pool: ThreadPoolExecutor) -> None:
         barrier, board = threading.Barrier(world), [None] * world
@@ -111,7 +111,7 @@ def test_draws_do_not_depend_on_what_is_shared_or_followed(ranks: ThreadRanks) -
 
 @pytest.mark.parametrize("count", [3, 256, 700])
 def test_all_ranks_learn_what_was_sampled(ranks: ThreadRanks, count: int) -> None:
-    """Also where that takes more than one broadcast; a sequence that failed gets a token that exists."""
+    """Includes counts that need several broadcasts; a failed sequence gets token 0, a valid token."""
 
     def share(runner: Runner) -> list[list[int]]:
         new = NewSequence(seq_id=1, token_ids=[9], prompt_len=1, sampling=GREEDY)

@@ -1,4 +1,4 @@
-"""The sampler against its slow reference, that one against plain Python; draws, limits, bad logits."""
+"""The sampler against its slow reference, the reference against plain Python, and edge cases of both."""
 
 import math
 import weakref
@@ -32,7 +32,7 @@ samplings = st.builds(
     seed=st.integers(0, 2**63 - 1),
     logprobs=st.sampled_from([-1, -1, 0, 5, 20]),
 )
-# what plain Python can follow in float64 without rounding to other tokens
+# parameters for which float64 rounding in plain Python does not change the token
 mild_samplings = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
@@ -81,7 +81,7 @@ def _expect_reference(found: Sampled, logits: Logits, state: SequenceState) -> N
 
 
 def _plain(logits: Sequence[float], state: SequenceState) -> int:
-    """One row in plain Python, in the documented order."""
+    """Samples one row in plain Python, in the documented order of operations."""
     s, tokens = state.sampling, [int(token) for token in state.tokens.view]
     output = tokens[state.prompt_len :]
     scores = [float(value) for value in logits]
@@ -116,7 +116,7 @@ def _plain(logits: Sequence[float], state: SequenceState) -> int:
     return max(kept)
 
 
-# the same examples each time: one draw in a million is nearer to an edge than fp32 can tell from float64
+# Derandomized: about one draw in a million is so near to an edge that fp32 and float64 differ.
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(mild_samplings, token_lists, st.integers(0, 1000), st.integers(0, 3))
 def test_the_reference_equals_plain_python(
@@ -167,9 +167,9 @@ def test_equals_the_reference_where_it_does_not_sort(
 )
 def test_equals_the_reference_on_a_real_vocabulary(temperature: float, limits: dict[str, float]) -> None:
     logits = _logits(4, 5, 32_000)
-    logits[1, ::800] += 12  # few likely tokens
+    logits[1, ::800] += 12  # a few likely tokens
     logits[2] = 0
-    logits[3, 7] += 40  # a sure thing
+    logits[3, 7] += 40  # one almost certain token
     states = [
         _state(Sampling(temperature=temperature, seed=seed, logprobs=3, **limits), [seed])  # type: ignore[arg-type]
         for seed in range(4)
@@ -200,12 +200,12 @@ def test_a_resumed_sequence_goes_on_the_same(
     logits = _logits(40, seed)
     state, sampler = _state(sampling, prompt, len(prompt)), Sampler()
     for step, row in enumerate(logits):
-        if step == cut:  # another rank, which has the tokens only
+        if step == cut:  # as on another rank, which knows the tokens only
             state, sampler = _state(sampling, state.tokens.view.tolist(), len(prompt)), Sampler()
         (found,) = _sample(row[None], [state], sampler)
         _expect_reference(found, row, state)
         state.tokens.extend([found.token_id])
-    # tokens that are sampled once more are counted once
+    # a position that is sampled again does not count its tokens twice
     row, end = logits[cut - 1], len(prompt) + 3
     shorter = _state(sampling, state.tokens.view[:end].tolist(), len(prompt))
     (again,) = sampler.sample(row[None], [state], [end])
@@ -244,7 +244,7 @@ def test_no_rows_are_no_tokens() -> None:
 
 
 def _draw_many(sampling: Sampling, logits: Logits, count: int) -> list[int]:
-    """The next token at many positions, each a draw of its own."""
+    """Samples at `count` positions with independent draws."""
     states = [_state(sampling, [0])] * count
     return [s.token_id for s in Sampler().sample(np.repeat(logits, count, 0), states, range(1, count + 1))]
 
@@ -255,7 +255,7 @@ def test_draws_follow_the_distribution() -> None:
     expected = np.exp(logits[0].astype(np.float64))
     expected *= count / expected.sum()
     chi_square = float(((drawn - expected) ** 2 / expected).sum())
-    # 23 degrees of freedom: 99.99 % of right samplers stay below 57.1; with this seed ours always does
+    # 57.1 is the 99.99 % quantile for 23 degrees of freedom; the seed is fixed
     assert chi_square < 57.1
 
 
@@ -266,7 +266,7 @@ def test_choices_of_one_seed_are_independent() -> None:
         states = [_state(Sampling(seed=7), [0], choice=choice) for choice in (0, 1)]
         first, second = Sampler().sample(np.repeat(logits, 2, 0), states, [position + 1] * 2)
         pairs[first.token_id, second.token_id] += 1
-    # 15 degrees of freedom, 99.99 %
+    # 99.99 % quantile for 15 degrees of freedom
     assert float(((pairs - count / 16) ** 2 / (count / 16)).sum()) < 44.3
 
 
@@ -276,7 +276,7 @@ def test_draws_fill_their_range_evenly() -> None:
     assert drawn.min() >= 0
     assert drawn.max() < 2**53
     counts = np.histogram(drawn, bins=50, range=(0, 2**53))[0]
-    assert float(((counts - 400) ** 2 / 400).sum()) < 98  # 49 degrees of freedom, 99.99 %
+    assert float(((counts - 400) ** 2 / 400).sum()) < 98  # 99.99 % quantile for 49 degrees of freedom
 
 
 def test_the_draw_depends_on_seed_choice_and_position_and_never_changes() -> None:
@@ -285,7 +285,7 @@ def test_the_draw_depends_on_seed_choice_and_position_and_never_changes() -> Non
     first = [draws.draw_bits(*key) for key in keys]
     assert len(set(first)) == len(keys)
     assert [draws.draw_bits(*key) for key in reversed(keys)] == first[::-1]
-    # golden: a resumed generation may meet a newer version of this code
+    # golden: a generation may be resumed by a newer version of this code
     assert first[0] == int(np.random.Philox(key=[1, 0], counter=[5, 0, 0, 0]).random_raw()) >> 11
     assert first[0] / 2**53 == 0.9719207784869555
 
@@ -322,7 +322,7 @@ def test_limits_leave_out_the_unlikely() -> None:
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.25, 1), (math.nextafter(0.25, 1), 2), (0.5, 2), (0.75, 3), (0.76, 4), (1.0, 4)]
 )
-@pytest.mark.parametrize("top_k", [0, 4])  # two ways through the code
+@pytest.mark.parametrize("top_k", [0, 4])  # two code paths
 def test_top_p_is_exact_at_its_edges(top_p: float, kept: int, top_k: int) -> None:
     logits = np.zeros((1, 4), np.float32) if top_k == 0 else np.array([[0, 0, 0, 0, -1]], np.float32)
     assert set(_draw_many(Sampling(top_p=top_p, top_k=top_k), logits, 200)) == set(range(kept))
@@ -337,7 +337,7 @@ def test_a_share_is_rounded_up_and_never_nothing() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 100.0])
 def test_top_k_of_one_is_the_likeliest_at_any_temperature(temperature: float) -> None:
-    near = np.nextafter(np.float32(5), np.float32(6))  # at a high temperature its weight is that of 5
+    near = np.nextafter(np.float32(5), np.float32(6))  # at a high temperature it has the same weight as 5
     logits = np.full((1, 700), 5, np.float32)
     logits[0, 650] = near
     assert set(_draw_many(Sampling(top_k=1, temperature=temperature), logits, 50)) == {650}
@@ -382,7 +382,7 @@ def test_no_alternative_is_impossible() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_extreme_penalty_still_chooses_the_likeliest(temperature: float) -> None:
     logits = np.array([[1.0, -1.0, 3.0, 2.0]], np.float32)
-    sampling = Sampling(temperature=temperature, repetition_penalty=1e-310)  # 3 / 1e-310 is over the range
+    sampling = Sampling(temperature=temperature, repetition_penalty=1e-310)  # 3 / 1e-310 overflows
     (found,) = Sampler().sample(logits, [_state(sampling, [2])], [1])
     assert found.token_id == 2
 
@@ -390,7 +390,7 @@ def test_an_extreme_penalty_still_chooses_the_likeliest(temperature: float) -> N
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_penalties_of_every_token_leave_one_to_choose(temperature: float) -> None:
     logits = np.full((1, 4), -3e38, np.float32)
-    sampling = Sampling(temperature=temperature, repetition_penalty=10)  # all of them fall out of the range
+    sampling = Sampling(temperature=temperature, repetition_penalty=10)  # all of them overflow
     (found,) = Sampler().sample(logits, [_state(sampling, [0, 1, 2, 3])], [4])
     assert found.error == ""
     assert 0 <= found.token_id < 4

@@ -1,4 +1,4 @@
-"""What ranks remember of sequences, and plans that cannot be right."""
+"""The sequence state of ranks, the batches made from plans, and the refusal of invalid plans."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ def test_a_follow_slice_is_the_token_that_was_sampled_here() -> None:
     plan = StepPlan(step_id=1, admit=[_new(1, [4, 5])], slices=[_slice(1, 0, [4, 5], [7])])
     (state,) = sequences.apply(plan)
     state.append_sampled(2, 77)
-    state.append_sampled(1, 99)  # an earlier position is what it was
+    state.append_sampled(1, 99)  # position 1 is in the past and does not change
     following = StepPlan(step_id=2, slices=[_follow(1, 2)])
     batch = make_batch(following.slices, sequences.apply(following))
     assert (batch.token_ids.tolist(), batch.positions.tolist()) == ([77], [2])
@@ -64,14 +64,14 @@ def test_slots_follow_the_table_and_rows_the_plan() -> None:
         slices=[_slice(1, 0, prompt, [7, 3]), _slice(2, 0, [40], [1])],
     )
     batch = make_batch(plan.slices, sequences.apply(plan))
-    # the single token comes first
+    # the decode comes first
     assert batch.token_ids.tolist() == [40, *prompt]
     assert batch.slots.tolist() == [16, *range(7 * 16, 8 * 16), 48, 49]
     assert batch.sample_rows.tolist() == [18, 0]
 
 
 def test_padding_of_decodes_is_bounded() -> None:
-    starts = [4000, 3, 900, 5, 4090, 100]  # in tokens; one long sequence must not stretch the short ones
+    starts = [4000, 3, 900, 5, 4090, 100]  # in tokens; a long sequence must not pad the short ones
     sequences = Sequences(num_blocks=1000)
     admit = [_new(seq_id, [1] * (start + 1)) for seq_id, start in enumerate(starts)]
     slices = [_slice(seq_id, start, [1], list(range(256))) for seq_id, start in enumerate(starts)]

@@ -84,7 +84,7 @@ def test_a_memory_test_asks_once_for_what_was_told_before() -> None:
     for _ in range(100):
         messages = draw_memory_test(rng, num_facts=4, turns=12, rare=0.5)
         answers = [found[1] for m in messages if (found := re.fullmatch(r"Your name is (.+)\.", m.content))]
-        assert len(answers) <= 2  # the second one only where telling and asking share a message
+        assert len(answers) <= 2  # two only if one message both tells and asks
         told = " ".join(message.content for message in messages[:8])
         assert all(answer in told for answer in answers)
 

@@ -1,4 +1,4 @@
-"""What a model needs is told from headers and config alone; what does not fit is refused with a remedy."""
+"""The memory estimate from config and file headers, and the refusal of a model that does not fit."""
 
 import os
 from pathlib import Path
@@ -42,13 +42,13 @@ def test_weights_are_counted_as_they_will_be_kept(model: Path) -> None:
     tensors = stored_tensors(model)
     file_bytes = (model / "model.safetensors").stat().st_size
     plain = weight_bytes(tensors, "none", native=False, tied=False)
-    assert 1.95 * file_bytes < plain < 2.01 * file_bytes  # bf16 becomes fp32
+    assert 1.95 * file_bytes < plain < 2.01 * file_bytes  # bf16 on disk, fp32 in memory
     native = weight_bytes(tensors, "none", native=True, tied=False)
     assert file_bytes < native * 1.02 < 1.04 * file_bytes
     embedding = 203 * 64
     assert weight_bytes(tensors, "none", native=True, tied=True) == native + 2 * embedding
     int8 = weight_bytes(tensors, "int8", native=True, tied=False)
-    matrices = (plain - native) // 2  # a matrix loses two bytes of four
+    matrices = (plain - native) // 2  # int8 saves two of the four bytes per weight
     assert abs(native - int8 - (matrices - embedding)) < 16
 
 
@@ -68,7 +68,7 @@ def test_a_cold_zone_saves_all_but_the_last_blocks(model: Path) -> None:
     scales = 4096 * 2 * 4 * 3 * 4
     found = cache_bytes(shape, 1, 65536, "fp16", cold=zone, max_running=10)
     assert found == half // 2 + scales + (2 * 10 + 64) * place
-    # a cache in which everything may be a last block
+    # every block of so small a cache may be in the recent window
     assert cache_bytes(shape, 1, 32, "fp16", cold=zone, max_running=10) == 3 * place + 2 * 2 * 4 * 3 * 4
     one_layer = ColdZone(1, (False, True, False))
     assert found < cache_bytes(shape, 1, 65536, "fp16", cold=one_layer, max_running=10) < half

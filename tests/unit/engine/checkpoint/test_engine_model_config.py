@@ -1,4 +1,4 @@
-"""Configs as published, in old and new spellings, mean what transformers takes them for, or are refused."""
+"""Published configs, in old and new spellings, are read as transformers reads them; others are refused."""
 
 import json
 from importlib import import_module
@@ -31,7 +31,7 @@ LLAMA3_SCALING = {
     "rope_type": "llama3",
 }
 
-# as published (context length in tokens beside it)
+# published configs, each with its expected context length in tokens
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "llama 2": (LLAMA | {"max_position_embeddings": 4096, "rope_scaling": None, "pretraining_tp": 1}, 4096),
     "llama, nothing said": (LLAMA, 2048),
@@ -109,7 +109,8 @@ def _compare_rotary(config: ModelConfig, theirs: Any) -> None:
     rotary = getattr(module, f"{family.capitalize()}RotaryEmbedding")(theirs)
     ours = RotaryEmbedding(config.head_dim, config.rope, config.context_length)
     half, far = config.head_dim // 2, config.context_length - 1
-    # ascending, as transformers' dynamic scaling remembers; its base is rounded where ours is not
+    # Ascending, because transformers' dynamic scaling keeps state between calls. transformers rounds the
+    # base of dynamic scaling, hence the wider tolerance.
     positions = [0, 1, 1000, far // 2, far]
     tolerance = 1e-3 if config.rope.kind == "dynamic" else 1e-4
     for position, cos, sin in zip(positions, *ours.at(torch.tensor(positions)), strict=True):
@@ -147,7 +148,7 @@ def test_heads_of_ranks(tmp_path: Path) -> None:
         ranks = [config.kv_heads_of(rank, world) for rank in range(world)]
         assert [len(heads) for heads in ranks] == wanted
         for rank, heads in enumerate(ranks):
-            # each query head finds its KV head (8 queries share one)
+            # 8 query heads share one KV head
             assert {query // 8 for query in config.heads_of(rank, world)} == set(heads)
 
 

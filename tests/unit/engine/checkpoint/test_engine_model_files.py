@@ -1,4 +1,4 @@
-"""Model directories that cannot be served are refused in one sentence that names what is wrong."""
+"""Model directories that cannot be served are refused with one sentence that names the fault."""
 
 import errno
 import json
@@ -116,7 +116,7 @@ def test_unsupported_type(model: Path) -> None:
 
 
 def _rewrite(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Puts a changed header before the same data."""
+    """Replaces the header of the weights file and keeps the data."""
     path = model / "model.safetensors"
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -170,7 +170,7 @@ def test_leftovers_of_older_files_are_no_harm(model: Path) -> None:
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
     save_file(tensors, model / "model.safetensors")
     _load(model)
-    _edit(model, tie_word_embeddings=True)  # the copy of the embedding in lm_head.weight is not read
+    _edit(model, tie_word_embeddings=True)  # lm_head.weight is then not read
     decoder = _load(model)
     assert decoder.head.weight is decoder.embedding.weight
 

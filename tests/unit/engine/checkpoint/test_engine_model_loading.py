@@ -1,4 +1,4 @@
-"""Ranks read their slices of the files exactly, each byte once per group, and keep no copies meanwhile."""
+"""Ranks load exact slices of the weights, read each byte once per group, and hold no extra copies."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _load(
     model: Path, world: int, dtype: torch.dtype | None
 ) -> tuple[list[tuple[LayerWeights, Tensor, Tensor | None, Tensor]], int]:
-    """Layer 1, embedding, head and last norm of each rank; and the bytes that the whole model took."""
+    """Loads a model on `world` ranks.
+
+    Returns:
+        Layer 1, embedding, head and final norm of each rank, and the bytes read by all ranks together.
+    """
     config = read_config(model)
 
     def work(collectives: Collectives) -> tuple[tuple[LayerWeights, Tensor, Tensor | None, Tensor], int]:
@@ -93,7 +97,7 @@ def _check_layer(
 
     def kv(name: str) -> Tensor:
         heads = tensor(name).view(config.num_kv_heads, config.head_dim, *tensor(name).shape[1:])
-        # rank by rank the heads that a rank's queries use
+        # the KV heads that this rank's query heads use
         used = heads.repeat_interleave(max(1, world // config.num_kv_heads), 0).chunk(world)[rank]
         return used.flatten(0, 1)
 
@@ -148,12 +152,12 @@ def test_loading_takes_no_more_memory_than_the_weights(tmp_path: Path) -> None:
         part.nbytes for layer in kept for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
     )
     assert size > 60e6
-    # one buffer, and what the allocator rounds up
+    # room for one read buffer and for the allocator's rounding
     assert growth < size + 2 * weights.BUFFER_BYTES + 8e6
 
 
 def _restart_peak() -> int:
-    """Forgets the process's peak memory; returns what it has now, in bytes."""
+    """Resets the peak resident memory of this process and returns the current value in bytes."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError as error:
