@@ -1,4 +1,4 @@
-"""How generations end when something is short, late or broken: deadlines, full queues, cancels, failures."""
+"""Ends of generations by deadline, full queue, cancel, engine failure and drain."""
 
 import asyncio
 import random
@@ -90,7 +90,7 @@ async def test_many_callers_a_third_of_them_leaves(memory_bus: MemoryBus) -> Non
 
 
 class Flaky:
-    """An engine that fails at a step, and the first times it is started again."""
+    """An engine that fails at one step, and then at its first restarts."""
 
     def __init__(self, failing_step: int, failing_starts: int) -> None:
         self.inner = null_engine()

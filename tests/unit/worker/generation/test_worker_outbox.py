@@ -1,4 +1,4 @@
-"""What the outbox keeps of which tenant, and what it gives up first."""
+"""Eviction from the retransmit buffer: what it keeps of each tenant, and what it drops first."""
 
 import random
 from typing import Any
@@ -27,7 +27,7 @@ def make(max_bytes: int = MAX_BYTES) -> RetransmitBuffer:
 
 
 def begin(box: RetransmitBuffer, tenant: str, name: str, prompt_bytes: int, **more: Any) -> str:
-    """A request with one frame."""
+    """Adds a request with one frame; returns its key."""
     key = f"{tenant}/{name}"
     request = GenerateRequest(
         request_id=name, model="m", prompt="x" * prompt_bytes, note=b"n", tenant=tenant, **more
@@ -63,7 +63,7 @@ def test_prompts_of_requests_that_run_are_given_up_before_answers_of_others() ->
     running = [begin(box, "large", f"l{number}", 30_000) for number in range(30)]
     assert box.num_bytes <= MAX_BYTES
     assert len(box.frames_from(answer, 0, 0).frames) == 2
-    for key in running:  # all can be had and read still
+    for key in running:  # each can still be attached to and read
         retained = box.kept(key)
         assert retained is not None
         assert retained.offer("large") is not None
@@ -134,7 +134,7 @@ def test_what_is_abandoned_is_forgotten_in_time() -> None:
     kept = box.kept(key)
     assert kept is not None
     assert kept.offer("t") is None
-    box.abandon_attempt(key, 5.0)  # it has ended already
+    box.abandon_attempt(key, 5.0)  # no effect: it has ended
     box.forget_expired(11.0)
     assert (len(box), box.num_bytes) == (0, 0)
     box.abandon_attempt(key, 20.0)

@@ -1,4 +1,4 @@
-"""What users outside may have sent again: a burst, a rate, and each for itself."""
+"""The budget of resent bytes: a burst and a rate, separate for each user."""
 
 from services.worker.domain.generation.resend_budget import BURST_S, MAX_USERS, MIN_COST, ResendBudget
 
@@ -13,7 +13,7 @@ def test_a_burst_then_the_rate() -> None:
     assert wait_s == MIN_COST / RATE
     assert budget.wait_s("b", 0.0) == 0.0
     assert budget.wait_s("a", wait_s) == 0.0
-    budget.spend("a", 10 * RATE, wait_s)  # one answer may be larger than what was left
+    budget.spend("a", 10 * RATE, wait_s)  # one answer may exceed the rest of the budget
     assert budget.wait_s("a", wait_s) > 9
     assert budget.wait_s("a", 1000.0) == 0.0
 

@@ -1,4 +1,4 @@
-"""Who gives a waiting place up: the rule, and a leader whose queue is full."""
+"""Which waiting requests a newcomer displaces: the rule, and a leader whose queue is full."""
 
 import asyncio
 from collections import Counter
@@ -41,17 +41,17 @@ def held(waiting: list[WaitingRequest], gone: set[str]) -> Counter[str]:
 def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: int) -> None:
     gone = displaced_by(newcomer, waiting, missing)
     by_key = {waiter.request_id: waiter for waiter in waiting}
-    victims = [by_key[request_id] for request_id in gone]  # in the order in which they go
+    victims = [by_key[request_id] for request_id in gone]  # in the order of their displacement
     assert len(set(gone)) == len(gone) == len(victims)
     assert not any(victim.firm or victim.priority > newcomer.priority for victim in victims)
     if gone:
         by_id = {waiter.request_id: waiter.places for waiter in waiting}
         freed = [by_id[request_id] for request_id in gone]
-        assert sum(freed) >= missing > sum(freed[:-1])  # enough, and nobody in vain
+        assert sum(freed) >= missing > sum(freed[:-1])  # enough places, and no victim too many
     lower = {w.request_id for w in waiting if not w.firm and w.priority < newcomer.priority}
     equals = [victim for victim in victims if victim.priority == newcomer.priority]
     if equals:
-        assert lower <= set(gone)  # those of lower priority go first
+        assert lower <= set(gone)  # lower priorities are displaced first
         before = held(waiting, lower)
         tenants = {tenant for tenant, places in before.items() if places} | {newcomer.tenant}
         share = (before.total() + newcomer.places) / len(tenants)
@@ -104,7 +104,7 @@ def test_a_tenant_gets_its_share_and_no_more() -> None:
 
 @pytest.fixture
 async def full(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
-    """One request runs, four wait, and there is no other place."""
+    """One request runs, four wait, and the queue is full."""
     async with Kit(memory_bus, null_engine(delay_s=0.005), steps=SchedulerLimits(64, 1, 4)) as kit:
         await kit.ask(chat("runs", sampling={"max_tokens": 1500, "ignore_eos": True}))
         await kit.until(lambda: bool(text_of(kit.frames["runs"])))
@@ -167,10 +167,10 @@ async def test_resumed_requests_come_in_beyond_the_limit_and_first(full: Kit) ->
     assert not any(refused(full, f"w{number}") for number in range(4))
     waiting = [s for s in full.leader.parts.engine.scheduler.waiting if s.phase is SequencePhase.WAITING]  # type: ignore[union-attr]
     assert waiting[0].request_id == "a/again"
-    failed = await full.failure(resumed("too-many"))  # one more may run, and it is there
+    failed = await full.failure(resumed("too-many"))  # `again` has the only extra place
     assert failed.code == "overloaded"
     await full.ask(chat("new", tenant="a", priority=5))
-    shed = (await full.end_of("w3"))[-1]  # one goes for one, and it is not the one with a stream behind it
+    shed = (await full.end_of("w3"))[-1]  # one victim for one newcomer; the resumed request stays
     assert isinstance(shed, Failed)
     assert not refused(full, "again")
     assert not refused(full, "w2")

@@ -1,4 +1,4 @@
-"""What is kept of tenants within one bound: a flood of one costs no other tenant anything."""
+"""Bounded entries of several tenants: a flood of one tenant evicts no entry of another."""
 
 import asyncio
 from typing import Any
@@ -71,7 +71,7 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     for number in range(MAX_TOMBSTONES + 10):
         table.cancel_request(f"r{number}", "", attempt, tenant="many")
     assert table.was_cancelled(chat("mine", tenant="few", attempt=attempt))
-    assert not table.was_cancelled(chat("mine", tenant="few", attempt=attempt))  # it counts once
+    assert not table.was_cancelled(chat("mine", tenant="few", attempt=attempt))  # a cancel counts once
     assert not table.was_cancelled(chat("r0", tenant="many", attempt=attempt))
     assert table.was_cancelled(chat(f"r{MAX_TOMBSTONES}", tenant="many", attempt=attempt))
     now[0] = 5.0
@@ -81,7 +81,7 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
 
 
 def sized(most: int, most_bytes: int, *entries: tuple[str, int]) -> SizedEntries[str]:
-    """Entries `a1`, `a2`, `b1`: tenant and name in one, with their bytes."""
+    """Bounded entries; `("a1", 5)` is tenant `a`, name `1`, 5 bytes."""
     made = SizedEntries[str](most=most, most_bytes=most_bytes)
     for name, num_bytes in entries:
         made.put((name[0], name[1:]), name, num_bytes)

@@ -1,4 +1,4 @@
-"""Blocks that come from the store: an engine whose tokens depend on every block, under random trouble."""
+"""Fetches of KV blocks from the store, with an engine whose tokens depend on every block."""
 
 import random
 
@@ -48,7 +48,7 @@ def sequence(request_id: str, tokens: list[int], max_tokens: int, priority: int 
 
 
 def fill_store(engine: HashEngine, run: Run) -> None:
-    """What the plans copied is known to be stored."""
+    """Reports all blocks that the plans copied as stored."""
     run.scheduler.write_behind.done(list(engine.store), [])
 
 
@@ -60,7 +60,7 @@ def deliver(run: Run, engine: HashEngine, fetch: BlockFetch) -> int:
 
 
 def finish(run: Run, engine: HashEngine) -> int:
-    """Runs to the end with fetches that are done at once; returns how many blocks came so."""
+    """Runs to the end, completing each fetch at once; returns the number of fetched blocks."""
     total = 0
     for _ in range(10_000):
         run.step()
@@ -144,7 +144,7 @@ def test_a_late_fetch_keeps_its_places_until_it_is_done() -> None:
         run.step()
         for piece in run.plans[-1].slices:
             assert not held & set(piece.new_blocks)
-        engine.fetch(fetch.names, fetch.blocks)  # still writing
+        engine.fetch(fetch.names, fetch.blocks)  # the late fetch still writes
     assert run.outputs["a"] == alone(prompt, 3, 0)
     assert run.scheduler.take_fetches() == []
     deliver(run, engine, fetch)
@@ -198,8 +198,8 @@ def test_a_sequence_that_gave_way_comes_back_without_prefill() -> None:
         run.step()
         for fetch in run.scheduler.take_fetches():
             came += deliver(run, engine, fetch)
-    assert came >= 3  # the rest was still there
-    # no more than the block that was not full, and the tokens that were on their way
+    assert came >= 3  # the other blocks were still cached
+    # at most the partial block and the tokens in flight are computed again
     assert engine.num_computed - before <= BLOCK_SIZE + 4
 
 
@@ -226,7 +226,7 @@ def test_gets_blocks_for_nobody() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_trouble_changes_no_token(seed: int) -> None:
-    """Two groups share a store that loses and drops; beginnings are shared, some sequences are cancelled."""
+    """Two groups share a store that loses blocks; prompts share prefixes, and some requests are cancelled."""
     rng = random.Random(seed)
     store: dict[bytes, list[int | None]] = {}
     groups = [make(rng.choice([14, 24, 60]), run_ahead=rng.choice([0, 1]), budget=32) for _ in range(2)]
@@ -246,7 +246,7 @@ def test_random_trouble_changes_no_token(seed: int) -> None:
             name = f"r{len(expected)}"
             tokens = rng.choice(prefixes) + [rng.randrange(1, VOCAB) for _ in range(rng.randrange(1, 60))]
             one = sequence(name, tokens, rng.randrange(1, 40), rng.randrange(3))
-            one.stored = rng.randrange(0, len(tokens) // BLOCK_SIZE + 1)  # may be wrong
+            one.stored = rng.randrange(0, len(tokens) // BLOCK_SIZE + 1)  # a guess that may be wrong
             expected[name] = alone(one.tokens, one.max_tokens, 0)
             live[name] = (run, one)
             run.scheduler.add(one)
@@ -291,7 +291,7 @@ def test_random_trouble_changes_no_token(seed: int) -> None:
 def test_costs_follow_what_was_measured() -> None:
     costs = TransferCostModel(512)
     assert costs.rates() == (0.0, 0.0, 0.0) or costs.rates()[1:] == (0.0, 0.0)
-    assert costs.fetches(4, 0.0)  # assumed: a store is worth a try
+    assert costs.fetches(4, 0.0)  # without measurements, the store is tried
     for size, seconds in ((512, 0.14), (64, 0.03), (16, 0.012)):
         costs.computed(size, seconds)
     assert costs.recompute_s(2000) == pytest.approx(3 * 0.14 + 464 * 0.14 / 512)
@@ -322,7 +322,7 @@ def test_write_behind_is_bounded_and_forgets() -> None:
     assert [copy.name for copy in taken] == names[2:]
     assert all(behind.is_due(copy.name) for copy in taken)
     behind.add(names[2:])
-    assert not behind.has_work  # on their way already
+    assert not behind.has_work  # already being written
     behind.forget(names[2:3])
     behind.done(names[2:4], names[4:])
     assert [behind.is_known(name) for name in names] == [False, False, False, True, False]
@@ -337,7 +337,7 @@ def test_write_behind_is_bounded_and_forgets() -> None:
 
 def test_who_would_have_to_wait_for_others_rather_fetches() -> None:
     costs = TransferCostModel(512)
-    costs.computed(512, 0.02)  # 40 us a token
+    costs.computed(512, 0.02)  # 40 us per token
     for _ in range(20):
         costs.fetched(4, 0.012, 0.0)
     assert not costs.fetches(4, 1.0)

@@ -1,4 +1,4 @@
-"""What others ask a leader about sessions and blocks, over the bus."""
+"""Bus requests to a leader about sessions and KV blocks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +31,7 @@ TOKENS = [(3 * i) % 251 for i in range(100)]
 
 
 class Group(Kit):
-    """A kit with a store, and with one session that has been said."""
+    """A kit with a KV store; `remember` stores the record of session `s`."""
 
     def __init__(self, bus: MemoryBus, *, with_store: bool = True) -> None:
         self.blocks: Store = {}
@@ -178,7 +178,7 @@ async def test_tokens_that_are_none(kit: Group) -> None:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The parents of blocks that were named, by whatever function."""
+    """The parent names of all blocks hashed so far, by any function of `kv_hash`."""
     named: list[bytes] = []
 
     def counted(real: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], bytes]:
@@ -221,7 +221,7 @@ async def test_a_long_session_is_named_in_slices(kit: Group, hashed: list[bytes]
 
 
 async def test_questions_that_pile_up_are_dropped(kit: Group) -> None:
-    """Those of a flood: who asked waits for an answer for a moment, and leaves the group out."""
+    """Under a flood, queries are dropped; a caller waits briefly and leaves out a group without an answer."""
     answers: list[Message] = []
 
     async def collect(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""What the store is thought to have, when it has not, or has it wrong; and places for blocks that come."""
+"""Blocks believed stored that are missing or damaged, and the cache blocks reserved for fetches."""
 
 import pytest
 

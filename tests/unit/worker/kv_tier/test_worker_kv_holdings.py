@@ -1,4 +1,4 @@
-"""What leaders tell of written blocks: in batches, again when it was not heard, and only what is there."""
+"""Commits of written blocks to the index: in batches, repeated after failures, and only of stored blocks."""
 
 import asyncio
 from contextlib import suppress
@@ -21,7 +21,7 @@ from tests.kits.worker.leader import chat, leader_context
 
 
 class Teller:
-    """Block ownership with a store of names."""
+    """A `BlockOwnership` with an index that stores block names only."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -39,7 +39,7 @@ class Teller:
         self._made = 0
 
     def sequence(self, name: str, count: int, *, written: bool = True) -> Generation:
-        """A generation of one sequence with so many full blocks, whose blocks are followed."""
+        """Begins a generation of one sequence with `count` full blocks, and tracks its blocks."""
         self._made += 1
         one = Sequence(
             request_id=name,
@@ -66,7 +66,7 @@ class Teller:
         return names
 
     def flush(self) -> list[bytes]:
-        """Everything that waits is written."""
+        """Writes all waiting blocks and returns their names."""
         written = []
         while copies := self.behind.take(self.blocks):
             written += [copy.name for copy in copies]
@@ -75,7 +75,7 @@ class Teller:
         return written
 
     async def tell(self) -> list[int]:
-        """Numbers of blocks that were told now."""
+        """Commits what is due; returns the number of blocks of each sequence."""
         before = len(self.index.held)
         await self.ownership.commit_due(self.behind)
         return [len(one.names) // 16 for one in self.index.held[before:]]
@@ -93,7 +93,7 @@ async def test_running_sequences_are_told_now_and_then_and_at_their_end() -> Non
     teller.ownership.end_generation(one)
     assert await teller.tell() == [FEW_BLOCKS + 3]
     assert not teller.ownership._held
-    teller.ownership.end_generation(one)  # not known any more
+    teller.ownership.end_generation(one)  # no effect: it is forgotten
 
 
 async def test_an_end_waits_for_what_is_being_written_but_not_for_ever() -> None:
@@ -178,7 +178,7 @@ async def test_what_the_store_never_keeps_is_not_written_for_ever() -> None:
     teller = Teller()
     one = teller.sequence("a", 10)
     for _ in range(5):
-        teller.index.store.clear()  # as for a session that was deleted
+        teller.index.store.clear()  # as for a deleted session
         await teller.tell()
         teller.flush()
     assert len(teller.index.commits) == 2

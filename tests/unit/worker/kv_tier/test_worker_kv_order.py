@@ -1,4 +1,4 @@
-"""Fetches run beside the steps, but never into places of a step or of a copy that ranks have yet to do."""
+"""Fetches run beside the steps, but never write to blocks of an outstanding step or copy."""
 
 import random
 from collections import deque
@@ -23,7 +23,7 @@ NAMES = BlockNames("f", "fp32")
 
 
 class Ranks:
-    """Ranks that begin with a plan only when they are told to, and with a fetch as soon as it allows."""
+    """Ranks that start a plan only on `compute`, and a fetch as soon as its `after_step` has begun."""
 
     def __init__(self, num_blocks: int, *, run_ahead: int = 1, budget: int = 64) -> None:
         self.engine = HashEngine(num_blocks)
@@ -129,7 +129,7 @@ def test_what_a_plan_copies_for_the_store_is_copied_before_a_fetch_writes_there(
     ranks = Ranks(5)
     ranks.scheduler.add(sequence("o", other, 1))
     ranks.submit()
-    ranks.compute()  # its blocks are free, and wait to be copied
+    ranks.compute()  # its blocks are free, but not yet copied
     ranks.engine.store = filled(prompt)
     ranks.scheduler.add(sequence("a", prompt, 3, stored=4))
     ranks.submit()
@@ -172,7 +172,7 @@ def test_fetches_and_steps_in_any_order_change_no_token(seed: int) -> None:
         ranks = groups[number % 2]
         if rng.random() < 0.3 and len(expected) < 60:
             tokens = rng.choice(prefixes) + [rng.randrange(1, VOCAB) for _ in range(rng.randrange(1, 60))]
-            stored = rng.randrange(len(tokens) // 16 + 1)  # may be wrong
+            stored = rng.randrange(len(tokens) // 16 + 1)  # a guess that may be wrong
             one = sequence(f"r{len(expected)}", tokens, rng.randrange(1, 40), stored, rng.randrange(3))
             live[one.request_id] = (ranks, one)
             expected[one.request_id] = alone(tokens, one.max_tokens, 0)

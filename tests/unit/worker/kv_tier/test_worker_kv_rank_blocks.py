@@ -1,4 +1,4 @@
-"""What ranks say of KV blocks, put together: one answer for all of them."""
+"""Reports of all ranks about KV blocks are merged into one result."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
 
 
 class Ranks:
-    """Both ends of the sockets of so many ranks."""
+    """Both ends of the KV sockets of `world` ranks."""
 
     def __init__(self, world: int) -> None:
         self.ends: list[socket.socket] = []
@@ -65,7 +65,7 @@ async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
     assert future.result() == FetchResult(
         fetch_id=7, count=1, num_bytes=40, seconds=0.3, corrupt=B, error="slow"
     )
-    await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of nobody
+    await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of an unknown fetch
 
 
 async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> None:
@@ -83,7 +83,7 @@ async def test_a_block_is_stored_when_every_rank_has_written_it(ranks: Ranks) ->
     await ranks.say(1, StoreResult(names=A, dropped=B, num_bytes=10, error="no memory"))
     last = ranks.stored[-1]
     assert (last.names, last.dropped, last.num_bytes, last.error) == (A, B, 10, "no memory")
-    await ranks.say(1, StoreResult(names=C))  # nobody asked for it
+    await ranks.say(1, StoreResult(names=C))  # an unexpected copy
     assert ranks.stored[-1].names == b""
     assert not ranks.blocks._copies
 

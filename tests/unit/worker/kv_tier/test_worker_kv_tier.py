@@ -1,4 +1,4 @@
-"""The KV tier of a whole leader: where prompts have their KV from, and what trouble with the store does."""
+"""The KV tier of a whole leader: the source of a prompt's KV, and the effects of store failures."""
 
 import asyncio
 from dataclasses import replace
@@ -34,7 +34,7 @@ def source_of(frames: Any) -> str:
 
 @pytest.fixture
 async def store(memory_bus: MemoryBus) -> Store:
-    """Filled with the prompt's blocks."""
+    """A store that has the prompt's blocks."""
     async with Group(memory_bus, group="source") as kit:
         await kit.run(ask("s"))
         await kit.told(12)
@@ -93,7 +93,7 @@ async def test_a_lookup_that_takes_too_long_costs_no_more_than_its_limit(memory_
     async with Group(memory_bus) as kit:
         kit.index.delay_s = 5.0
         frames = await kit.run(ask("a"))
-        assert source_of(frames) == ""  # not known in time to be told
+        assert source_of(frames) == ""  # the lookup did not end in time
         assert kit.metric("kv_lookups_total", outcome="failed") == 1
 
 
@@ -167,7 +167,7 @@ async def test_damaged_blocks_are_computed_written_anew_and_not_fetched_before(
         assert scheduler is not None
         scheduler.blocks.drop(names)
         kit.index.finds = 0
-        kit.leader.parts.kv_tier.health.apply()  # it writes again
+        kit.leader.parts.kv_tier.health.apply()  # writing is enabled again
         again = await kit.run(ask("b"))
         assert usage_of(again).fetched_tokens == 5 * 16
         assert kit.index.finds == 1

@@ -1,4 +1,4 @@
-"""A leader that gives a request to another caller: who has it then, and who cannot have it."""
+"""Attaching a request to another caller: which requests can be attached, and what each caller then gets."""
 
 import asyncio
 from typing import Any
@@ -87,7 +87,7 @@ def test_a_kept_request_counts_and_goes_with_its_frames() -> None:
 
 
 class Caller:
-    """Hears frames on a subject of its own and asks for the request."""
+    """A caller that asks to attach a request and collects its frames on its own subject."""
 
     def __init__(self, bus: MemoryBus, name: str) -> None:
         self.bus = bus
@@ -136,7 +136,7 @@ async def test_a_running_request_changes_hands() -> None:
         await kit.until(lambda: len(kit.frames["r"]) > 2)
         second = await Caller(bus, "second").start()
         await second.attach()
-        await second.attach()  # the same question again: it is answered, and nothing changes
+        await second.attach()  # a repeated question is answered and changes nothing
         assert [codec.decode(one.request, GenerateRequest).attempt for one in second.answers] == [1, 1]
         answer = second.answers[0]
         assert (answer.group, answer.instance_id, answer.first_seq) == ("g0", "i", 0)
@@ -154,7 +154,7 @@ async def test_a_running_request_changes_hands() -> None:
         assert [frame.seq for frame in whole] == list(range(len(whole)))
         assert len(text_of(whole)) == 200
         third = await Caller(bus, "third").start()
-        await third.attach()  # it has ended, and is kept for a while
+        await third.attach()  # the request has ended, but is still retained
         assert codec.decode(third.answers[0].request, GenerateRequest).attempt == 2
         assert third.answers[0].next_seq == len(whole)
 

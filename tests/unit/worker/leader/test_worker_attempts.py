@@ -1,4 +1,4 @@
-"""Attempts in the leader: who goes on with a request, who is told to stop, and what is not done twice."""
+"""Attempts of a request in the leader: which one continues, which is stopped, and what is done only once."""
 
 import asyncio
 from typing import Any
@@ -93,7 +93,7 @@ async def test_a_turn_whose_answer_got_lost_is_said_again_and_stored_once(
         whole = await kit.run(turn("b", "two"))
         record = kit.store.records["default", "s"]
         assert record.last_request == "b"
-        # the group dies before its last frames are out, and the store has the turn already
+        # as if the group died after storing the turn and before sending its last frames
         tokens = tokens_of(whole)
         resume = {"token_ids": [pack_tokens(tokens[:sent])], "next_seq": 2 + sent}
         kit.frames.clear()

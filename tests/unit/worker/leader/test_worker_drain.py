@@ -1,4 +1,4 @@
-"""A group that is to end: what runs ends or moves, KV and records stay behind, and nothing waits for ever."""
+"""Draining a group: requests end or move, KV blocks and records are stored, and the time is bounded."""
 
 import asyncio
 import time
@@ -62,7 +62,7 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
         answer = await ask_to_drain(kit, timeout_ms=60_000)
         assert (answer.group, answer.instance_id, answer.requests) == ("g0", "i", 2)
         assert 59_000 < answer.timeout_ms <= 60_000
-        await kit.until(lambda: states[-1] == "draining")  # at once, not with the next interval
+        await kit.until(lambda: states[-1] == "draining")  # at once, not after the heartbeat interval
         assert kit.leader.state == kit.leader.detail()["state"] == "draining"
         refused = await kit.failure(chat("new"))
         assert (refused.code, refused.data["reason"]) == ("unavailable", "draining")
@@ -73,7 +73,7 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
         assert isinstance((await kit.end_of("short"))[-1], Done)
         assert not kit.leader.drained.is_set()
 
-        again = await ask_to_drain(kit, timeout_ms=100)  # the shortest time counts
+        again = await ask_to_drain(kit, timeout_ms=100)  # the shortest timeout counts
         assert again.requests == 1
         assert again.timeout_ms <= 100
         await moved(kit, "endless")
@@ -81,7 +81,7 @@ async def test_asked_on_the_bus_it_answers_refuses_and_moves(memory_bus: MemoryB
             await kit.leader.drained.wait()
         await ask_to_drain(kit)
         assert kit.leader.parts.table.counts.broken == 0
-        assert kit.leader.parts.table.counts.ended == 1  # what moved ends elsewhere
+        assert kit.leader.parts.table.counts.ended == 1  # a moved request is not counted here
 
 
 async def test_nonsense_does_not_drain(memory_bus: MemoryBus) -> None:
@@ -118,7 +118,7 @@ async def test_sessions_leave_their_blocks_and_records(memory_bus: MemoryBus) ->
         await kit.until(lambda: behind.num_known_of(names[:-1]) == len(names) - 1)
         kit.blocks.clear()
         kit.index.commits.clear()
-        behind.forget_all()  # as after a time without the store
+        behind.forget_all()  # as after an outage of the store
         await kit.leader.drain(1.0)
         assert kit.blocks.keys() >= set(names[:-1])
     held = [one for one in kit.index.held if one.session_id == "s"]

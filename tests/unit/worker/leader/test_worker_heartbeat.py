@@ -1,4 +1,4 @@
-"""Heartbeats go on while the leader's loop is busy, stop when it hangs, and end with a last word."""
+"""Heartbeats continue while the event loop is busy, stop when it hangs, and end with the state `stopped`."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ STALE_S = 1.5
 
 
 class Recorder(MemoryBus):
-    """A bus that only keeps what is published, and from which thread."""
+    """A bus that records the published heartbeats and the publishing threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Recorder(MemoryBus):
 
 
 class Group:
-    """What is described."""
+    """The group that the heartbeats describe."""
 
     def __init__(self) -> None:
         self.state: State = "starting"
@@ -84,9 +84,9 @@ async def threaded(group: Group, recorder: Recorder) -> AsyncIterator[Heartbeats
 
 
 def block_loop(seconds: float) -> tuple[float, float]:
-    """Hangs the event loop as a bug or a long computation would; returns when, by the monotonic clock."""
+    """Blocks the event loop; returns the begin and end on the monotonic clock, in seconds."""
     began = time.monotonic()
-    while time.monotonic() - began < seconds:  # in Python code: it has the interpreter's lock for most of it
+    while time.monotonic() - began < seconds:  # Python code, which holds the GIL
         sum(range(1000))
     return began, time.monotonic()
 
@@ -95,8 +95,8 @@ async def test_a_busy_loop_does_not_delay_them(threaded: Heartbeats, recorder: R
     await asyncio.sleep(0.1)
     began, ended = block_loop(0.5)
     beats = recorder.during(began, ended)
-    assert len(beats) >= 10  # 20 on a machine that has nothing else to do
-    assert len({beat.load.running for beat in beats}) <= 2  # nobody could describe anything else
+    assert len(beats) >= 10  # 20 on an idle machine
+    assert len({beat.load.running for beat in beats}) <= 2  # the blocked loop made no new description
     assert threading.get_ident() not in recorder.threads
 
 
@@ -132,7 +132,7 @@ async def test_a_change_is_told_at_once_and_the_last_word_goes_out(group: Group,
     group.state = "stopped"
     await heartbeats.stop()
     assert [beat.state for _, beat in recorder.beats] == ["starting", "ready", "draining", "stopped"]
-    await heartbeats.beat()  # after the end it is void
+    await heartbeats.beat()  # no effect after the stop
     await heartbeats.stop()
     assert len(recorder.beats) == 4
 

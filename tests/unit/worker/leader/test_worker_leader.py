@@ -1,4 +1,4 @@
-"""A leader on the in-memory bus with the null engine: what callers get, and what is left behind."""
+"""A leader on the in-memory bus with the null engine: answers, refusals, frames, status and metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -184,7 +184,7 @@ async def test_a_newer_attempt_takes_over(memory_bus: MemoryBus) -> None:
         assert {frame.attempt for frame in frames} == {1}
         assert frames[0].seq == first[-1].seq + 1
         assert tokens_of(first) + tokens_of(frames) == list(answer(8).encode())
-        await kit.ask(chat("r"))  # the older one again: ignored
+        await kit.ask(chat("r"))  # the older attempt again is ignored
         await kit.all_free()
         assert kit.metric("requests_total", outcome="superseded") == 1
 

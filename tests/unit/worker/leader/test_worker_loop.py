@@ -1,4 +1,4 @@
-"""The engine loop: steps submitted ahead, sequences that fail alone, what callers and metrics are told."""
+"""The engine loop: steps submitted ahead, failures of a sequence or the engine, and streaming intervals."""
 
 import asyncio
 import gc
@@ -19,15 +19,23 @@ LETTERS = [*range(97, 123)]
 
 
 class Watched(NullEngine):
-    """A null engine that keeps what passed; it may have no token for some sequences, or fail at a step."""
+    """A null engine that records its plans; it can fail some sequences, or fail at one step.
+
+    Attributes:
+        plans: All submitted plans.
+        outstanding: The number of tokens of each unfinished step.
+        behind: The value of `outstanding` at each submit.
+        spoiled: Tells by seq_id whether a sequence gets an error instead of a token.
+        fail_at: The number of the step that fails, from 1; 0 for none.
+    """
 
     def __init__(self, delay_s: float = 0.0) -> None:
         super().__init__(
             tokens=LETTERS, num_blocks=512, vocab_size=257, context_length=2048, step_delay_s=delay_s
         )
         self.plans: list[StepPlan] = []
-        self.outstanding: list[int] = []  # tokens of each step that is not done
-        self.behind: list[list[int]] = []  # what was outstanding when a step was submitted
+        self.outstanding: list[int] = []
+        self.behind: list[list[int]] = []
         self.spoiled: Callable[[int], bool] = lambda _: False
         self.fail_at = 0
 
@@ -58,7 +66,7 @@ class Watched(NullEngine):
 
 
 def answer(prompt: str, length: int) -> str:
-    """To a prompt of that many bytes."""
+    """The null engine's answer of `length` tokens to the prompt."""
     return "".join(chr(LETTERS[(len(prompt) + i) % 26]) for i in range(length))
 
 
@@ -79,7 +87,7 @@ async def test_a_step_is_queued_behind_the_one_that_runs_if_steps_take_time(
 
 
 async def test_the_engine_says_how_long_a_context_is(memory_bus: MemoryBus) -> None:
-    # the kit's model says 2,048; with scaled positions it can do more
+    # the kit's model has a context of 2,048 tokens; the engine's own value counts
     async with Kit(memory_bus, null_engine(blocks=256, context=4096)) as kit:
         assert isinstance((await kit.run(chat("r", prompt="x" * 3000)))[-1], Done)
         failed = await kit.failure(chat("s", prompt="x" * 4096))
@@ -103,7 +111,7 @@ async def test_a_prompt_that_comes_while_a_step_runs_is_planned_at_once(memory_b
         await kit.ask(chat("one", prompt="abc", sampling={"max_tokens": 1}))
         await kit.until(lambda: len(engine.plans) == 1)
         await asyncio.sleep(0.02)
-        assert len(engine.plans) == 1  # its last token is in flight, there is nothing to plan
+        assert len(engine.plans) == 1  # the last token of `one` is in flight, so there is nothing to plan
         await kit.ask(chat("two", prompt="def", sampling={"max_tokens": 1}))
         await kit.until(lambda: len(engine.plans) == 2, timeout_s=0.2)
         assert len(engine.outstanding) == 2
@@ -149,7 +157,7 @@ async def test_both_steps_are_lost_with_the_engine_and_nobody_complains_later(
 
 
 class Mortal(Watched):
-    """One that dies just after a step without tokens, the last one before the leader waits for work."""
+    """An engine that dies after a step without tokens, the last one before the leader waits for work."""
 
     def __init__(self) -> None:
         super().__init__(0.004)
@@ -175,7 +183,7 @@ async def test_a_death_between_the_last_result_and_the_wait_for_work_is_seen(mem
     async with Kit(memory_bus, engine, back_off=RestartPauses(first_s=0.01)) as kit:
         kit.expected_errors = {"the engine failed"}
         assert isinstance((await kit.run(chat("r", sampling={"max_tokens": 5})))[-1], Done)
-        await kit.until(lambda: kit.metric("engine_failures_total") == 1)  # nobody asks meanwhile
+        await kit.until(lambda: kit.metric("engine_failures_total") == 1)  # found without a request
         await kit.until(lambda: kit.leader.state == "ready")
         assert isinstance((await kit.run(chat("again")))[-1], Done)
         assert engine.deaths == 1
@@ -206,7 +214,7 @@ async def test_the_choices_of_a_request_share_its_prompt(memory_bus: MemoryBus) 
     engine = Watched()
     async with Kit(memory_bus, engine) as kit:
         frames = await kit.run(chat("r", prompt="x" * 200, sampling={"n": 3, "max_tokens": 4}))
-        assert cached_of(frames) == 0  # it was computed for this request
+        assert cached_of(frames) == 0  # the prompt was computed for this request
         assert [text_of(frames, choice) for choice in range(3)] == [answer("x" * 200, 4)] * 3
     computed = sum(piece.num_tokens for plan in engine.plans for piece in plan.slices)
     assert computed == 192 + 3 * 8 + 3 * 3
@@ -228,7 +236,7 @@ async def test_streams_may_get_their_text_less_often_all_at_the_same_time(memory
 async def test_an_interval_without_end_still_gives_first_and_last_text(memory_bus: MemoryBus) -> None:
     async with Kit(memory_bus, null_engine(delay_s=0.001), stream_interval_s=1e9) as kit:
         frames = await kit.run(chat("a", sampling={"max_tokens": 20}))
-    # the clock of the first step is far from 0, but not that far: nothing is ever due
+    # the interval is longer than the clock's value, so only the first and the last text are sent
     assert [len(tokens_of([frame])) for frame in frames if isinstance(frame, Tokens)] == [1, 19]
 
 
@@ -251,7 +259,7 @@ async def test_a_bug_in_the_leader_ends_requests_and_the_group_comes_back(memory
         await kit.ask(chat("r", sampling={"max_tokens": 500}))
         await kit.until(lambda: len(kit.frames["r"]) > 2)
         scheduler: Any = kit.leader.parts.engine.scheduler
-        scheduler.apply = None  # calling that is the bug
+        scheduler.apply = None  # the bug: the loop calls None
         failed = (await kit.end_of("r"))[-1]
         assert isinstance(failed, Failed)
         assert "TypeError in the leader; the log has the trace" in failed.message

@@ -1,4 +1,4 @@
-"""The null engine computes what can be computed, and nothing else."""
+"""The null engine computes valid plans and refuses those that real ranks could not compute."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def new(seq_id: int, length: int = 2) -> NewSequence:
 def part(
     seq_id: int, start: int, count: int, new_blocks: list[int], *, sample: bool = False
 ) -> ScheduledChunk:
-    """A part of a prompt."""
+    """A chunk of a prompt."""
     token_ids = [*range(1 + start, 1 + start + count)]
     return ScheduledChunk(
         seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new_blocks, sample=sample
@@ -28,7 +28,7 @@ def follow(seq_id: int, start: int) -> ScheduledChunk:
     return ScheduledChunk(seq_id=seq_id, start=start, token_ids=[], follow=True, sample=True)
 
 
-NEXT = ord("e")  # what it says after two tokens
+NEXT = ord("e")  # the token that it samples after two tokens
 
 GOOD = StepPlan(
     step_id=1,

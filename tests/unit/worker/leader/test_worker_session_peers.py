@@ -1,4 +1,4 @@
-"""Which of a session's records counts: the store's, this leader's, or that of the leader of the last turn."""
+"""Which record of a session is used: the store's, this leader's, or that of the last turn's leader."""
 
 from collections.abc import Awaitable, Callable
 
@@ -56,10 +56,10 @@ def sessions_of(
 
 async def test_a_turn_that_the_store_does_not_have_yet_is_had_from_its_leader() -> None:
     store = DictStore()
-    store.records["t", "s"] = record(1, "g1")  # older, and of the group that had the last turn, too
+    store.records["t", "s"] = record(1, "g1")  # an older version, from the last turn's group
     sessions, _ = sessions_of(store, record(3, "g1"), record(2))
     assert await sessions.lookup("t", "s", "g1") == record(3, "g1")
-    assert sessions.newest("t", "s") == record(3, "g1")  # also while its own one waits to be stored
+    assert sessions.newest("t", "s") == record(3, "g1")  # also before its own record is stored
     assert await sessions.writer.flush_records(1.0)
     assert store.records["t", "s"] == record(2)
 
@@ -75,7 +75,7 @@ async def test_what_the_store_has_counts_when_nobody_has_more() -> None:
 async def test_a_lost_session_lives_on_with_the_leader_of_its_last_turn() -> None:
     sessions, _ = sessions_of(DictStore(), record(3, "g1"))
     assert await sessions.lookup("t", "s", "g1") == record(3, "g1")
-    assert sessions.newest("t", "s") == record(3, "g1")  # for those who ask here next
+    assert sessions.newest("t", "s") == record(3, "g1")  # for the next lookups here
     sessions, _ = sessions_of(DictStore(), None)
     assert await sessions.lookup("t", "s", "g1") is None
 
@@ -84,7 +84,7 @@ async def test_an_old_copy_is_no_answer_while_nobody_can_tell_the_last_turn() ->
     store = DictStore()
     store.away = True
     sessions, metrics = sessions_of(store, None, record(1))
-    assert await sessions.lookup("t", "s") == record(1)  # it was here
+    assert await sessions.lookup("t", "s") == record(1)  # the last turn was here
     with pytest.raises(Unavailable, match="send the whole conversation"):
         await sessions.lookup("t", "s", "g1")
     sessions, metrics = sessions_of(store, record(2, "g1"), record(1))
@@ -121,7 +121,7 @@ async def test_turns_are_told_as_they_end_and_in_order_while_the_store_is_away()
         lambda: 2**20,
         announcer=announcer,
     )
-    for version in (1, 2, 2, 3):  # the second of the two is late, and does not count
+    for version in (1, 2, 2, 3):  # the second version 2 is stale
         sessions.commit(record(version))
     await sessions.writer.flush_records(0.05)
     assert told == [1, 2, 3]

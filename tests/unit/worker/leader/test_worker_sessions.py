@@ -1,4 +1,4 @@
-"""Sessions in the leader: history, versions, the store's absence, and what waits for what."""
+"""Sessions in the leader: history, versions, outages of the store, and waiting for records."""
 
 import asyncio
 import re
@@ -116,7 +116,7 @@ async def test_records_that_wait_for_long_are_told(kit: Kit, monkeypatch: pytest
     await kit.run(chat("a", **given("late")))
     kit.store.away = True
     await kit.run(chat("b", **given("late")))
-    assert kit.leader.detail()["degraded"] == []  # not for long yet
+    assert kit.leader.detail()["degraded"] == []  # not late yet
     monkeypatch.setattr(group_status, "RECORDS_LATE_S", 0.05)
     await kit.until(lambda: kit.leader.detail()["degraded"] == ["session_store"])
     kit.store.away = False
@@ -209,7 +209,7 @@ async def test_a_turn_that_only_waits_for_its_record_is_done(memory_bus: MemoryB
 async def test_the_end_of_a_call_with_a_key_waits_for_its_record_though_its_caller_left(
     memory_bus: MemoryBus,
 ) -> None:
-    """Whoever repeats the call gets that end, and is told what became of the turn."""
+    """A repetition of the call then gets that end frame with the outcome of the turn."""
     quick = SessionRecordLimits(commit_timeout_s=0.05)
     async with Kit(memory_bus, commit_wait_s=5.0, sessions=quick) as kit:
         kit.expected_errors.add("session records not stored")
@@ -248,7 +248,7 @@ async def test_bounds_hold_while_the_store_is_away() -> None:
     store.away = False
     assert await sessions.writer.flush_records(1.0)
     assert [future.result().outcome for future in waiting] == ["dropped"] * 20 + ["stored"] * 10
-    assert store.commits == 10  # one record per message of at most 4000 / 2 bytes
+    assert store.commits == 10  # a message holds at most 4000 / 2 bytes, here one record
     stale = sessions.commit(record("s29", version=1))
     await sessions.writer.flush_records(1.0)
     assert stale.result().outcome == "stale"
@@ -394,7 +394,7 @@ async def test_what_is_known_of_a_tenant_s_sessions_outlives_another_s_flood() -
 
 
 async def test_records_are_written_by_turns_of_tenants() -> None:
-    """Records of one that fill a message each do not stand before those of others."""
+    """Large records of one tenant, each a message of its own, do not delay the records of other tenants."""
 
     class Batches(DictStore):
         def __init__(self) -> None:
@@ -448,11 +448,11 @@ async def test_an_old_copy_does_not_bring_a_session_back(*, away: bool) -> None:
     sessions.commit(record("s", 3, "deleted long ago"))
     assert await sessions.writer.flush_records(1.0)
     (kept,) = store.records.values()
-    store.records.clear()  # the news was lost, and the store has forgotten the deletion by now
+    store.records.clear()  # the event of the deletion was lost, and the store no longer remembers it
     assert sessions.vouched("t", "s") == await sessions.lookup("t", "s") == kept
     await asyncio.sleep(0.25)
     store.away = away
-    assert sessions.vouched("t", "s") is None  # what other leaders are told
+    assert sessions.vouched("t", "s") is None  # the answer to other leaders
     if away:
         with pytest.raises(Unavailable, match="is not known"):
             await sessions.lookup("t", "s")

@@ -1,4 +1,4 @@
-"""No text and no chat template holds the leader's event loop up; what is far too long is not tokenized."""
+"""Tokenizing and chat templates do not block the leader's event loop; far too long prompts are refused."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ SLOW = (
 
 
 class Counting(ByteTokenizer):
-    """Knows how long the texts were that it was given."""
+    """A tokenizer that records the lengths of its texts."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -84,7 +84,12 @@ async def test_more_messages_than_the_context_has_tokens_are_refused_before_they
 
 
 class Holding(ByteTokenizer):
-    """Holds every text with an X until it may go, and notes which it was given, by their first letter."""
+    """A tokenizer that blocks on each text whose second letter is X until `go` is released.
+
+    Attributes:
+        go: Released once for each text that may continue.
+        order: The first letters of the blocked texts, in order.
+    """
 
     def __init__(self) -> None:
         self.go, self.order = threading.Semaphore(0), list[str]()
@@ -104,7 +109,7 @@ async def test_a_tenant_with_many_long_prompts_leaves_a_thread_and_takes_turns()
             for number in range(6):
                 await kit.ask(chat(f"a{number}", tenant="many", prompt=f"a{long}"))
             await until(lambda: len(tokenizer.order) == PER_TENANT)
-            # another one's is tokenized though none of them has ended
+            # another tenant's prompt is tokenized although none of these has ended
             free = chat("f", tenant="few", prompt="f" + "x" * INLINE_CHARS)
             assert isinstance((await kit.run(free))[-1], Done)
             for number in range(2):
@@ -117,7 +122,7 @@ async def test_a_tenant_with_many_long_prompts_leaves_a_thread_and_takes_turns()
                 before = len(tokenizer.order)
                 tokenizer.go.release()
                 await until(lambda: len(tokenizer.order) > before)  # noqa: B023 (asked in this round only)
-            assert sorted(tokenizer.order[THREADS:]) == ["a", "b", "c"]  # and not three more of the first
+            assert sorted(tokenizer.order[THREADS:]) == ["a", "b", "c"]  # not three of tenant `many`
         finally:
             tokenizer.go.release(10)
         for request_id in ("a5", "b1", "c0"):
@@ -133,7 +138,7 @@ async def test_a_prompt_whose_caller_left_keeps_its_thread_until_it_is_done() ->
             for number in range(4):
                 await kit.ask(chat(f"a{number}", tenant="many", prompt=f"a{long}"))
             await until(lambda: len(tokenizer.order) == PER_TENANT)
-            for number in range(3):  # two that run, and one that waits
+            for number in range(3):  # two in threads, one waiting
                 cancel = Cancel(request_id=f"a{number}", tenant="many")
                 await kit.bus.publish(subjects.cancel("g0"), encode(cancel))
             await asyncio.sleep(0.05)
@@ -151,7 +156,7 @@ async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
         for number in range(3):
             await kit.ask(chat(f"slow{number}", "slow", tenant="slow"))
         assert isinstance((await kit.run(chat("quick")))[-1], Done)
-        assert time.monotonic() - began < 2.0  # the slow ones have not ended yet
+        assert time.monotonic() - began < 2.0  # while the slow templates still render
         for number in range(3):
             failed = (await kit.end_of(f"slow{number}"))[-1]
             assert (failed.code, failed.data["reason"]) == ("deadline_exceeded", "tokenizing")  # type: ignore[union-attr]
@@ -160,7 +165,15 @@ async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
 
 
 class Watched(ByteTokenizer):
-    """Notes the threads in which tokens become text, and holds those of the tokenizing threads if told to."""
+    """A tokenizer that records the threads using it.
+
+    Attributes:
+        threads: Names of the threads that made a detokenizer.
+        encoded: Names of the threads that encoded a text.
+        holds: Whether tokenizing threads block on `go` before they detokenize.
+        go: Released once for each thread that may continue.
+        held: How many times a thread has blocked.
+    """
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
@@ -220,7 +233,7 @@ async def test_the_choices_of_long_prompts_are_made_and_named_in_a_thread(
         short = chat("short", prompt_token_ids=pack_tokens([7] * most), sampling=sampling)
         assert isinstance((await kit.run(short))[-1], Done)
         assert tokenizer.threads == {threading.current_thread().name}
-        assert len(named) == most // 16  # once, and not for each choice
+        assert len(named) == most // 16  # once for all choices
         tokenizer.threads.clear()
         named.clear()
         long = chat("long", prompt_token_ids=pack_tokens([8] * (most + 1)), sampling=sampling)
@@ -272,7 +285,7 @@ def test_a_resume_point_has_no_more_entries_than_a_request_has_choices() -> None
 
 
 class Clocked(ByteTokenizer):
-    """A clock that goes on by what a text takes: as many milliseconds as it has characters."""
+    """A tokenizer with a clock that advances by 1 ms per character."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Turns of a session in the leader: their order, what they are told, and how records are joined."""
+"""Turns of a session in the leader: their order, their reported outcome, and the merging of records."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ def asked(
 def turn(
     text: str, base: SessionRecord | None, *, system: str = "", whole: bool = False, now_ms: int = 5
 ) -> SessionRecord:
-    """The record after one more turn, whose request is called as its text."""
+    """The record after one more turn; the text is also the request's id."""
     messages = [ChatMessage(role="user", content=text)]
     if system:
         messages.insert(0, ChatMessage(role="system", content=system))
@@ -70,7 +70,7 @@ def turn(
 def test_turns_that_went_on_from_the_same_record_are_put_one_after_the_other() -> None:
     base = turn("a", None)
     mine, theirs = turn("b", base), turn("c", base)
-    assert not follows(turn("d", mine), theirs)  # later, but made without it
+    assert not follows(turn("d", mine), theirs)  # a later version, but without `c`
     joined = rebase(turn("d", mine), theirs)
     assert joined is not None
     assert said(joined) == ["a", "A", "c", "C", "b", "B", "d", "D"]
@@ -79,7 +79,7 @@ def test_turns_that_went_on_from_the_same_record_are_put_one_after_the_other() -
         ("a", 1), ("c", 2), ("b", 3), ("d", 4),
     ]  # fmt: skip
     assert follows(joined, theirs)
-    assert rebase(mine, joined) is joined  # what is there already is not added again
+    assert rebase(mine, joined) is joined  # `b` is not added twice
 
 
 def test_two_first_turns_are_joined_and_system_prompts_stay_at_the_head() -> None:
@@ -103,7 +103,7 @@ def test_a_whole_conversation_takes_the_place_of_what_is_there() -> None:
 def test_what_cannot_be_joined_is_a_conflict() -> None:
     base = turn("a", None, now_ms=1)
     anew = turn("x", None, now_ms=9)
-    assert rebase(turn("b", base), anew) is not None  # `a` is known, and goes along
+    assert rebase(turn("b", base), anew) is not None  # `a` is in `recent`, so it is moved too
     imported = replace(base, recent=[], last_request="", created_ms=1)
     assert rebase(turn("b", imported), anew) is None
     mine = base
@@ -138,7 +138,7 @@ def test_an_answer_that_was_begun_goes_on_from_what_it_was_begun_with() -> None:
     assert turn_of(request, second, 0).record is None
     assert turn_of(request, second).version == 2
     assert added_by([ChatMessage(role="system", content="x"), *messages], ref) == 1
-    again = turn_of(request, turn("d", turn("c", first)), 1)  # it was stored, and another one since
+    again = turn_of(request, turn("d", turn("c", first)), 1)  # turn `c` was stored, then `d`
     assert ([message.content for message in again.messages], again.stored, again.number) == (
         ["a", "A", "c"], 2, 1,
     )  # fmt: skip
@@ -146,7 +146,12 @@ def test_an_answer_that_was_begun_goes_on_from_what_it_was_begun_with() -> None:
 
 
 class Lagging(DictStore):
-    """A store by the real rule, with turns of other groups. limit: of messages in a record."""
+    """A store that accepts records by the real `follows` rule.
+
+    Attributes:
+        limit: The most messages in a record.
+        trouble: The reason of `Unavailable` while the store is away.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -345,7 +350,7 @@ def test_the_outbox_finds_a_call_by_its_key_unless_it_failed() -> None:
     outbox.add_frame("t/one", Failed(request_id="one", code="group_lost", message="x"), 0.0)
     assert outbox.key_of_call("t", "k") is None
     begin("two")
-    outbox.forget_expired(20.0)  # forgetting the first leaves the second
+    outbox.forget_expired(20.0)  # forgetting `one` keeps the key of `two`
     assert outbox.key_of_call("t", "k") == "t/two"
     outbox.add_frame("t/two", Done(request_id="two", usage=Usage()), 21.0)
     assert outbox.key_of_call("t", "k") == "t/two"

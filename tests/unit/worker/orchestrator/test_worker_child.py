@@ -1,4 +1,4 @@
-"""What the kernel tells of a child's end: of one that runs, is stopped, was killed, or was not collected."""
+"""Exit codes of child processes from /proc: running, stopped, killed and not yet reaped ones."""
 
 import os
 import signal

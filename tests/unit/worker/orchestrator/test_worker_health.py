@@ -1,4 +1,4 @@
-"""What the ranks' counts, ends and memory say about them, without ranks."""
+"""The health monitor's decisions from progress counts, process ends and memory, without real ranks."""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ class FakeRank:
 
 
 class World:
-    """Ranks whose counts a test writes, and a monitor that it lets look at them."""
+    """Fake ranks whose progress counts a test writes, and a monitor over them."""
 
     def __init__(self, world: int = 2, *, stall_s: float = 1.0, step_s: float = 100.0, pace: int = 0) -> None:
         self.ranks = [FakeRank(rank) for rank in range(world)]
@@ -59,7 +59,7 @@ class World:
         self.page[line + DONE] += done
 
     def wait(self, seconds: float) -> Failure | None:
-        """Looks as often as it should for that long; the first thing that is wrong."""
+        """Runs the monitor at its interval for that long; returns the first failure."""
         end = self.now + seconds
         while self.now < end:
             self.now += self.monitor.interval_s
@@ -97,7 +97,7 @@ def test_as_long_as_anybody_makes_progress_nobody_hangs() -> None:
 
 
 def test_large_steps_may_stand_still_for_longer() -> None:
-    world = World(pace=2 * 10**9)  # 0.1 s a token are assumed: 2 * 100 * 0.1 s
+    world = World(pace=2 * 10**9)  # assumes 0.1 s per token: 2 * 100 * 0.1 s
     assert world.wait(20) is None
     assert world.wait(2) is not None
 
@@ -107,7 +107,7 @@ def test_ranks_that_are_through_are_not_to_blame_for_an_answer_that_is_on_its_wa
     for rank in range(2):
         world.count(rank, beats=9, begun=1, done=1)
     assert world.wait(50) is None
-    world.sent = 2  # another step, which one of them does not begin
+    world.sent = 2  # a second step, which rank 1 does not begin
     world.count(0, beats=3, begun=1)
     failure = world.wait(5)
     assert failure is not None
@@ -141,7 +141,7 @@ def test_each_step_has_its_own_time() -> None:
 def test_a_rank_beyond_its_memory_is_named() -> None:
     world = World(stall_s=0.0)
     assert world.wait(2) is None
-    world.ranks[0].memory, world.ranks[1].memory = 2**30, 2**40  # the other one has no limit
+    world.ranks[0].memory, world.ranks[1].memory = 2**30, 2**40  # rank 0 has no limit
     failure = world.wait(2)
     assert failure is not None
     assert (failure.kind, failure.rank) == ("memory", 0)

@@ -1,4 +1,4 @@
-"""Who may join a group from another host: addresses, proofs, settings."""
+"""Ranks that join a group from another host: addresses, proofs and settings."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The states of a group: the table in the docs is the one in the code, and nothing else can happen."""
+"""The state machine of a group: only transitions in its table occur, and the docs have the same table."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 
 
 class FakeEngine:
-    """Comes up, or fails as it is told to."""
+    """An engine that starts, or fails as the test sets it."""
 
     def __init__(self) -> None:
         self.error: EngineFailed | None = None

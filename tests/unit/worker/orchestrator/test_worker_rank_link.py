@@ -1,4 +1,4 @@
-"""A rank's link: what was said before its end is heard, whichever socket ends first; one end is told."""
+"""A rank's link delivers all frames and then one end, whichever of its sockets closes first."""
 
 import asyncio
 import os
@@ -16,7 +16,13 @@ FRAME = pack_frame(FrameKind.FAILED, RankFailed(message="no memory"))
 
 
 class Rank:
-    """The rank's ends, and what its link tells."""
+    """The rank's ends of its sockets, and the reports of its link.
+
+    Attributes:
+        sock: The rank's end of the ordinary socket.
+        life: The rank's end of the life socket.
+        heard: Messages of failed frames and ends, in order.
+    """
 
     def __init__(self) -> None:
         ours, self.sock = socket.socketpair()
@@ -62,7 +68,7 @@ async def settle() -> None:
 @pytest.mark.parametrize("frames", [0, 1, 3])
 async def test_what_was_said_before_the_death_is_heard(rank: Rank, frames: int) -> None:
     rank.listen()
-    rank.life.close()  # seen first
+    rank.life.close()  # closes first
     rank.sock.sendall(FRAME * frames)
     await settle()
     assert rank.heard == ["no memory"] * frames + ["end 3"]
@@ -71,7 +77,7 @@ async def test_what_was_said_before_the_death_is_heard(rank: Rank, frames: int) 
 async def test_both_ends_are_one(rank: Rank) -> None:
     rank.listen()
     rank.life.close()
-    rank.sock.sendall(FRAME + FRAME[:-1])  # it died while it spoke
+    rank.sock.sendall(FRAME + FRAME[:-1])  # dies within a frame
     rank.sock.close()
     await settle()
     assert rank.heard == ["no memory", "end 3"]

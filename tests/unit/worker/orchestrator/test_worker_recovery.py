@@ -1,4 +1,4 @@
-"""What follows a failure: pauses that grow and start over, and who gives up when."""
+"""Recovery after a failure: the restart pauses, their reset, and when a group gives up."""
 
 from typing import get_args
 
@@ -21,7 +21,7 @@ LIMITS = RestartPauses(
 
 
 def manager(draw: float = 0.5) -> FailureRecoveryManager:
-    """One without jitter, unless it draws something else than the middle."""
+    """A manager whose random draw is always `draw`; 0.5 means no jitter."""
     return FailureRecoveryManager(LIMITS, lambda: draw)
 
 

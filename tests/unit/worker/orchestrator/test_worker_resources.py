@@ -1,4 +1,4 @@
-"""What a group takes of its machine, what it gives back, and what is refused with a reason."""
+"""Resources that a group acquires and releases, and refusals with a reason."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ def allocator(**options: Any) -> ResourceAllocator:
 
 
 class Process:
-    """This one, as a child."""
+    """This process in the role of a child."""
 
     pid = os.getpid()
     host = ""
@@ -62,8 +62,8 @@ def test_what_is_taken_is_given_back(options: dict[str, Any], inherited: int) ->
     if config.shared_fd >= 0:
         assert os.fstat(config.shared_fd).st_size == shared_bytes(2)
     one.close_inherited()
-    assert files() == before + 1  # the page, which the leader reads
-    one.acquire()  # the next start, without a word about the last one
+    assert files() == before + 1  # the progress page, which the leader reads
+    one.acquire()  # the next start, without a release before
     one.release()
     one.release()
     assert files() == before
@@ -114,7 +114,7 @@ def test_too_few_gpus_are_told_before_anything_is_loaded(monkeypatch: pytest.Mon
     two.release()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     four = allocator(tensor_parallel=4, device="cuda")
-    four.acquire()  # the ranks will know
+    four.acquire()  # without the variable, the ranks check
     four.release()
     assert files() == before
 

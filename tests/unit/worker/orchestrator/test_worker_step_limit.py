@@ -1,4 +1,4 @@
-"""How long a step may take: a base, and time for its tokens at the slowest pace seen of late."""
+"""The time limit of a step: a base, and time for its tokens at the slowest recent pace."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_the_pace_that_was_seen_replaces_the_assumption() -> None:
     limit = StepLimit(30, 28 * 10**9)
     limit.record_step(plan(512), 51.2)
     assert limit.limit_s(plan(512)) == pytest.approx(30 + 2 * 51.2)
-    limit.record_step(plan(1), 3.0)  # says nothing about a pace
+    limit.record_step(plan(1), 3.0)  # too few tokens to measure a pace
     assert limit.limit_s(plan(100)) == pytest.approx(30 + 2 * 10)
 
 

@@ -1,4 +1,4 @@
-"""The block manager against a model of it that is too simple to be wrong, and its promises case by case."""
+"""The block manager against a naive model under random loads, and its guarantees case by case."""
 
 import random
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ NAMES = [bytes([number]) * 16 for number in range(20)]
 
 
 def manager(blocks: int, *, filled: int = 0) -> BlockManager:
-    """With `filled` cached blocks, called NAMES[0], NAMES[1], and so on."""
+    """A manager with `filled` cached blocks, named NAMES[0], NAMES[1], and so on."""
     blocks_of = BlockManager(blocks)
     blocks_of.allocate(99, filled * BLOCK_SIZE)
     blocks_of.register(99, 0, NAMES[:filled])
@@ -31,7 +31,7 @@ def test_the_beginning_that_is_there_is_shared_but_never_the_last_token() -> Non
     blocks = manager(16, filled=4)
     assert blocks.allocate(1, 64, NAMES[:4]) == 48
     assert blocks.allocate(2, 65, NAMES[:4]) == 64
-    assert blocks.allocate(3, 65, [NAMES[0], NAMES[9], NAMES[2]]) == 16  # a gap ends what is of use
+    assert blocks.allocate(3, 65, [NAMES[0], NAMES[9], NAMES[2]]) == 16  # blocks after a gap are not used
     assert blocks.allocate(4, 65) == 0
     assert blocks.table(1)[:3] == blocks.table(2)[:3]
     assert blocks.table(1)[0] == blocks.table(3)[0]
@@ -63,7 +63,7 @@ def test_what_is_found_is_told_in_a_few_look_ups(cached: int, asked: int) -> Non
 def test_a_freed_block_keeps_its_content_until_another_needs_the_place() -> None:
     blocks = manager(4, filled=3)
     assert (blocks.num_free, blocks.num_cached) == (4, 3)
-    assert blocks.allocate(1, 20) == 0  # takes the empty one, then the end of the prefix
+    assert blocks.allocate(1, 20) == 0  # takes the empty block, then the last cached one
     assert [blocks.is_cached(name) for name in NAMES[:3]] == [True, True, False]
     assert blocks.allocate(2, 33, NAMES[:3]) is None
     assert blocks.cost(33, NAMES[:3]) == 3
@@ -79,7 +79,7 @@ def test_what_was_used_last_stays_longest() -> None:
         blocks.register(number, 0, [NAMES[number]])
     for number in (1, 2, 0):
         blocks.release(number)
-    assert blocks.allocate(7, 17, NAMES[1:2]) == 16  # the second block is that of number 2
+    assert blocks.allocate(7, 17, NAMES[1:2]) == 16  # its second block was that of sequence 2
     assert [blocks.is_cached(name) for name in NAMES[:3]] == [True, True, False]
 
 
@@ -151,12 +151,19 @@ def test_names_grow_with_the_tokens() -> None:
 
 @dataclass
 class Naive:
-    """Free blocks in the order of their reuse, and what each block holds; everything is searched."""
+    """A block manager that finds everything by linear search.
+
+    Attributes:
+        num_blocks: The number of blocks.
+        content: The text up to and including each cached block, by block.
+        tables: The blocks of each sequence, by sequence.
+        idle: Cached blocks that no sequence uses, the next to be reused first.
+    """
 
     num_blocks: int
     content: dict[int, str] = field(default_factory=dict)
     tables: dict[int, list[int]] = field(default_factory=dict)
-    idle: list[int] = field(default_factory=list)  # cached ones, the next to go first
+    idle: list[int] = field(default_factory=list)
 
     def free(self) -> set[int]:
         return set(range(self.num_blocks)) - {block for table in self.tables.values() for block in table}
@@ -174,7 +181,7 @@ class Naive:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_random_loads_agree_with_the_naive_model(seed: int, num_blocks: int) -> None:
-    """A letter stands for the 16 tokens of a block; a sequence is a word, computed at once."""
+    """A letter stands for the 16 tokens of a block, a word for a sequence; a word is computed in one step."""
     chance = random.Random(seed)
     blocks, naive = BlockManager(num_blocks), Naive(num_blocks)
     words: dict[int, str] = {}

@@ -1,6 +1,6 @@
-"""Scheduler, blocks and prefix cache under random loads, with plans made before the last results are there.
+"""Scheduler, blocks and prefix cache under random loads, with plans made before the last results arrive.
 
-Every sequence must get the tokens that it would get alone, whatever is shared, preempted or cancelled.
+Each sequence must get the tokens that it would get alone, also under sharing, preemption and cancels.
 """
 
 import random
@@ -37,7 +37,7 @@ def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Seq
 
 
 def prompts(chance: random.Random, count: int, longest: int) -> list[list[int]]:
-    """Many begin alike: each is a part of an earlier one and something new."""
+    """Random prompts with common prefixes: many are a prefix of an earlier one with new tokens after it."""
     made: list[list[int]] = []
     for _ in range(count):
         kept: list[int] = []
@@ -50,7 +50,7 @@ def prompts(chance: random.Random, count: int, longest: int) -> list[list[int]]:
 
 
 def load(chance: random.Random, num_blocks: int, engine: str) -> tuple[list[Sequence], dict[str, Output]]:
-    """Sequences that fit into the blocks, and what each of them must become."""
+    """Random sequences that fit into the blocks, and the expected output of each by its name."""
     coming, expected = list[Sequence](), dict[str, Output]()
     for number, prompt in enumerate(prompts(chance, chance.randint(1, 30), 70)):
         max_tokens = chance.randint(1, 40)
@@ -162,7 +162,7 @@ def test_the_second_turn_computes_only_what_is_new() -> None:
     second = make("second", [*history, *(chance.randint(1, 40) for _ in range(30))], 1)
     run.scheduler.add(second)
     run.finish()
-    # the KV of the first turn's last token was never computed, and only whole blocks are kept
+    # the KV of the first turn's last token was never computed, and only full blocks are cached
     cached = (len(history) - 1) // BLOCK_SIZE * BLOCK_SIZE
     assert len(history) == 2000
     assert second.cached_tokens == cached == 1984

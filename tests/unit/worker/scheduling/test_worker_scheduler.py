@@ -1,4 +1,4 @@
-"""The scheduler's promises, case by case; `test_worker_run_ahead.py` has random loads."""
+"""The scheduler's guarantees, case by case; `test_worker_run_ahead.py` has random loads."""
 
 from collections import deque
 
@@ -169,7 +169,7 @@ def test_a_preempted_sequence_keeps_the_token_that_was_in_flight() -> None:
     scheduler.add(old)
     scheduler.add(young)
     first = scheduler.plan()
-    second = scheduler.plan()  # both grow: there is a block for one of them
+    second = scheduler.plan()  # `old` takes the last free block
     assert [piece.seq_id for piece in second.slices] == [1, 2]
     scheduler.apply(compute(first))
     third = scheduler.plan()
@@ -214,8 +214,8 @@ def test_a_beginning_is_computed_once_for_all_that_come_together(run_ahead: int)
             scheduler.apply(compute(plans.popleft()))
         scheduler.check_invariants()
         if len(plans) == 1 and plan.step_id == 1:
-            assert plan.admit[-1].token_ids == other.tokens[:5]  # it need not wait for what others share
-    # 6 whole blocks once, and the 4 tokens after them for each; `other` has 5
+            assert plan.admit[-1].token_ids == other.tokens[:5]  # it shares no prefix, so it does not wait
+    # 6 full blocks once, the last 4 tokens of each of 4 prompts, and the 5 tokens of `other`
     assert num_prompt_tokens == 96 + 4 * 4 + 5
     assert scheduler.admission.take_counts() == (405, 3 * 96)
 
@@ -255,7 +255,7 @@ def test_nobody_gives_way_to_one_that_waits_for_its_beginning() -> None:
         step(scheduler)
         preempted.append(scheduler.num_preemptions)
     assert [s.request_id for s in scheduler.running] == ["high0", "high1"]
-    assert preempted == [0, 0, 0, 1]  # the three blocks that both have are computed
+    assert preempted == [0, 0, 0, 1]  # only once the three shared blocks are computed
 
 
 def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
@@ -264,7 +264,7 @@ def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
     for sequence in (holder, low):
         scheduler.add(sequence)
     step(scheduler)
-    scheduler.add(make("large", 80, 9, arrival=2, priority=1))  # would need more than low has
+    scheduler.add(make("large", 80, 9, arrival=2, priority=1))  # needs more blocks than low has
     scheduler.add(make("equal", 60, 9, arrival=3))
     step(scheduler)
     assert scheduler.num_preemptions == 0
@@ -274,11 +274,11 @@ def test_nobody_gives_way_in_vain_or_to_its_own_priority() -> None:
 def test_nobody_gives_way_for_blocks_that_the_other_shares_anyway() -> None:
     scheduler = build(blocks=10, budget=256, names=NAMES)
     holder, low = make("holder", 40, 8, priority=5), make("low", 104, 8, arrival=1)
-    holder.tokens = holder.tokens[::-1]  # begins otherwise
+    holder.tokens = holder.tokens[::-1]  # another prefix
     for sequence in (holder, low):
         scheduler.add(sequence)
     step(scheduler)
-    # needs two blocks besides the six that it has in common with low, whose only other one is not enough
+    # needs two blocks besides the six shared with low; preempting low would free only one
     scheduler.add(make("large", 124, 1, arrival=2, priority=1))
     step(scheduler)
     assert [s.request_id for s in scheduler.running] == ["holder", "low"]
@@ -291,7 +291,7 @@ def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
     scheduler = Scheduler(BlockManager(512), SchedulerLimits(512, 16, 64, step_target_s=0.1))
 
     def run(plan: StepPlan) -> int:
-        """A step of 2 ms a token; returns how many tokens of prompts it has."""
+        """Runs a step of 2 ms per token; returns its number of prompt tokens."""
         counts = [piece.num_tokens for piece in plan.slices]
         result = compute(plan)
         scheduler.apply(StepResult(step_id=1, sampled=[]) if not counts else timed(result, sum(counts)))
@@ -301,7 +301,7 @@ def test_prompts_come_in_chunks_that_leave_decodes_their_pace() -> None:
         return StepResult(step_id=result.step_id, sampled=result.sampled, compute_s=0.002 * num_tokens)
 
     scheduler.add(make("alone", 600, 99))
-    assert [run(scheduler.plan()) for _ in range(3)] == [512, 88, 0]  # nobody else's pace to keep
+    assert [run(scheduler.plan()) for _ in range(3)] == [512, 88, 0]  # no decode of another sequence to delay
     scheduler.add(make("long", 600, 1, arrival=1))
     chunks = [run(scheduler.plan()) for _ in range(4)]
     assert chunks == [49, 49, 49, 49]

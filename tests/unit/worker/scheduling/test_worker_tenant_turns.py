@@ -1,4 +1,4 @@
-"""Running places among tenants: by turns while several wait, all of them for one that is alone."""
+"""Running places among tenants: round robin while several tenants wait, all places for a single tenant."""
 
 from collections import Counter
 
@@ -35,7 +35,7 @@ def test_a_tenant_that_comes_late_gets_the_first_place_that_becomes_free() -> No
     while late.phase is not SequencePhase.ENDED:
         step(one)
     ended = sum(sequence.phase is SequencePhase.ENDED for sequence in crowd)
-    assert ended <= 4  # those that ran before it, not the forty that came before it
+    assert ended <= 4  # those that ran when it arrived, not all 40 that arrived before it
 
 
 def test_places_that_become_free_go_to_each_tenant_alike() -> None:
@@ -59,7 +59,7 @@ def test_one_tenant_alone_has_all_places_unless_it_is_told_otherwise() -> None:
         assert running_of(one) == {"a": expected}
         for _ in range(60):
             step(one)
-        assert not one.has_work  # all come to their end
+        assert not one.has_work
 
 
 def test_a_higher_priority_and_what_has_begun_go_first() -> None:

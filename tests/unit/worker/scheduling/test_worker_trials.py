@@ -1,4 +1,4 @@
-"""Requests on trial are computed alone, in turns with the others, until they have come through."""
+"""Requests on trial are computed alone, in turns with the others, until they pass the trial."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from shared.messages import Sampling
 from tests.kits.engine.hash_engine import EOS, HashEngine, alone
 from tests.kits.worker.scheduler import Run
 
-Made = tuple[int, bool, int]  # tokens of the prompt, whether it is on trial, choices
+Made = tuple[int, bool, int]  # prompt tokens, whether it is on trial, choices
 
 
 def make_run(blocks: int = 64, budget: int = 32) -> Run:

@@ -1,4 +1,4 @@
-"""Files of a model with absurd contents are refused in a moment, and by the name of file and field."""
+"""Model files with absurd contents are refused quickly, with the name of the file and the field."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from services.worker.model_dir import load_model_dir
 from shared.errors import InvalidRequest
 from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
 
-SOON_S = 1.0  # the sizes here would take minutes or all memory
+SOON_S = 1.0  # seconds; using the absurd sizes would take minutes or all memory
 
 
 @contextmanager

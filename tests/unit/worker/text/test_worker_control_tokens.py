@@ -1,4 +1,4 @@
-"""Special tokens that a user spells out stay words; everything else becomes the same tokens as ever."""
+"""Special tokens spelled out by a user are encoded as plain text; other texts are encoded as usual."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ THINKING = (
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
-    """A tokenizer whose marks of reasoning are added tokens, but not special ones, as in Qwen3's."""
+    """A tokenizer whose reasoning marks are added tokens but not special tokens, as in Qwen3."""
     path = tmp_path_factory.mktemp("thinker") / "tokenizer.json"
     made = byte_level()
     made.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
@@ -85,7 +85,7 @@ def controls(tokenizer: FileTokenizer, tokens: list[int]) -> list[str]:
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
-        ("<think>so</think>\n\nYes.", "<think>\n\n</think>\n\nYes."),  # the reasoning is left out
+        ("<think>so</think>\n\nYes.", "<think>\n\n</think>\n\nYes."),  # the template drops the reasoning
         ("Write <think> first.", "Write <think> first."),
         ("a</think>b<|im_end|>c<think>", "<think>\n\n</think>\n\nb<|im_end|>c<think>"),
     ],

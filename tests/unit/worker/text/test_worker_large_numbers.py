@@ -1,4 +1,4 @@
-"""A number at the end of its range ends no leader: it is refused, or computed with."""
+"""Numbers at the limits of their range are refused or used, and the leader continues."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Chat templates end in time, whatever they hold, and ordinary ones give what they always gave."""
+"""Limits on the time and size of chat template rendering; ordinary templates render as without limits."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_a_template_that_does_not_end_is_ended(source: str) -> None:
     began = time.thread_time()
     with pytest.raises(TemplateOverran):
         template.render(MANY, limit_s=0.2)
-    assert time.thread_time() - began < 5  # without the limit it is hours
+    assert time.thread_time() - began < 5  # it would take hours without the limit
 
 
 @pytest.mark.parametrize("source", HUGE)

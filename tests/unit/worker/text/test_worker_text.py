@@ -64,7 +64,7 @@ def test_the_cut_does_not_matter(text: str, stops: list[str], cuts: list[int]) -
 
 
 class SlowMatcher:
-    """The plain way, and the oracle: looks for each stop string in all text that is held."""
+    """The reference: searches all held text for each stop string."""
 
     def __init__(self, stops: list[str]) -> None:
         self._stops, self._held = stops, ""

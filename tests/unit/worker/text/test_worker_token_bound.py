@@ -1,4 +1,4 @@
-"""The least number of tokens of a text is never more than it has, and known only where it can be."""
+"""`least_tokens` is a lower bound of a text's tokens; tokenizers without such a bound give 0."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ TEXTS = st.text(st.sampled_from("the é<|im_start|>\n\t0aé\u0301😀"), max_siz
 
 
 def spaced() -> Tokenizer:
-    """White space beside its added token belongs to the token."""
+    """A tokenizer whose added token includes the white space beside it."""
     made = byte_level()
     made.add_tokens([AddedToken("<wide>", lstrip=True, rstrip=True)])
     return made
