@@ -207,7 +207,7 @@ def test_ranks_agree(models: dict[str, Path]) -> None:
 
 
 def test_codes_are_those_of_torch() -> None:
-    """The kernels' compression equals `quantize` to the last bit over the whole range of numbers."""
+    """The kernels' compression equals `quantize` to the last bit for numbers of all magnitudes."""
     generator = torch.Generator().manual_seed(1)
     sides = [
         torch.randn(256, generator=generator),

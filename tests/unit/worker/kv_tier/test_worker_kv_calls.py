@@ -31,7 +31,7 @@ TOKENS = [(3 * i) % 251 for i in range(100)]
 
 
 class Group(Kit):
-    """A kit with a KV store; `remember` stores the record of session `s`."""
+    """A kit, by default with a KV store; `remember` stores the record of session `s`."""
 
     def __init__(self, bus: MemoryBus, *, with_store: bool = True) -> None:
         self.blocks: Store = {}

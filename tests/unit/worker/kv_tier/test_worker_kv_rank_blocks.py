@@ -65,7 +65,7 @@ async def test_a_fetch_has_what_all_ranks_have(ranks: Ranks) -> None:
     assert future.result() == FetchResult(
         fetch_id=7, count=1, num_bytes=40, seconds=0.3, corrupt=B, error="slow"
     )
-    await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of an unknown fetch
+    await ranks.say(0, FetchResult(fetch_id=7, count=1))  # of a fetch that has ended
 
 
 async def test_a_fetch_that_nobody_waits_for_ends_all_the_same(ranks: Ranks) -> None:

@@ -141,7 +141,7 @@ def test_each_step_has_its_own_time() -> None:
 def test_a_rank_beyond_its_memory_is_named() -> None:
     world = World(stall_s=0.0)
     assert world.wait(2) is None
-    world.ranks[0].memory, world.ranks[1].memory = 2**30, 2**40  # rank 0 has no limit
+    world.ranks[0].memory, world.ranks[1].memory = 2**30, 2**40  # rank 1 has no limit
     failure = world.wait(2)
     assert failure is not None
     assert (failure.kind, failure.rank) == ("memory", 0)
