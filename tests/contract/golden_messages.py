@@ -1,8 +1,8 @@
-"""One filled example of every message; `golden.json` holds their bytes.
+"""An example of every message with all its fields filled; `golden.json` holds the encoded bytes.
 
-A change of the bytes of an existing message breaks running peers. For a new message or a new field, write the
-file anew with `python -m tests.contract.golden_messages` and look at what changed: lines may only be added,
-unless a new field was filled in here.
+A change to the bytes of an existing message breaks running peers. After you add a message or a field, write
+the file again with `python -m tests.contract.golden_messages` and read the diff. It may only add lines,
+except for messages whose new field was filled in here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every store of KV blocks' facts behaves alike: in memory and on Redis. Bytes are written as ranks would."""
+"""Tests of every block store, in memory and on Redis. Block bytes are written in the way of ranks."""
 
 import asyncio
 import time
@@ -27,17 +27,17 @@ BLOCK_BYTES = PARTS * PART_BYTES
 
 
 def chain(length: int) -> list[bytes]:
-    """Names that no other test has."""
+    """Returns block names that no other test has."""
     return [uuid4().bytes for _ in range(length)]
 
 
 def own_database(url: str) -> str:
-    """Another one than other tests use, since eviction and totals know no names."""
+    """Returns the URL of a separate database, since eviction and totals cover all blocks of a database."""
     return url.rsplit("/", 1)[0] + "/1"
 
 
 class Kit:
-    """A store, and the other side of it: ranks that write, sessions that come and go."""
+    """A store, and the operations of its users: ranks write blocks, sessions hold and release them."""
 
     def __init__(self, store: BlockStore, redis: "aioredis.Redis | None" = None) -> None:
         self.store = store
@@ -90,9 +90,7 @@ async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
     if request.param == "memory":
         yield Kit(MemoryBlockStore(clock=time.time))
         return
-    server: GuardedRedis = request.getfixturevalue(
-        "guarded_redis"
-    )  # with no more rights than the service has
+    server: GuardedRedis = request.getfixturevalue("guarded_redis")  # with the access rights of the service
     link = RedisLink(
         own_database(server.url("kvstate")),
         timeout_s=5.0,
@@ -116,7 +114,7 @@ async def test_what_was_registered_is_found_up_to_the_first_gap(kit: Kit) -> Non
     await kit.write(names)
     assert await kit.store.find_blocks(names, 0) == FoundBlocks(
         0, 0
-    )  # written, but nobody vouched for all parts
+    )  # written, but not registered as complete
     await kit.register("s", names[:2] + names[3:])
     assert await kit.store.find_blocks(names, 1000) == FoundBlocks(2, 2 * BLOCK_BYTES)
     await kit.register("s", names)
@@ -135,7 +133,7 @@ async def test_blocks_that_are_whole_are_found_before_anybody_told_of_them(kit: 
     assert await kit.store.find_blocks(names, 0, PARTS + 1) == FoundBlocks(1, BLOCK_BYTES)
     await kit.lose(names[2])
     assert await kit.store.find_blocks(names, 0, PARTS) == FoundBlocks(2, BLOCK_BYTES)
-    await kit.lose(names[0])  # registered, and gone
+    await kit.lose(names[0])  # registered, but its bytes are gone
     assert await kit.store.find_blocks(names, 0, PARTS) == FoundBlocks(0, 0)
 
 
@@ -196,7 +194,7 @@ async def test_a_call_replaces_what_a_session_held_and_its_end_takes_all(kit: Ki
     await kit.commit("s", base + new)
     (usage,) = await kit.store.usage_of(kit.tenant, ["s"])
     assert (usage.blocks, usage.num_bytes) == (3, 3 * BLOCK_BYTES)
-    assert await kit.alive(old) == [True] * 3  # kept by age alone
+    assert await kit.alive(old) == [True] * 3  # no session holds them, but none was evicted
     await kit.commit("s", base + old[:1])
     assert (await kit.store.usage_of(kit.tenant, ["s"]))[0].blocks == 3
     assert set(await kit.store.release_session(kit.tenant, "s")) == {*base, *old, *new}
@@ -332,7 +330,7 @@ async def test_bytes_that_nobody_knows_of_expire(redis_url: str) -> None:
     orphan, known = chain(1)[0], chain(1)[0]
     await kit.commit("s", [known])
     await kit.write([orphan])
-    await client.persist(data_key(orphan))  # whoever wrote it died before it was to expire
+    await client.persist(data_key(orphan))  # the writer died before it set the expiry
     cursor = (0, 0)
     for _ in range(100):
         cursor = (await store.reconcile_step(cursor, orphan_ms=60_000)).cursor
@@ -380,7 +378,7 @@ async def test_after_a_storm_of_calls_the_accounts_agree_with_the_blocks(kit: Ki
     assert (await kit.store.read_totals()).total[:2] == (0, 0)
     if kit.redis is not None:
         left = {bytes(key) async for key in kit.redis.scan_iter("ryz:kv:*")}
-        assert left <= {keys.ACCOUNTS.encode()}  # no references, orders, leases or bytes
+        assert left <= {keys.ACCOUNTS.encode()}  # no keys of references, orders, leases or bytes
 
 
 async def test_names_of_tenants_do_not_stay_for_ever(guarded_redis: GuardedRedis) -> None:

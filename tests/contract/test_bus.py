@@ -1,4 +1,4 @@
-"""One set of tests for every implementation of `Bus`: what `shared/bus/api.py` promises."""
+"""Tests of the contract in `shared/bus/api.py`, for every implementation of `Bus`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ Connect = Callable[[], Awaitable[Bus]]
 
 @pytest.fixture(params=["memory", "nats"])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
-    """Makes buses on one broker."""
+    """Returns a function that connects buses to one broker."""
     buses: list[Bus] = []
     broker = MemoryBroker()
     url = request.getfixturevalue("nats_url") if request.param == "nats" else ""
@@ -39,7 +39,7 @@ async def bus(connect: Connect) -> Bus:
 
 
 class Collector:
-    """A handler that keeps what it gets."""
+    """A handler that keeps the messages it receives."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -58,7 +58,7 @@ class Collector:
 
 
 async def settle(bus: Bus) -> None:
-    """Gives what was published the time to arrive."""
+    """Waits until published messages should have arrived."""
     await bus.flush()
     await asyncio.sleep(0.05)
 
@@ -441,7 +441,7 @@ async def test_connecting_to_nothing_says_what_to_do() -> None:
 
 
 async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Connect) -> None:
-    """What is too much is dropped; what comes later is delivered, and nothing of a slow sender is lost."""
+    """Messages beyond the limit are dropped. Other subscriptions and later messages are delivered."""
     bus, sender, got, others = await connect(), await connect(), Collector(), Collector()
     await bus.subscribe("flood.*", got, max_per_s=100)
     await bus.subscribe("other", others)
@@ -461,7 +461,7 @@ async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Co
 async def test_a_limited_subscription_loses_nothing_below_its_limit(connect: Connect) -> None:
     bus, sender, got = await connect(), await connect(), Collector()
     await bus.subscribe("calm", got, max_per_s=20)
-    for number in range(60):  # three times its messages, at four fifths of its rate
+    for number in range(60):  # 16 per second, below the limit of 20
         await sender.publish("calm", b"%d" % number)
         await asyncio.sleep(0.06)
     await until(lambda: len({message.data for message in got.messages}) == 60)
@@ -475,7 +475,7 @@ async def test_a_limited_subscription_that_ended_stays_so(connect: Connect) -> N
         await sender.publish("flood", b"")
     await until(lambda: len(got.messages) >= 10)
     await subscription.unsubscribe()
-    await asyncio.sleep(1.2)  # it would have been made again by now
+    await asyncio.sleep(1.2)  # a renewal would have happened by now
     before = len(got.messages)
     await sender.publish("flood", b"")
     await settle(sender)
@@ -484,7 +484,7 @@ async def test_a_limited_subscription_that_ended_stays_so(connect: Connect) -> N
 
 
 async def test_many_messages_of_one_subscription_let_others_have_their_turn(connect: Connect) -> None:
-    """Handlers that never wait would keep the loop until the last message."""
+    """Unless the bus yields, handlers that never await hold the event loop until the last message."""
     bus, sender = await connect(), await connect()
     handled = turns = 0
 

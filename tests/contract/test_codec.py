@@ -1,4 +1,4 @@
-"""What is no valid message is refused with `InvalidRequest` that names the field, whatever the bytes are."""
+"""Every invalid message, of whatever bytes, is refused with an `InvalidRequest` that names the field."""
 
 import contextlib
 import gc
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], param: str) -> None:
         b"",
         b"\xc1",
         b"\x80tail",
-        b"\xdf\xff\xff\xff\xff",  # claims a map of four thousand million entries
+        b"\xdf\xff\xff\xff\xff",  # announces a map of 2**32 - 1 entries
         b"\xdd\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",
         b"\x81\x91\x01\x02",  # a list as a key
@@ -117,7 +117,7 @@ def test_deep_nesting_is_an_invalid_request(levels: int, opening: bytes) -> None
         decode(deep, GenerateRequest)
     failed = msgpack.packb({"type": "failed", "request_id": "r", "code": "c", "message": "m"})
     inside = bytes([failed[0] + 1]) + failed[1:] + b"\xa4data\x81\xa1x" + deep
-    with contextlib.suppress(InvalidRequest):  # within its depth it is a valid message
+    with contextlib.suppress(InvalidRequest):  # valid if its depth is within the limit
         encode(decode(inside, Failed))
 
 

@@ -1,4 +1,4 @@
-"""The bytes of every message stay as they are, and messages may grow without breaking older peers."""
+"""The encoded bytes of every message stay the same, and new fields do not break older peers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a deployment mounts, and what is told to people, is what the table of Redis's users says."""
+"""The ACL file that a deployment mounts and the documentation page match the table of Redis users."""
 
 from tools.docs import redis_acl
 

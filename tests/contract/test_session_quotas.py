@@ -1,4 +1,4 @@
-"""What a tenant may store, in every session store: counts and bytes stay exact, and no race passes them."""
+"""Quotas of a tenant, in every session store: counts and bytes stay exact, and races do not exceed them."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ async def test_a_new_session_over_the_count_is_refused(make_store: MakeStore, te
     store = make_store(quotas=SessionQuotas(sessions=3))
     done = await store.put_records([entry(tenant, f"s{n}") for n in range(5)])
     assert done.verdicts == [STORE, STORE, STORE, OVER, OVER]
-    assert await put(store, [entry(tenant, "s1", 2)]) == [True]  # those that are there go on
+    assert await put(store, [entry(tenant, "s1", 2)]) == [True]  # existing sessions take further commits
     assert (await store.put_records([entry(tenant + "x", "s9")])).verdicts == [STORE]
     assert await listed(store, tenant) == {"s0", "s1", "s2"}
     assert await store.delete_session(tenant, "s0")
@@ -90,7 +90,7 @@ async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, te
     began = now_ms()
     await put(store, [entry(tenant, made_id(n), created_ms=began) for n in range(3)])
     await put(store, [entry(tenant, "named")])
-    await put(store, [entry(tenant, made_id(0), 2, created_ms=began)])  # the caller came back with the id
+    await put(store, [entry(tenant, made_id(0), 2, created_ms=began)])  # a second turn: the caller knows it
     await store.pin_session(tenant, made_id(1), "g1")
     done = await store.put_records([entry(tenant, "new")])
     assert (done.verdicts, done.dropped) == ([STORE], 1)
@@ -98,7 +98,7 @@ async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, te
     assert (await store.put_records([entry(tenant, "newer")])).verdicts == [OVER]
     assert (await store.put_records([entry(tenant, made_id(9))])).verdicts == [OVER]
     assert await store.get_record(tenant, made_id(2)) is None
-    assert await store.deleted_ms(tenant, made_id(2)) is None  # as if it had expired
+    assert await store.deleted_ms(tenant, made_id(2)) is None  # no tombstone, as after an expiry
 
 
 async def test_no_session_goes_for_one_that_does_not_fit_all_the_same(
@@ -168,7 +168,7 @@ async def test_pins_of_expired_sessions_do_not_count(make_store: MakeStore, tena
 async def test_pins_of_all_tenants_are_bounded(make_store: MakeStore, tenant: str) -> None:
     everything = make_store()
     store = make_store(quotas=SessionQuotas(all_pins=1))
-    pinned = len((await everything.list_pins(1000, "")).pins)  # of other tests, in the same Redis
+    pinned = len((await everything.list_pins(1000, "")).pins)  # pins of other tests, in the same Redis
     await store.put_records([entry(tenant, "s0"), entry(tenant + "x", "s0")])
     if not pinned:
         assert await store.pin_session(tenant, "s0", "g1") is PinOutcome.DONE
@@ -200,7 +200,7 @@ async def test_a_turn_that_comes_later_than_deletions_are_remembered_is_not_stor
     assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
     await asyncio.sleep(2.2)
     assert (await store.put_records([late])).verdicts == [Verdict.DELETED]
-    lost = entry(tenant, "lost", 6, created_ms=began)  # a store that was lost gets back what was said lately
+    lost = entry(tenant, "lost", 6, created_ms=began)  # after a loss, the store takes recent sessions
     assert (await store.put_records([lost])).verdicts == [STORE]
 
 
@@ -246,7 +246,7 @@ async def redis(guarded_redis: GuardedRedis) -> AsyncIterator[aioredis.Redis]:
 
 
 async def accounts(redis: aioredis.Redis, tenant: str) -> dict[str, int]:
-    """What the account says, and what is there."""
+    """Returns the counts and bytes of the tenant's account, and the real bytes of its stored records."""
     sizes: dict[bytes, bytes] = await redis.hgetall(keys.SIZES_PREFIX + tenant)  # type: ignore[assignment]
     total = int(sizes.pop(b"", 0))
     real = 0
@@ -300,7 +300,7 @@ async def test_tombstones_do_not_fill_redis(
         await store.put_records([entry(tenant, f"s{number}", created_ms=now_ms() + 1000)])
         assert await store.delete_session(tenant, f"s{number}")
     left = [key async for key in redis.scan_iter(match=f"ryz:*{tenant}*", count=1000)]
-    assert len(left) <= 10 + 2  # tombstones, their list, and the time before which all are given up
+    assert len(left) <= 10 + 2  # tombstones, their list, and the time that stands for dropped tombstones
 
 
 @pytest.mark.parametrize("session_id", ["s", "s" * 128, "\N{GRINNING FACE}" * 124])
@@ -323,7 +323,7 @@ async def test_what_is_counted_is_what_redis_takes(
     assert 0.75 * taken <= counted <= 1.5 * taken
     for one in entries:
         await store.delete_session(tenant, one.session_id)
-    assert await used() < 300 * 400  # tombstones know no ids
+    assert await used() < 300 * 400  # tombstones hold no session ids
 
 
 async def test_a_full_redis_refuses_before_anything_has_changed(

@@ -1,4 +1,4 @@
-"""Every session store behaves alike: in memory, on Redis, and behind the guard."""
+"""Tests of every session store: in memory, on Redis, and behind the guard."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -45,7 +45,7 @@ async def test_a_lower_version_never_replaces_a_higher_one(store: SessionStore, 
     assert await put(store, [other_two]) == [False]
     assert await put(store, [two]) == [True]  # the same commit again
     assert await store.get_record(tenant, "s") == two.record
-    assert await put(store, [entry(tenant, "s", 10, "d")]) == [True]  # by number, not by text
+    assert await put(store, [entry(tenant, "s", 10, "d")]) == [True]  # versions compare as numbers, not text
 
 
 async def test_a_batch_is_judged_in_its_order_and_each_entry_alone(store: SessionStore, tenant: str) -> None:
@@ -121,7 +121,7 @@ async def test_a_deleted_session_is_gone_and_can_come_back(store: SessionStore, 
     assert before <= deleted <= now_ms()
     assert await store.get_record(tenant, "s") is None
     assert (await store.list_page(tenant, 10, None)).sessions == []
-    late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that ran meanwhile
+    late = entry(tenant, "s", 6, created_ms=now_ms() - 1000)  # of a turn that began before the deletion
     assert await put(store, [late, entry(tenant, "s", 6)]) == [False, False]
     assert await store.get_record(tenant, "s") is None
     later = now_ms() + 1000
@@ -195,7 +195,7 @@ async def test_records_expire_and_leave_the_list(make_store: MakeStore, tenant: 
     short, long = make_store(ttl_s=1.0), make_store()
     await short.put_records([entry(tenant, "s"), entry(tenant, "t")])
     await asyncio.sleep(0.5)
-    await short.put_records([entry(tenant, "t", 2)])  # a commit renews the time
+    await short.put_records([entry(tenant, "t", 2)])  # a commit extends the expiry
     await asyncio.sleep(0.6)
     assert await short.get_record(tenant, "s") is None
     assert [s.session_id for s in (await short.list_page(tenant, 10, None)).sessions] == ["t"]
@@ -211,7 +211,7 @@ async def test_expired_entries_do_not_shorten_a_page(make_store: MakeStore, tena
     await short.put_records([entry(tenant, f"old{i}", updated_ms=base - i) for i in range(5)])
     await asyncio.sleep(0.08)
     if isinstance(long, MemorySessionStore):
-        short = long  # two memory stores share nothing: there is nothing expired in this one
+        short = long  # two memory stores share nothing, so no record of this one has expired
     await long.put_records([entry(tenant, f"new{i}", updated_ms=base - 100 - i) for i in range(3)])
     page = await long.list_page(tenant, 2, None)
     assert [s.session_id for s in page.sessions] == ["new0", "new1"]
@@ -267,5 +267,5 @@ async def test_a_later_record_that_was_made_without_the_stored_turn_is_stale(
     assert await put(store, [turn(2, "b"), turn(3, "b", "c")]) == [False, False]
     assert await put(store, [turn(2, "a", "b"), turn(4, "a", "b", "c", "d")]) == [True, True]
     assert await put(store, [turn(5, "e", replaces="d")]) == [True]
-    assert await put(store, [entry(tenant, "s", 6)]) == [True]  # one without turns, as an import makes it
-    assert await put(store, [turn(7, "x")]) == [True]  # and what follows it
+    assert await put(store, [entry(tenant, "s", 6)]) == [True]  # a record without turn marks: an import
+    assert await put(store, [turn(7, "x")]) == [True]  # the turn after it

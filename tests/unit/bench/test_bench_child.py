@@ -1,4 +1,4 @@
-"""Helper processes of a measurement: calls, refusals, deaths, and that none is left behind."""
+"""Helper processes of a measurement: calls, refusals, deaths and cleanup."""
 
 import os
 import subprocess
@@ -84,4 +84,4 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state != "Z"  # dead, and nobody has asked for its exit code yet
+    return state != "Z"  # a zombie: dead, but its exit code was not collected

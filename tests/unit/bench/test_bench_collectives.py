@@ -1,4 +1,4 @@
-"""`ryz bench collectives`: two real ranks, small sizes; and what is refused."""
+"""`ryz bench collectives`: a run of two ranks with small sizes, and refused arguments."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`ryz bench engine`: the sums behind a row, a small run with real ranks, and what is refused."""
+"""`ryz bench engine`: the arithmetic of a row, a small run with real ranks, and refused plans."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Recorder(NullEngine):
-    """Remembers the plans."""
+    """Records the plans it gets."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(tokens=[1, 2, 3], vocab_size=512, context_length=512, **options)
@@ -70,7 +70,7 @@ async def test_a_batch_is_generated_whole_and_counted_while_all_decode() -> None
         len(piece.token_ids) for plan in engine.plans for piece in plan.slices if len(piece.token_ids) > 1
     )
     assert prompts == 8 * 128
-    # two full steps of prompts and one more or less: the last of them brings the last first token
+    # Steps up to the last request's first token do not count: two full steps of prompts, give or take one.
     assert 0 < 24 - len(run.steps) <= 4
     assert run.decode_tokens == 8 * len(run.steps)
     assert sum(run.step_s) == pytest.approx(run.decode_s)
@@ -146,7 +146,7 @@ async def test_rows_with_real_ranks_and_peers(tiny: Path, monkeypatch: pytest.Mo
         peers=["good", "unfit"], independent=True,
     )  # fmt: skip
     report = await bench.measure(plan, own_stack, seen.append)
-    # the peer that does not run has no turns
+    # the peer that cannot run is not measured
     assert len(seen) == plan.num_steps() - 2 * 2 * len(plan.batches)
     assert [(row["tp"], row["batch"]) for row in report["rows"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     for row in report["rows"]:

@@ -26,11 +26,11 @@ def report(faults: list[InjectedFault], *readings: Reading) -> dict[str, Any]:
 
 def test_a_pause_counts_for_the_streams_whose_group_was_hit() -> None:
     hit, other = reading([1.0, 1.99, 2.1, 2.2], 2.02), reading([1.0, 1.98, 2.03, 2.2])
-    over = reading([0.5, 1.0])  # ended before
+    over = reading([0.5, 1.0])  # ended before the fault
     told = report([InjectedFault("leader", "g0", 2.0, back_s=1.5, fetch_s=0.02)], hit, other, over)
     assert told["interrupted"] == 1
     assert told["pause_ms"]["p50"] == 110.0
-    assert told["others_ms"]["p50"] == 170.0  # from 2.03 to the next piece, within the window
+    assert told["others_ms"]["p50"] == 170.0  # from 2.03 to the next piece at 2.2, within the window
     parts = told["breakdown_ms"]
     assert [parts[name]["p50"] for name in ("detect", "republish", "fetch", "first_token")] == [
         20.0, 10.0, 20.0, 30.0,
@@ -52,7 +52,7 @@ def test_what_the_next_fault_did_is_not_put_down_to_the_one_before() -> None:
 
 def test_losses_that_no_pause_stands_for_are_told() -> None:
     hit = reading([1.9, 2.11, 2.2], 2.02)
-    late = reading([2.2, 2.3], 2.02)  # went to the group when it was gone
+    late = reading([2.2, 2.3], 2.02)  # sent to the group after its loss
     late.began = 2.01
     told = report([InjectedFault("rank", "g0", 2.0)], hit, late)
     assert (told["interrupted"], told["uncounted"]) == (1, 1)

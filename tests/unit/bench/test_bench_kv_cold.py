@@ -1,4 +1,4 @@
-"""The bench of the cold zone: its shape, and what follows from sizes alone; no figure of time is asserted."""
+"""The benchmark of the cold KV zone: the form of its result, and its sizes. No times are asserted."""
 
 import math
 
@@ -26,6 +26,6 @@ def test_every_kind_is_timed_and_counted(threads: int) -> None:
         assert all(math.isfinite(value) and value > 0 for value in row["attention_us"].values())
     assert long["bytes_per_token"]["fp16"] == 2 * 2 * 2 * 32
     assert long["bytes_per_token"]["fp32"] == 2 * long["bytes_per_token"]["fp16"]
-    # two blocks are in full precision beside the codes
+    # two blocks stay in full precision, in addition to the codes
     assert short["less_than_bf16"] < 0
     assert 0.48 < long["less_than_bf16"] < 0.5

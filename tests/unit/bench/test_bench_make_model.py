@@ -1,4 +1,4 @@
-"""`ryz bench make-model`: what it writes is a model that others read, and what it refuses."""
+"""`ryz bench make-model`: other libraries can read its models, and bad arguments are refused."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
     assert sum(p.numel() for p in model.parameters()) == parameters(TINY)
     with torch.inference_mode():
         logits = model(torch.tensor([[5, 100, 300]])).logits[0, -1]
-    assert 0.3 < float(logits.std()) < 5  # tokens differ, and none swamps the others
+    assert 0.3 < float(logits.std()) < 5  # logits differ between tokens, and none dominates
     config = read_config(tiny)
     assert (config.num_kv_heads, config.vocab_size, config.tied_embeddings) == (2, 512, True)
 
@@ -57,7 +57,7 @@ def test_the_tokenizer_has_the_vocabulary_and_a_chat_template(tiny: Path) -> Non
 
 
 def test_a_large_vocabulary_is_filled_up() -> None:
-    tokenizer = make_tokenizer(13_000, 0)  # more than the corpus gives
+    tokenizer = make_tokenizer(13_000, 0)  # more tokens than the corpus yields
     assert tokenizer.get_vocab_size() == 13_000
     assert sorted(tokenizer.get_vocab().values()) == list(range(13_000))
     again = Tokenizer.from_str(tokenizer.to_str())

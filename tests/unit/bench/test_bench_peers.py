@@ -1,4 +1,4 @@
-"""The peers of `ryz bench engine`: each computes the model that we compute, token for token in fp32."""
+"""The peers of `ryz bench engine`: each computes the same model as our engine, token for token in fp32."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ needs_llama = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several heads of keys and values, files and layers, so that a mix-up of any shows."""
+    """Has several KV heads, files and layers, so that mixing up any of them fails a test."""
     directory = tmp_path_factory.mktemp("models") / "tiny"
     make_model(directory, SHAPES["tiny"], seed=3, max_file_bytes=100_000)
     return directory
@@ -123,5 +123,5 @@ def test_models_that_are_not_converted_are_refused(
 
 
 def test_rows_are_interleaved_head_by_head() -> None:
-    rows = np.arange(12, dtype=np.float32).reshape(12, 1)  # two heads of six
+    rows = np.arange(12, dtype=np.float32).reshape(12, 1)  # two heads of six rows
     assert interleave_rotary(rows, 2)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]

@@ -1,4 +1,4 @@
-"""`ryz bench serving` against a server in this process: the report, or clear words when there is none."""
+"""`ryz bench serving` against a server in this process: its report, or a clear error without a server."""
 
 import asyncio
 import json

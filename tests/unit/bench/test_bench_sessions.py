@@ -1,4 +1,4 @@
-"""`ryz bench sessions`: what is drawn, how an answer is read, and the sums behind its figures."""
+"""`ryz bench sessions`: the drawn workload, the reading of answers, and the arithmetic of its figures."""
 
 import json
 import math
@@ -75,7 +75,7 @@ def test_a_long_conversation_begins_anew_and_late_answers_of_the_old_one_do_not_
     assert known.begin_turn(0) == (0, False)
     known.end_turn(0, 0, 120)
     assert known.begin_turn(0) == (1, True)
-    assert known.begin_turn(0) == (1, True)  # the first answer is not there yet
+    assert known.begin_turn(0) == (1, True)  # the first answer has not arrived yet
     known.end_turn(0, 0, 130)
     known.end_turn(0, 1, 40)
     assert known.begin_turn(0) == (1, False)

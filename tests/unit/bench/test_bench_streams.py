@@ -1,4 +1,4 @@
-"""`ryz bench engine --http`: how streams are read, the sums behind its figures, and a whole stack."""
+"""`ryz bench engine --http`: reading of streams, arithmetic of its figures, and a run with a whole stack."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ GOOD = [HEAD, chunked(event()), chunked(event() + event("b", "length")), chunked
 
 @asynccontextmanager
 async def serving(answer: Callable[[dict[str, Any]], Pieces]) -> AsyncIterator[str]:
-    """A server that answers each request with pieces, 20 ms between them, and closes the connection."""
+    """A server that answers each request with pieces, 20 ms apart, and then closes the connection."""
     handlers: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,7 +128,7 @@ def stream(first: float, step: float, count: int, tokens: int) -> StreamedAnswer
 
 
 def test_rates_count_while_all_streams_decode() -> None:
-    # the window is 1.0 to 2.0: ten tokens of the first, five pieces of two tokens of the second
+    # the window is 1.0 to 2.0: ten tokens of the first stream, five pieces of two tokens of the second
     run = StreamRun([stream(0.5, 0.1, 16, 16), stream(1.0, 0.2, 8, 16)], {"gateway": 0.064})
     assert run.window() == (1.0, 2.0)
     figures = http_figures([run], engine_rate=25.0)
@@ -174,7 +174,7 @@ async def test_a_row_has_the_same_through_a_stack(
     figures = row["http"]
     assert figures["decode_tokens_per_s"] > 0
     http, own = figures["decode_tokens_per_s"], row["decode_tokens_per_s"]
-    rounding = 0.00005 + http / own * 0.05 * (1 / http + 1 / own)  # of the share and of both rates
+    rounding = 0.00005 + http / own * 0.05 * (1 / http + 1 / own)  # rounding of the share and of both rates
     assert abs(figures["share_of_engine"] - http / own) <= rounding * 1.01
     assert figures["ttft_p50_ms"] > 0 < figures["itl_p50_ms"] <= figures["itl_p99_ms"]
     used = figures["cpu_ms_per_token"]

@@ -52,7 +52,15 @@ def test_an_error_ends_it() -> None:
 
 
 class Gateway:
-    """Gives out the stream as it is told to: `cuts` are bytes of each connection, or a status."""
+    """A scripted gateway that sends the rest of a stream on each connection.
+
+    Attributes:
+        cuts: One number for each connection: how many bytes it sends before it breaks. 0 sends all that is
+            left. A negative number answers with that HTTP status, without its sign.
+        named: Whether answers have the header X-Stream-Id.
+        events: The whole stream.
+        asked: The requests so far.
+    """
 
     def __init__(self, *cuts: int, named: bool = True) -> None:
         self.cuts = list(cuts)

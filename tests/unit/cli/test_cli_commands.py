@@ -1,4 +1,4 @@
-"""The commands without a stack: chat's terminal, status tables, progress, help."""
+"""The commands without a stack: the terminal of `ryz chat`, status tables, progress, help."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from training import train
 
 
 class FakeApi:
-    """Answers with a piece per word; remembers what it was asked."""
+    """Streams two words, or raises `error` after the first one, and records its requests."""
 
     url = "http://fake"
 
@@ -47,7 +47,7 @@ def conversation(fake: FakeApi, system: str = "") -> chat.TerminalChat:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
-    """What the person types; an exception type is a key like Ctrl-C; then Ctrl-D."""
+    """Scripts what the user types. An exception type stands for a key such as Ctrl-C; Ctrl-D comes last."""
     script = iter([*lines, EOFError])
 
     def type_line(_: str) -> str:

@@ -1,4 +1,4 @@
-"""What listens at the address of a gateway may be none: its answers end a command with a sentence."""
+"""A server at the gateway's address may not be a gateway; its answers end a command with a clear error."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The ports of a stack's services are its own, also while a service is down."""
+"""A stack holds the ports of its services, also while a service is down."""
 
 import socket
 
@@ -54,7 +54,7 @@ async def test_a_stranger_cannot_take_the_port_of_a_service_that_is_down(ended_b
             socket.create_connection(("127.0.0.1", port))
         async with http_server(Starlette(), "127.0.0.1", port, Gate(ADMIN_LIMITS), held=True) as again:
             assert again == port
-    with held_ports([("127.0.0.1", port)]):  # the next stack, right after this one
+    with held_ports([("127.0.0.1", port)]):  # the next stack, started right after this one
         assert taken_by_a_stranger(port) == []
 
 
@@ -82,7 +82,7 @@ def test_a_second_stack_of_one_user_is_refused_a_held_port(host: str) -> None:
 
 
 def _leave_an_ended_connection(port: int, *, held: bool) -> None:
-    """The kernel keeps the server's end for a minute."""
+    """Closes a connection on the server's side first, so that the kernel keeps that end for a minute."""
     with (
         socket.create_server(("127.0.0.1", port), reuse_port=held) as server,
         socket.create_connection(("127.0.0.1", port)) as client,

@@ -1,4 +1,4 @@
-"""Where a stack puts its files: no other user leads it elsewhere, and what it did not make stays as it is."""
+"""Files of a stack: another user cannot redirect their place, and files of others are left as they are."""
 
 import grp
 import os
@@ -89,7 +89,7 @@ def test_what_no_stack_made_stays_as_it_is(tmp_path: Path, name: str) -> None:
 def test_a_directory_of_a_stack_is_used_again(tmp_path: Path) -> None:
     place = StateDir(tmp_path / "state")
     place.make()
-    for name in ("nats.conf", "redis.acl", "up.json"):  # of a supervisor that was killed
+    for name in ("nats.conf", "redis.acl", "up.json"):  # left by a supervisor that was killed
         (place.path / name).write_text("old")
     (place.path / "run").mkdir()
     place.make()
@@ -116,7 +116,7 @@ def test_a_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:
 
 @pytest.fixture
 def team(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Group 700 is ada's (user 700) of the same name, 701 one of several; all members are here."""
+    """Returns group members by name: group 700 is private to ada (user 700), group 701 has two members."""
     members: dict[str, list[str]] = {"ada": [], "team": ["ada", "bob"]}
     users = {700: SimpleNamespace(pw_name="ada", pw_uid=700, pw_gid=700)}
     numbers = {700: "ada", 701: "team"}
@@ -142,7 +142,7 @@ def test_a_group_may_write_on_the_way_only_if_it_is_its_owners_own(
     folder.chmod(0o755)
     StateDir(folder / ".ryz").make()
     os.chown(folder, 700, 700)
-    folder.chmod(0o775)  # what `umask 002` makes of a home with a group for each user
+    folder.chmod(0o775)  # the mode of a home under `umask 002`, where each user has a private group
     StateDir(folder / ".ryz").make()
     team["ada"].append("bob")
     with pytest.raises(CommandError, match="the group ada may replace"):

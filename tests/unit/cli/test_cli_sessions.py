@@ -40,7 +40,7 @@ def services(gateway: Gateway) -> SessionServices:
 
 @pytest.fixture
 def ryz(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ryz:
-    """Runs a command in a thread, while the gateway runs here."""
+    """Runs a command in a thread, while the gateway runs in this event loop."""
     monkeypatch.chdir(tmp_path)
 
     async def run(*args: str, stdin: bytes | None = None) -> Result:

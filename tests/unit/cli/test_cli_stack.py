@@ -1,4 +1,4 @@
-"""The supervisor over small shell scripts: start, restart, giving up, the order and the bounds of the end."""
+"""The supervisor with shell scripts as services: start, restart, giving up, order and limits of the end."""
 
 import asyncio
 import errno
@@ -22,7 +22,7 @@ STUBBORN = "trap '' TERM; touch {ready}; while :; do sleep 0.02; done"
 
 
 class Notes:
-    """A report that remembers."""
+    """A progress report that records its calls."""
 
     def __init__(self) -> None:
         self.readies: list[str] = []
@@ -47,7 +47,7 @@ async def no() -> bool:
 
 
 class Bench:
-    """Makes stacks of scripts in one folder."""
+    """Makes stacks of shell scripts in one directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Bench:
         grace_s: float = 5.0,
         probe: Callable[[], Awaitable[bool]] | None = None,
     ) -> ServiceSpec:
-        """A service; without a probe of its own it is ready when its script has set its trap."""
+        """Returns a service. Without `probe`, it is ready when its script has set its trap."""
         ready = self.folder / f"{name}.ready"
 
         async def trapped() -> bool:
@@ -191,7 +191,7 @@ async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 10)
     log = tmp_path / "service.log"
     child = ServiceProcess(ServiceSpec("service", ["true"], yes, 0, 1.0), log)
-    child.trim_log()  # no log yet
+    child.trim_log()  # there is no log yet
     log.write_text("0123456789")
     child.trim_log()
     assert log.read_text() == "0123456789"

@@ -153,7 +153,7 @@ async def test_the_append_only_file_is_bounded(tmp_path: Path, monkeypatch: pyte
     def size() -> int:
         total = 0
         for path in kept.rglob("*"):
-            with suppress(FileNotFoundError):  # a rewrite took it away
+            with suppress(FileNotFoundError):  # a rewrite removed it
                 total += path.stat().st_size
         return total
 
@@ -161,9 +161,9 @@ async def test_the_append_only_file_is_bounded(tmp_path: Path, monkeypatch: pyte
         client = redis.Redis.from_url(store.url("kvstate"), socket_timeout=10)
         value, written = os.urandom(MIB), 0
         give_up = time.monotonic() + 40
-        while written < 60 * MIB or size() > written / 4:  # how soon it is rewritten depends on the machine
+        while written < 60 * MIB or size() > written / 4:  # the time of the rewrite depends on the machine
             assert time.monotonic() < give_up, f"{size()} bytes of {written} that were written"
-            for key in range(4):  # the same records again and again
+            for key in range(4):  # overwrites the same records
                 client.set(f"ryz:session:t:{key}", value)
                 written += MIB
             await asyncio.sleep(0.02)

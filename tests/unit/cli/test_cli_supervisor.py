@@ -137,7 +137,7 @@ async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> Non
         assert not any(password in " ".join(spec.command) for spec in first.specs)
     assert first.nats_url == first.nats_urls["outside"]
     assert first.url.startswith("https://")
-    # what the environment says of another broker does not count for this one
+    # the environment's TLS files belong to another broker and are not used
     assert next(spec for spec in first.specs if spec.name == "router").env["RYZ_NATS_CA"] == ""
     services = [spec for spec in first.specs if spec.name not in SERVERS]
     assert {spec.env["RYZ_NATS_LOCAL"] for spec in services} == {"true"}, (
@@ -301,7 +301,7 @@ def test_a_state_is_read_back_while_its_supervisor_lives(tmp_path: Path) -> None
     mine = stack_state(os.getpid(), start_time(os.getpid()) or 0.0)
     place.write(mine)
     assert StateDir(tmp_path).read() == mine
-    place.write(stack_state(os.getpid(), 12.0))  # the number was given to another process since
+    place.write(stack_state(os.getpid(), 12.0))  # another process got this process id
     assert place.read() is None
     place.release()
     place.release()
@@ -406,7 +406,7 @@ def test_a_state_directory_of_before_is_closed_and_one_with_other_files_keeps_it
 
 def test_the_logs_of_the_stack_before_are_put_aside(tmp_path: Path) -> None:
     place = StateDir(tmp_path)
-    place.put_logs_aside()  # there was none before
+    place.put_logs_aside()  # there are no logs yet
     place.make()
     for text in ("first", "second"):
         for name in ("router", "worker-g1", "supervisor"):

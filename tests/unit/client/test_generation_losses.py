@@ -1,4 +1,4 @@
-"""What an `GenerationState` does when groups are lost: the next attempt goes on where the last frame was."""
+"""`GenerationState` when groups are lost: the next attempt continues after the last received frame."""
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ def failed(code: str, attempt: int, seq: int = 0, resumable: bool = False, **dat
 
 
 def running(choices: int = 1, stats: GenerationStats | None = None) -> GenerationState:
-    """Accepted by the first instance of g0, with two tokens."""
+    """Returns the state of a request that the first instance of g0 accepted, after two tokens."""
     state = make(choices=choices, stats=stats)
     for frame in (accepted(), tokens(1, 7), tokens(2, 8)):
         assert state.on_frame(frame, "g0", 1.0) == ()
@@ -87,20 +87,20 @@ def test_news_of_another_group_or_instance_changes_nothing() -> None:
 
 
 def test_a_request_that_nobody_has_taken_is_offered_anew_when_a_group_is_lost() -> None:
-    """It may have gone to that group; a leader that has it already does not begin twice."""
+    """The lost group may have received the request. A leader that already has it does not start it twice."""
     stats = GenerationStats()
     state = make(stats=stats)
     assert state.on_group_down("g0", "i0", "silent", 0.1) == (Publish(0, None),)
     assert (stats.republished, stats.lost) == (1, 0)
-    assert state.tick(0.25, connected=True) == ()  # the pause begins anew
-    for number in range(20):  # and no offer is used up
+    assert state.tick(0.25, connected=True) == ()  # the retry pause starts again
+    for number in range(20):  # no retry of the schedule is used up
         assert state.on_group_down(f"g{number}", "", "silent", 0.25) == (Publish(0, None),)
     assert state.tick(0.46, connected=True) == (Publish(0, None),)
     refused = make()
     refused.on_frame(accepted(), "", 1.0)
     refused.on_frame(failed("group_lost", 0, 1, resumable=True), "g0", 1.1)
     refused.on_frame(failed("unavailable", 1), "", 1.2)
-    assert refused.on_group_down("g1", "i1", "silent", 1.21) == ()  # it waits for its time
+    assert refused.on_group_down("g1", "i1", "silent", 1.21) == ()  # it waits for its retry time
 
 
 def test_a_leader_that_says_so_itself_is_not_told_to_stop() -> None:
@@ -142,7 +142,7 @@ def test_every_choice_has_its_own_tokens() -> None:
 
 def test_a_request_without_frames_begins_anew() -> None:
     state = make()
-    state.on_frame(tokens(1, 7), "g0", 1.0, "i0")  # frame 0 is on its way
+    state.on_frame(tokens(1, 7), "g0", 1.0, "i0")  # frame 0 has not arrived yet
     assert state.on_group_down("g0", "i0", "silent", 2.0) == (SendCancel("g0", 0, "i0"), Publish(1, None))
 
 
@@ -178,7 +178,7 @@ def test_a_stream_waits_for_a_group_until_its_deadline() -> None:
         assert publish == Publish(state.attempts.number, RESUMED.resume)
     assert 0.012 <= pauses[0] <= 0.025
     assert 0.5 <= pauses[-1] <= 1.0
-    assert state.on_no_responders(now) == ()  # not even a router
+    assert state.on_no_responders(now) == ()  # no router listens either
     assert state.due > now
     state.tick(100.0, connected=True)
     assert isinstance(state.error, DeadlineExceeded)
@@ -262,7 +262,7 @@ def test_an_adopted_stream_asks_for_all_and_survives_a_loss_once_it_has_caught_u
 def test_any_number_of_losses_anywhere_gives_the_same_tokens(data: st.DataObject) -> None:
     total = data.draw(st.integers(1, 12))
     state = make()
-    told = 0  # by the group that has it now, which goes on from what it was given
+    told = 0  # tokens that the current group counts as sent: those before its resume point and its own
     losses = 0
     state.on_frame(accepted(), "g0", 0.0)
     while not state.finished:

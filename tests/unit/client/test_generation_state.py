@@ -40,7 +40,7 @@ def frames_of(num_tokens: int, ends_well: bool = True) -> list[AnyFrame]:
 
 
 class Leader:
-    """Carries out commands as a leader would, which has sent everything already."""
+    """Executes commands as a leader that has already sent all frames."""
 
     def __init__(self, frames: list[AnyFrame], resend_limit: int, lost_answers: list[bool]) -> None:
         self.frames = frames
@@ -69,7 +69,7 @@ class Leader:
 def arrivals(draw: st.DrawFn) -> tuple[list[AnyFrame], list[int], list[bool]]:
     frames = frames_of(draw(st.integers(0, 8)), draw(st.booleans()))
     numbers = st.integers(0, len(frames) - 1)
-    order = draw(st.lists(numbers, max_size=24))  # anything may be lost, doubled, or overtaken
+    order = draw(st.lists(numbers, max_size=24))  # frames may be lost, doubled or reordered
     groups_told = draw(st.lists(st.booleans(), min_size=len(order), max_size=len(order)))
     return frames, order, groups_told
 
@@ -98,7 +98,7 @@ def test_any_loss_order_and_duplication_gives_the_same_stream(
     assert state.answer.accepted == frames[0]
     assert isinstance(state.error, GroupLost) == isinstance(frames[-1], Failed)
     assert not leader.cancelled
-    for frame in frames:  # the end is the end
+    for frame in frames:  # frames after the end change nothing
         assert state.on_frame(frame, "g0", now) == ()
     assert state.tick(now + 1000, connected=True) == ()
     assert list(state.answer.ready) == got

@@ -1,4 +1,4 @@
-"""Attaching to another caller's request: questions, the answer that counts, and cancels to the others."""
+"""Attaching to another caller's request: queries, the answer that is used, cancels to the other leaders."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
 
 
 class Leader:
-    """Has the request as that attempt, after `silent` questions, and its frames from `first_seq` on."""
+    """A leader that has frames `first_seq` to `kept` of one attempt and leaves `silent` queries unanswered."""
 
     def __init__(
         self, bus: MemoryBus, group: str, attempt: int, *, silent: int = 0, first_seq: int = 0, kept: int = 6
@@ -105,7 +105,7 @@ async def test_all_its_frames_come_from_the_newest_attempt(bus: MemoryBus, clien
 async def test_frames_that_come_before_the_answer_end_nothing(
     bus: MemoryBus, client: InferenceClient
 ) -> None:
-    """A leader that has given a request away sends its frames at once, and its answer after them."""
+    """A leader that has a request sends its frames at once, and its answer to the query after them."""
     leader = await Leader(bus, "g0", 2, silent=1).start()
 
     async def eager(message: Message) -> None:
@@ -152,7 +152,7 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     newest = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert newest is not None
     assert isinstance(later.stream.error, Cancelled)
-    with pytest.raises(Cancelled):  # not begun a second time
+    with pytest.raises(Cancelled):  # it is not started a second time
         async with later.stream as stream:
             await stream.next_frame()
     assert not newest.stream.finished
@@ -160,7 +160,7 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
 
 
 async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, client: InferenceClient) -> None:
-    """A leader keeps no prompt of it."""
+    """A leader keeps no prompt of an ended request, so the request cannot be published again."""
     published: list[Message] = []
 
     async def router(message: Message) -> None:
@@ -169,7 +169,7 @@ async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, clie
     await bus.subscribe(subjects.GENERATE_ALL, router)
     leader = await Leader(bus, "g0", 1).start()
     leader.request = msgspec.structs.replace(leader.request, prompt=None)
-    leader.has_forgotten = True  # meanwhile
+    leader.has_forgotten = True  # the leader dropped the request since
     found = await attach(client, AttachTarget("r", "default"), must_reach=0, find_s=2, timeout_s=5)
     assert found is not None
     with pytest.raises(GroupLost):
@@ -181,7 +181,7 @@ async def test_what_has_ended_is_read_and_never_begun_again(bus: MemoryBus, clie
 async def test_a_loss_after_attaching(
     bus: MemoryBus, client: InferenceClient, first_seq: int, goes_on: bool
 ) -> None:
-    """It goes on elsewhere, with all tokens; where some are missing for good it cannot."""
+    """The request continues on another group with all tokens, unless some tokens are missing for good."""
     published: list[GenerateRequest] = []
 
     async def router(message: Message) -> None:

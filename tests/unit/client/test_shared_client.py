@@ -1,4 +1,4 @@
-"""`InferenceClient` against a scripted leader on the memory bus: everything that may go wrong on the way."""
+"""`InferenceClient` against a scripted leader on the memory bus: answers, and failures of every kind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -431,7 +431,7 @@ async def test_a_reader_that_is_too_slow_loses_only_its_own_stream(
         whole = await client.complete(make_request(), timeout_s=2)
         assert whole.usage.completion_tokens == 50
         await until(lambda: slow.finished)
-        for _ in range(9):  # what it could hold, and the one that was too much
+        for _ in range(9):  # eight buffered frames, and the one beyond the limit
             await anext(slow)
         with pytest.raises(Cancelled, match="fell 8 frames behind") as caught:
             await anext(slow)

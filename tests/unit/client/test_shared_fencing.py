@@ -1,4 +1,4 @@
-"""Two leaders under one name: a stream is of one of them, and what is said to it reaches that one only."""
+"""Two leaders with one group name: a stream has frames of one instance, which alone gets its commands."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -52,7 +52,7 @@ def test_frames_of_another_instance_of_the_same_name_count_for_nothing() -> None
     state = make()
     assert state.on_frame(accepted("a"), "g0", 0.0, "a") == ()
     assert state.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
-    for seq in (1, 2, 3):  # the other one is faster
+    for seq in (1, 2, 3):  # the other instance is faster
         assert state.on_frame(tokens(seq, 9), "g0", 0.0, "b") == ()
         assert state.on_frame(tokens(seq, seq), "g0", 0.0, "a") == ()
     assert told(state) == [1, 2, 3]
@@ -60,7 +60,7 @@ def test_frames_of_another_instance_of_the_same_name_count_for_nothing() -> None
 
 def test_whose_tokens_come_first_has_the_attempt_though_the_other_accepts_later() -> None:
     state = make()
-    state.on_frame(tokens(1, 1), "g0", 0.0, "a")  # frame 0 is on its way
+    state.on_frame(tokens(1, 1), "g0", 0.0, "a")  # frame 0 has not arrived yet
     assert state.on_frame(accepted("b"), "g0", 0.0, "b") == (SendCancel("g0", 0, "b"),)
     state.on_frame(accepted("a"), "g0", 0.0, "a")
     assert told(state) == [1]
@@ -109,13 +109,13 @@ async def test_a_leader_ignores_what_is_meant_for_another_one_of_its_name(memory
 
 
 async def test_no_stream_is_a_mixture_of_two_groups_of_one_name(memory_bus: MemoryBus) -> None:
-    """What an old router does: its work names no instance, so that both leaders begin everything."""
+    """The work of an old router names no instance, so both leaders start every request."""
     async with AsyncExitStack() as stack:
         other_weights = NullEngine(
             tokens=list(b"#"), num_blocks=256, vocab_size=257, context_length=2048, step_delay_s=0.002
         )
         engines = [null_engine(delay_s=0.006), other_weights]
-        budgets = [4096, 64]  # the one begins sooner, the other overtakes it
+        budgets = [4096, 64]  # the first starts sooner, the second overtakes it
         kits = [
             await stack.enter_async_context(
                 Kit(memory_bus, engine, instance_id=name, steps=SchedulerLimits(budget, 64, 64))

@@ -1,4 +1,4 @@
-"""What other Python services use to look at sessions and change them; the gateway's tests have the rest."""
+"""`SessionAdmin`, with which other Python services read and change sessions. See also the gateway's tests."""
 
 import asyncio
 from functools import partial
@@ -80,7 +80,7 @@ async def test_an_error_says_who_is_away_and_when_to_come_back(memory_bus: Memor
 
 @pytest.mark.parametrize("how", ["view", "move"])
 async def test_a_tenant_asks_leaders_about_two_sessions_at_a_time(memory_bus: MemoryBus, how: str) -> None:
-    """Each view sends a whole sequence to all leaders, and each move has one fetched."""
+    """A view makes every leader send a whole sequence, and a move makes one leader fetch it."""
     services = await SessionServices(memory_bus).start()
     admin, asked = SessionAdmin(memory_bus, gather_s=30.0, timeout_s=30.0), list[str]()
     for tenant in ("acme", "other"):

@@ -19,7 +19,7 @@ async def test_entries_fire_in_their_tick() -> None:
     fired: list[tuple[float, float]] = []
     wheel: TimerWheel[Entry] = TimerWheel(0.01, lambda entry, now: fired.append((entry.delay_s, now)))
     start = loop.time()
-    for delay in (0.05, 0.01, 0.03, 0.0):  # the earliest is not the first
+    for delay in (0.05, 0.01, 0.03, 0.0):  # not in the order of their times
         wheel.schedule(Entry(delay), start + delay)
     await until(lambda: len(fired) == 4)
     for delay, when in fired:

@@ -1,4 +1,4 @@
-"""Frames for requests that a client does not have: when their leader is told to stop."""
+"""Frames for requests that a client does not have: when the client tells their leader to stop."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ def tokens(seq: int) -> AnyFrame:
 
 
 async def test_a_leader_that_computes_for_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a cancel had been lost: it names attempt and instance, so that a later owner is not meant."""
+    """As after a lost cancel. The new one names attempt and instance, so it cannot stop a later owner."""
     monkeypatch.setattr(unwanted_frames, "PATIENCE_S", 0.02)
     bus = MemoryBus()
     client = InferenceClient(bus)

@@ -24,7 +24,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def known() -> str:
-    """All source text in which metrics are named, the prefixes filled in."""
+    """Returns all source text in which metrics are named, with prefixes filled in."""
     files = [*(ROOT / "services").rglob("*.py"), ROOT / "shared" / "telemetry" / "metrics.py"]
     text = "".join(path.read_text() for path in files)
     text += "".join(f" ryz_bus_{field.name}" for field in fields(BusStats))

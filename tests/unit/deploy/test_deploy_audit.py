@@ -1,4 +1,4 @@
-"""`make audit` against a vulnerability service of our own: known ones, none, and no answer differ."""
+"""`make audit` against a local vulnerability service: findings, no findings and no answer end differently."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ KNOWN: dict[str, Any] = {
 
 
 class Service(ThreadingHTTPServer):
-    """Answers as api.osv.dev does; `status` for trouble."""
+    """Answers as api.osv.dev does, with the HTTP status `status`."""
 
     status = 200
     known: dict[str, Any]
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Suppresses the request log."""
 
 
 @pytest.fixture
@@ -113,6 +113,6 @@ def test_a_skipped_package_is_no_clean_bill() -> None:
 def test_every_pinned_package_is_asked_about(
     service: Service, constraints: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    constraints.write_text("one==1.0\ntwo==2.0 ; python_version < '3'\n")  # dropped by its marker
+    constraints.write_text("one==1.0\ntwo==2.0 ; python_version < '3'\n")  # `two` is dropped by its marker
     assert audit.main([f"--osv-url={service.url}"], constraints) == audit.NOT_DONE
     assert "2 packages are pinned" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`deploy/configure.py` as it is run: passwords that are made once, images that are pinned by digest."""
+"""`deploy/configure.py` as a script: passwords are made once, and images are pinned by digest."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
 def run(file: Path, what: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
-    """As a plain script: isolated, without site packages."""
+    """Runs it as a plain script: isolated, without site packages."""
     env = {**os.environ, "PATH": path if path is not None else os.environ["PATH"]}
     command = [sys.executable, "-IS", str(SCRIPT), what, "--file", str(file)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
@@ -70,7 +70,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def stand_in(folder: Path, script: str) -> str:
-    """A PATH with a `docker` of our own; it notes its calls in `calls`."""
+    """Returns a PATH with a fake `docker`, which writes its calls to the file `calls`."""
     docker = folder / "docker"
     docker.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\n{script}\n')
     docker.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Errors of wrong and misspelt fields: their names and words."""
+"""Errors about wrong and misspelt fields: the names of the fields and the messages."""
 
 import re
 from typing import Any

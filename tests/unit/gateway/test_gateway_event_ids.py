@@ -1,4 +1,4 @@
-"""Event ids: their form, and that exactly the rest of a stream follows any of them."""
+"""Event ids: their form, and that a stream which resumes at any id sends exactly the rest."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
 
 
 def deltas(n: int) -> list[list[Delta]]:
-    """Frames with one event, with several, with none, and with ends."""
+    """Returns frames with one event, with several, with none, and with ends."""
     words = [[Delta(choice=c, text=f'"{c}"\n\n', logprobs=[LOGPROB]) for c in range(n)]]
     words += [[Delta(choice=0, text="only the first")], [Delta(choice=0, text="")]]
     words += [[Delta(choice=c, text=f"end {c}", finish_reason="stop") for c in range(n)]]
@@ -47,7 +47,7 @@ def deltas(n: int) -> list[list[Delta]]:
 
 
 def stream(writer: EventWriter, n: int, first_seq: int = 0) -> bytes:
-    """All of it, as a gateway would send it that gets frames from that number on."""
+    """Returns the bytes that a gateway sends if its frames start at `first_seq`."""
     data = b"" if first_seq else writer.opening()
     for seq, frame in enumerate(deltas(n), start=1):
         if seq >= first_seq:
@@ -133,7 +133,7 @@ def test_a_note_is_small_and_may_grow() -> None:
     note = ResumeToken(VERSION, "completion", 1_700_000_000, True, 15.0, "mine")
     assert read_token(note.encode()) == note
     assert len(note.encode()) < 40
-    longer = b"\x97" + note.encode()[1:] + b"\xc0"  # from a gateway that knows one field more
+    longer = b"\x97" + note.encode()[1:] + b"\xc0"  # from a gateway version with one more field
     assert read_token(longer) == note
 
 

@@ -1,4 +1,4 @@
-"""Bodies of 4 MiB made to be expensive: each is read or refused in a bounded time, with a short answer."""
+"""Expensive bodies of 4 MiB: each is read or refused in bounded CPU time, with a short answer."""
 
 import difflib
 import json
@@ -20,14 +20,14 @@ from services.gateway.sessions.session_schema import NewSession
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError
 
 SIZE = 4 * 2**20
-CPU_S = 0.25  # seen: 0.08 s at most; without bounds some of them took 15 s
+CPU_S = 0.25  # measured: 0.08 s at most; without bounds up to 15 s
 MAX_ANSWER = 1024
 CHAT = '{"model":"demo","messages":[{"role":"user","content":"hi"}],'
 FILE = '{"format":"ryzanstein.session","format_version":1,"sha256":"0",'
 
 
 def filled(head: str, item: Callable[[int], str], tail: str) -> str:
-    """As many items as fit between head and tail."""
+    """Returns a body of up to `SIZE` bytes, with as many items as fit between head and tail."""
     items, size = [], len(head) + len(tail)
     for index in range(SIZE):
         text = item(index)
@@ -124,7 +124,7 @@ def session(raw: bytes) -> object:
 
 
 def answer_to(read: Callable[[bytes], object], raw: bytes) -> bytes:
-    """The refusal, if it is one."""
+    """Returns the body of the refusal, or empty bytes if the body was read."""
     try:
         read(raw)
     except RyzError as error:
@@ -133,7 +133,7 @@ def answer_to(read: Callable[[bytes], object], raw: bytes) -> bytes:
 
 
 def cpu_s(read: Callable[[bytes], object], raw: bytes) -> float:
-    """The processor time that reading it takes."""
+    """Returns the CPU time in seconds that reading the body takes."""
     began_s = time.process_time()
     answer_to(read, raw)
     return time.process_time() - began_s
@@ -155,7 +155,7 @@ def test_the_time_and_the_answer_are_bounded(
     raw = make().encode()
     assert len(raw) <= SIZE
     assert len(answer_to(read, raw)) < MAX_ANSWER
-    assert any(cpu_s(read, raw) < CPU_S for _ in range(3))  # neighbours on the cores cost time, too
+    assert any(cpu_s(read, raw) < CPU_S for _ in range(3))  # other processes on the cores add time
 
 
 def test_only_a_few_unknown_fields_are_looked_at_for_slips(monkeypatch: pytest.MonkeyPatch) -> None:

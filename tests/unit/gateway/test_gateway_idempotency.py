@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: names, digests, seeds and session ids that follow from a key."""
+"""`Idempotency-Key`: names, digests, seeds and session ids that are derived from a key."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Large bodies: which ones count as large, and their turns."""
+"""Large bodies: which bodies count as large, and how tenants take turns with them."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ from services.gateway.bodies.large_bodies import REST, LargeBodies, is_large
 
 
 class Clock:
-    """Tells what the test says."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

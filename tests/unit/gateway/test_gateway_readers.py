@@ -1,4 +1,4 @@
-"""Answers that are cut off, and the size that a call may ask for, without a connection."""
+"""Answers that are cut off for slow readers, and the size that a call may ask for, without a connection."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_a_reader_that_is_waited_for_and_falls_far_behind_is_cut_off_before_its_
     answers = [
         Unread("a", 5, waited_s=1.0, behind=0.4),
         Unread("a", 5, waited_s=1.0, behind=0.6),
-        Unread("a", 5, behind=0.9),  # nothing is being sent: a whole answer in the making
+        Unread("a", 5, behind=0.9),  # nothing is being sent: the answer is not complete yet
     ]
     assert list(answers_to_cut(answers, LIMITS)) == [1]
 

@@ -1,4 +1,4 @@
-"""Answers and chunks have OpenAI's shapes; the official SDK's models are the judge."""
+"""Answers and chunks have OpenAI's shapes: the models of the official SDK accept them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Made session ids: they do not tell the first text, and are the same at all gateways."""
+"""Made session ids do not reveal the first text, and all gateways make the same ones."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def refused(raw: bytes) -> InvalidRequest:
 
 
 def signed(document: dict[str, Any]) -> bytes:
-    """A file that is right about itself, whatever it says."""
+    """Returns the document as a file with a correct digest, whatever it contains."""
     document = {key: value for key, value in document.items() if key != "sha256"}
     raw = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     return json.dumps(document | {"sha256": sha256(raw).hexdigest()}).encode()
@@ -68,7 +68,7 @@ def test_the_file_tells_nothing_of_the_tenant_and_may_be_laid_out_anew() -> None
     assert session_file.read_session(json.dumps(document, indent=2).encode()) == session_file.read_session(
         FILE
     )
-    assert json.loads(signed(document)) == document  # the digest is what others compute by the same rule
+    assert json.loads(signed(document)) == document  # other programs compute the digest by the same rule
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -180,7 +180,7 @@ def test_a_session_of_too_many_messages_is_refused_by_its_limit() -> None:
 def test_what_would_keep_the_encoder_long_is_refused_before(
     odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorting many names and writing long numbers cannot be interrupted; no file of ours has either."""
+    """Sorting many names and writing long numbers cannot be interrupted. Exported files have neither."""
     raw = signed(json.loads(FILE) | odd)
     monkeypatch.setattr(session_file, "_encoded", None)
     assert refused(raw).data["reason"] == "file_format"
@@ -194,7 +194,7 @@ def test_fields_that_this_version_does_not_know_are_left_alone() -> None:
 def test_a_long_file_is_what_the_plain_rule_makes_of_it_and_is_encoded_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One long call of the encoder would keep every other thread of the process waiting."""
+    """One long call of the encoder would block every other thread of the process."""
     longest, real = 0, session_file._encoded
 
     def encoded(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Headers that a request may have once: all that the gateway reads."""
+"""A request may have each header that the gateway reads only once."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ READ = re.compile(
 
 
 def test_every_header_that_is_read_may_come_once() -> None:
-    """Of two, a proxy may go by the first and the gateway by the last."""
+    """With two, a proxy may use the first and the gateway the last."""
     read = {next(filter(None, found)) for path in MODULES for found in READ.findall(path.read_text())}
     assert {"x-session-must-exist", "if-none-match", "authorization"} <= read
     single = gateway_gate(GatewaySettings(max_connections=8), CollectorRegistry()).single_headers

@@ -122,7 +122,7 @@ def test_equal_prompts_of_a_call_have_seeds_of_their_own(seed: int) -> None:
     call = Origin(request_id="r1", tenant="acme", seed=seed, session=None)
     requests = completion_requests(body, call, [f"r{i}" for i in range(128)])
     seeds = [request.sampling.seed for request in requests]
-    assert seeds[0] == seed  # one prompt is seeded as it ever was
+    assert seeds[0] == seed  # the first prompt has the seed of the call
     assert len(set(seeds)) == 128
     assert all(decode(encode(request), GenerateRequest) == request for request in requests)  # in range
 

@@ -1,4 +1,4 @@
-"""What chaos tests keep of themselves: it can be written, whatever they count with, and is read by test."""
+"""Figures that chaos tests record: each test has one entry with its commit, and counters can be written."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Which calls wait for which: those that turns wait for go at once, others by turns of tenants."""
+"""The order of session calls: calls that a turn waits for run at once, others take turns by tenant."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ from shared.messages import (
 
 
 class Store:
-    """Answers calls; those of tenants that are held back when it is told to."""
+    """Answers calls. Calls of the tenants in `held_back` wait for `go`."""
 
     def __init__(self) -> None:
         self.held_back = {"many"}
@@ -98,7 +98,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     async with asyncio.timeout(2):
         assert (await admin.page("few")).sessions == []
         assert await admin.record("few", "s") == record("few")
-        # turns of that very tenant, too
+        # calls for turns of the same tenant are not held up either
         store.held_back.discard("many")
         try:
             assert await leader.get("many", "s") == record("many")
@@ -108,7 +108,7 @@ async def test_a_tenant_with_many_calls_holds_up_no_other_and_no_turn(
     assert store.running["many"] == PER_TENANT < PLACES
     store.go.set()
     await asyncio.gather(*calls)
-    assert store.most["many"] == PER_TENANT + 1  # a turn's call beside them
+    assert store.most["many"] == PER_TENANT + 1  # one call for a turn runs beside them
 
 
 @pytest.mark.usefixtures("server")

@@ -1,4 +1,4 @@
-"""Versions, cursors, order in lists, and the circuit before the store."""
+"""Rules of the KV state service: versions, cursors, order in lists, and the store's circuit breaker."""
 
 import pytest
 from hypothesis import given
@@ -51,10 +51,10 @@ def test_the_stored_version_never_falls(commits: list[tuple[int, bytes]]) -> Non
     [
         (StoredSession(), 0, Verdict.STORE),
         (StoredSession(), 899, Verdict.STORE),
-        (StoredSession(), 900, Verdict.DELETED),  # nothing is remembered of that time soon
+        (StoredSession(), 900, Verdict.DELETED),  # a tombstone of that time may be gone soon
         (StoredSession(deleted_ms=500), 0, Verdict.DELETED),
         (StoredSession(deleted_ms=499), 0, Verdict.STORE),
-        (StoredSession(2), 900, Verdict.STORE),  # what is there was not deleted
+        (StoredSession(2), 900, Verdict.STORE),  # a stored session was not deleted
         (StoredSession(2, deleted_ms=500), 0, Verdict.DELETED),  # another session has the id now
     ],
 )
@@ -70,7 +70,7 @@ def test_a_first_turn_may_come_late() -> None:
     ("session_id", "turns", "last_request", "spare"),
     [
         ("s-0123456789abcdef-0123456789abcdef", 1, "r-1", True),
-        ("s-0123456789abcdef-0123456789abcdef", 2, "r-1", False),  # the caller came back to it
+        ("s-0123456789abcdef-0123456789abcdef", 2, "r-1", False),  # the caller came back to the session
         ("s-0123456789abcdef-0123456789abcdef", 1, "", False),  # imported
         ("tea", 1, "r-1", False),
     ],

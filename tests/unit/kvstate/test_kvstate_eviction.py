@@ -1,4 +1,4 @@
-"""Scores, water marks, quotas: what goes first, how much, and when."""
+"""Scores, water marks and quotas: which blocks are evicted first, how many, and when."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from services.kvstate.domain.block_eviction import (
     score,
 )
 
-# uses of sequences that share a prefix: when, with what priority, along which branch, how deep
+# Uses of sequences that share a prefix: (time in ms, priority, branch, number of blocks).
 USES = st.lists(
     st.tuples(st.integers(0, 10**7), st.integers(-10, 10), st.integers(0, 2), st.integers(1, 12)), max_size=30
 )
@@ -22,7 +22,7 @@ USES = st.lists(
 
 @given(USES, st.integers(0, 6))
 def test_a_block_never_outlives_the_one_before_it(uses: list[tuple[int, int, int, int]], shared: int) -> None:
-    """Whatever sequences are used, in whatever order: the lowest score is always at the end of one."""
+    """Whatever the uses and their order, the lowest score is always at the end of a sequence."""
     scores: dict[tuple[int, int], float] = {}
 
     def place(branch: int, depth: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What stays in the KV tier: quotas, limits, room for others. On the store in memory, with its own clock."""
+"""Which blocks the KV tier keeps: quotas, limits, eviction. The store is in memory and has a test clock."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ NEW = SessionFate(has_record=False, deleted=False)
 
 
 class FullStore(MemoryBlockStore):
-    """Has no memory left, as often as it is told."""
+    """Has no memory for the next `refusals` registrations, nor for leases if `no_leases` is set."""
 
     refusals = 0
     no_leases = False
@@ -47,7 +47,7 @@ class FullStore(MemoryBlockStore):
 
 
 class Kit:
-    """A tier on a store whose time stands still."""
+    """A tier and its sweeper on a store in memory, whose clock the test sets."""
 
     def __init__(self, limits: TierLimits = TierLimits()) -> None:  # noqa: B008 (frozen)
         self.now_s = 1000.0
@@ -201,7 +201,7 @@ async def test_without_the_session_store_no_session_is_taken_for_deleted_or_over
     names = kit.chain(2)
     kit.sessions_away = True
     assert (await kit.commit(("a", "s", names))).stored == 2
-    kit.now_s += 100  # longer than a session may hold blocks without a record
+    kit.now_s += 100  # longer than a session without a record may hold blocks
     assert await kit.sweeper.sweep_once()
     assert await kit.alive(names) == 2
     kit.sessions_away = False

@@ -1,4 +1,4 @@
-"""What a router believes of groups between heartbeats, after losses and after restarts."""
+"""The router's estimates of groups between heartbeats, after losses and after restarts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def test_a_heartbeat_that_counted_the_requests_does_not_count_them_twice() -> No
     fleet.observe(beat(1, accepted=5), 0.0)
     for _ in range(4):
         fleet.count_sent("g0", 10, 0.05)
-    fleet.observe(beat(2, running=3, accepted=8), 0.1)  # one is still on its way
+    fleet.observe(beat(2, running=3, accepted=8), 0.1)  # one request is still on its way
     assert held(fleet, 0.1) == 4
 
 
@@ -47,7 +47,7 @@ def test_what_never_arrived_is_forgotten_after_two_heartbeats() -> None:
 
 
 def test_a_fast_group_is_not_taken_for_full_between_heartbeats() -> None:
-    """1,000 requests a second, each done in a millisecond, and a bound of 16."""
+    """1,000 requests per second, each done in a millisecond, with a bound of 16."""
     fleet, sent = new_fleet(), 0
     fleet.observe(beat(1), 0.0)
     fullest = 0
@@ -101,12 +101,12 @@ def test_the_estimate_never_falls_below_zero_nor_grows_without_bound(
 def test_a_wait_is_estimated_from_the_queue_and_the_measured_rate() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1, running=8, waiting=4, accepted=12), 0.0)
-    fleet.observe(beat(2, running=8, waiting=4, accepted=13), 0.1)  # one done in 0.1 s: ten a second
+    fleet.observe(beat(2, running=8, waiting=4, accepted=13), 0.1)  # one done in 0.1 s: ten per second
     assert abs(fleet.view("m", 0.1).ready[0].wait_s - 0.4) < 1e-6
 
 
 def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
-    """Two of eight places are taken; none ended lately, so the measured rate is almost 0."""
+    """Two of eight places are taken. None ended lately, so the measured rate is almost 0."""
     fleet = new_fleet()
     for seq, free_blocks in ((1, 100), (2, 100), (3, 4)):
         beating = beat(seq, running=2, waiting=2, accepted=4)
@@ -115,7 +115,7 @@ def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
         if seq < 3:
             assert fleet.view("m", seq / 10).ready[0].wait_s < 0.2
     fleet.observe(replace(beating, seq=4, load=replace(load, running=1)), 0.4)  # one ended in 0.1 s
-    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # memory is short: ten a second
+    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # blocks are short: two wait at ten a second
 
 
 def test_prompts_before_it_count_as_wait() -> None:
@@ -128,7 +128,7 @@ def test_prompts_before_it_count_as_wait() -> None:
 def test_silence_is_a_loss_and_the_next_heartbeat_ends_it() -> None:
     fleet = new_fleet()
     fleet.observe(beat(1), 0.0)
-    assert fleet.expire(0.69) == []  # no other group is heard that could show that only this one is silent
+    assert fleet.expire(0.69) == []  # no other group beats, so the limit is twice as long
     assert fleet.expire(0.71) == ["g0"]
     assert fleet.expire(0.72) == []
     assert fleet.view("m", 0.72).away == {"g0": "lost"}
@@ -171,7 +171,7 @@ def test_repeated_losses_trip_the_breaker_though_heartbeats_come() -> None:
         fleet.observe(beat(seq), seq / 10)
     assert fleet.view("m", 0.41).away == {"g0": "tripped"}
     fleet.observe(beat(2, name="g1", state="recovering"), 0.42)
-    view = fleet.view("m", 0.43)  # now it is better than none
+    view = fleet.view("m", 0.43)  # with no other group ready, it is used
     assert [group.name for group in view.ready] == ["g0"]
     assert view.away == {"g1": "recovering"}
     assert fleet.is_ready("g0", 2.0)
@@ -209,7 +209,7 @@ def test_a_restarted_container_with_the_same_instance_id_is_a_new_instance() -> 
     assert held(fleet, 0.3) == 0
     fleet.observe(beat(90_000, running=8), 0.4)
     assert fleet.expire(2.0) == ["g0"]
-    assert fleet.observe(beat(7), 2.1) == "restarted"  # its first heartbeats did not arrive
+    assert fleet.observe(beat(7), 2.1) == "restarted"  # its first heartbeats were lost
     assert fleet.is_ready("g0", 2.1)
     assert held(fleet, 2.1) == 0
 
@@ -244,7 +244,7 @@ def test_only_groups_that_are_looked_at_are_viewed() -> None:
     decision = Hybrid().choose(RequestFacts("m", "s-1", 10, "g7"), view, 0.0)
     assert isinstance(decision, Assignment)
     assert decision.group == "g7"
-    assert len(looked_at) == 2  # its place and its home
+    assert len(looked_at) == 2  # the session's last group and its preferred group
     assert [group.name for group in view.ready] == sorted(groups)
     assert len(looked_at) == 50
     assert view.find("g7") is next(group for group in view.ready if group.name == "g7")

@@ -8,7 +8,7 @@ from services.router.incoming import Sender, sender
 from shared.bus import Message
 
 PAYLOAD = 2**20
-MOST_S = 0.5  # seen: 0.0001; without a bound on what lengths announce: 1.3
+MOST_S = 0.5  # measured: 0.0001; without a bound on announced lengths: 1.3
 
 
 def test_what_can_be_read_of_a_message_tells_whom_to_answer() -> None:

@@ -1,4 +1,4 @@
-"""Option D: when a session stays, when it moves, and when it comes back."""
+"""The hybrid policy (option D): when a session stays, when it moves, and when it comes back."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ def group(name: str, running: int = 0, waiting: int = 0, **more: Any) -> GroupVi
 
 
 def measured(name: str, running: int = 1, **more: Any) -> GroupView:
-    """Computes 1,000 tokens a second and fetches 10,000, and 50 ms more."""
+    """Returns a group that computes 1,000 tokens/s, and fetches 10,000 tokens/s after 50 ms."""
     rates = {"recompute_tokens_per_s": 1000.0, "fetch_tokens_per_s": 10_000.0, "fetch_s": 0.05, "store": True}
     return group(name, running, **{**rates, **more})
 
 
 def facts(last: str = "", tokens: int = 0, prompt: int = 10) -> RequestFacts:
-    """A session at home on g0."""
+    """Returns a request of a session whose preferred group is g0."""
     return RequestFacts("m", KEY, prompt, last, tokens)
 
 
@@ -94,7 +94,7 @@ def test_of_home_and_the_least_loaded_the_cheaper_is_taken() -> None:
 
 def test_prompts_that_wait_make_a_group_busy_with_nobody_in_its_queue() -> None:
     home, other = measured("g0", wait_s=0.3), measured("g1")
-    assert choose(facts("g0", 1000), home, other) == Assignment("g1", "spill_wait", "g0")  # 0.15 s
+    assert choose(facts("g0", 1000), home, other) == Assignment("g1", "spill_wait", "g0")  # it costs 0.15 s
     assert choose(facts("g0", 1000), home, other, threshold_s=0.5).reason == "preferred"
     unmeasured = group("g0", 1, wait_s=0.3, store=True)
     assert choose(facts("g0", 1000), unmeasured, other).reason == "preferred"

@@ -1,4 +1,4 @@
-"""Losses of groups, from silence, routers and the broker, and the return of groups."""
+"""Losses of groups, found by silence, by other routers or by the broker, and the return of groups."""
 
 import json
 
@@ -35,7 +35,7 @@ def down(reason: DownReason, instance: str = "i1") -> GroupDown:
 def test_heartbeats_under_way_do_not_bring_a_dead_leader_back() -> None:
     fleet = new_fleet()
     fleet.on_disconnect("i1", 0.010)
-    fleet.on_disconnect("i1", 0.011)  # its other connection
+    fleet.on_disconnect("i1", 0.011)  # the second connection of the instance
     assert fleet.take_losses() == [Loss("g0", "i1", "disconnected")]
     assert fleet.observe(beat(2), 0.012) == "ignored"
     assert fleet.observe(beat(3), 0.110) == "ignored"
@@ -69,7 +69,7 @@ def test_a_new_instance_is_welcome_at_once() -> None:
     assert fleet.observe(beat(0, instance="i2"), 0.05) == "restarted"
     assert fleet.is_ready("g0", 0.05)
     assert len(fleet.take_losses()) == 1
-    fleet.on_disconnect("i1", 0.06)  # the old one's connection, found out late
+    fleet.on_disconnect("i1", 0.06)  # the old instance's connection, reported late
     assert fleet.is_ready("g0", 0.06)
     assert fleet.take_losses() == []
 
@@ -85,7 +85,7 @@ def test_who_said_goodbye_leaves_without_a_failure(state: State) -> None:
     fleet = new_fleet(state)
     assert not fleet.mark_lost("g0", "no_responders", 0.0)
     fleet.on_group_down(down("no_responders"), 0.0)
-    assert fleet.take_losses() == []  # it takes no work, and may still end what it has
+    assert fleet.take_losses() == []  # it takes no work, but may finish what it has
     for number in range(5):
         now = 0.2 * number
         fleet.observe(beat(2 + number, state=state), now)
@@ -111,7 +111,7 @@ def test_of_silence_a_router_that_hears_the_group_judges_for_itself() -> None:
     fleet = new_fleet()
     fleet.on_group_down(down("silent"), 0.08)
     assert fleet.is_ready("g0", 0.08)
-    fleet.on_group_down(down("silent"), 0.10)  # nothing for more than half the time here, either
+    fleet.on_group_down(down("silent"), 0.10)  # also silent here, for over half the limit
     assert not fleet.is_ready("g0", 0.10)
     assert fleet.observe(beat(2), 0.11) == "returned"
 
@@ -120,7 +120,7 @@ def test_while_groups_come_back_to_the_broker_nobody_is_given_up_for_not_listeni
     fleet = new_fleet()
     fleet.unsettle(1.5)
     for seq in range(2, 20):
-        assert fleet.mark_lost("g0", "no_responders", 0.05 * seq)  # passed over until it beats
+        assert fleet.mark_lost("g0", "no_responders", 0.05 * seq)  # not used until it beats
         assert not fleet.is_ready("g0", 0.05 * seq)
         assert fleet.observe(beat(seq), 0.05 * seq) == "returned"
     assert fleet.take_losses() == []
@@ -152,7 +152,7 @@ def test_a_group_that_beats_irregularly_has_more_time_within_a_bound() -> None:
         assert lost_after(fleet, gap_s) == after_s
     fleet = new_fleet()
     others_beat(fleet, 0.0, 0.14)
-    fleet.excuse(0.12)  # it was this router that did not listen
+    fleet.excuse(0.12)  # this router did not read in that time
     fleet.observe(beat(2), 0.14)
     assert 0.17 < lost_after(fleet, 0.14) < 0.21
 
@@ -163,7 +163,7 @@ def test_a_witness_that_stammers_holds_a_loss_up_for_so_long_and_no_longer() -> 
         fleet.observe(beat(seq), seq * 0.025)
         fleet.observe(beat(seq, name="g1"), seq * 0.025)
     now, found = 1.0, 0.0
-    while not found and now < 3.0:  # the other one is heard every 0.16 s; this one never again
+    while not found and now < 3.0:  # g1 is heard every 0.16 s, g0 never again
         now += 0.16
         fleet.observe(beat(round(now * 1000), name="g1"), now)
         found = now - 1.0 if fleet.expire(now) == ["g0"] else 0.0
@@ -181,13 +181,13 @@ def test_a_group_that_beats_rarely_excuses_no_other() -> None:
 
 
 def others_beat(fleet: Fleet, since: float, until: float) -> None:
-    """Another group beats every 25 ms."""
+    """Sends a heartbeat of g1 every 25 ms, from `since` to `until` (seconds)."""
     for seq in range(1, round((until - since) / 0.025) + 1):
         fleet.observe(beat(round(since * 1000) + seq, name="g1"), since + seq * 0.025)
 
 
 def lost_after(fleet: Fleet, since: float) -> float:
-    """How long after that moment g0 is lost while another group beats; seen at every beat of that one."""
+    """Returns the seconds from `since` until g0 is lost, while g1 beats every 25 ms."""
     for seq in range(1, 100):
         now = since + seq * 0.025
         fleet.observe(beat(100_000 + seq, name="g1"), now)
@@ -201,8 +201,8 @@ def test_while_nobody_is_heard_nobody_is_silent() -> None:
     for seq in range(2, 41):
         fleet.observe(beat(seq), seq * 0.025)
         fleet.observe(beat(seq, name="g1"), seq * 0.025)
-    assert fleet.expire(1.3) == []  # the way here holds both up
-    fleet.observe(beat(41), 1.3)  # one is read before the other
+    assert fleet.expire(1.3) == []  # both are silent: the fault may be here or in the broker
+    fleet.observe(beat(41), 1.3)  # g0's heartbeat is read first
     assert fleet.expire(1.3) == []
     assert fleet.expire(1.325) == []
     others_beat(fleet, 1.325, 1.525)
@@ -210,7 +210,7 @@ def test_while_nobody_is_heard_nobody_is_silent() -> None:
     fleet.observe(beat(42), 1.55)
     fleet.observe(beat(3000, name="g1"), 1.55)
     assert fleet.expire(1.55 + 0.34) == []
-    assert fleet.expire(1.55 + 0.9) == ["g0", "g1"]  # all of them are gone
+    assert fleet.expire(1.55 + 0.9) == ["g0", "g1"]  # both groups are gone
 
 
 def test_a_draining_group_gets_no_work_from_its_heartbeat_on() -> None:
@@ -233,7 +233,7 @@ def test_a_group_to_avoid_is_taken_when_there_is_no_other() -> None:
 
 
 def news(name: object, reason: object = "Client Closed", user: object = "worker") -> bytes:
-    """As the broker sends it, with what is not used of it."""
+    """Returns the broker's message about a closed connection, with fields that the router does not use."""
     return json.dumps(
         {
             "type": "io.nats.server.advisory.v1.client_disconnect",

@@ -1,4 +1,4 @@
-"""What a router does with requests of users outside that come too often, are too large or no requests."""
+"""Messages of outside users that come too often, are too large or are no valid requests."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ SUBJECT = "ryz.v1.tenant.t.u.generate.demo"
 
 
 class World:
-    """A router without a fleet, whose clock stands still, and what it answers."""
+    """A router without groups, with a fixed clock. It records the router's answers."""
 
     def __init__(self, bus: MemoryBus, **settings: Any) -> None:
         self.registry = CollectorRegistry()
@@ -61,7 +61,7 @@ class World:
     async def ask(self, number: int, data: bytes, subject: str = SUBJECT) -> None:
         for _ in range(number):
             await self.handlers.on_outside(Message(subject, data, reply="_INBOX.u.r"))
-        for _ in range(200):  # answers have arrived
+        for _ in range(200):  # until the answers have arrived
             await asyncio.sleep(0)
 
     def reasons(self) -> list[str]:
@@ -78,14 +78,14 @@ def packed(**fields: Any) -> bytes:
 
 
 async def test_of_refusals_that_come_too_often_a_part_is_answered(memory_bus: MemoryBus) -> None:
-    """Each of them read, answered and logged held up gateways' requests for seconds."""
+    """Reading, answering and logging each of them delayed requests of gateways by seconds."""
     world = await World(memory_bus).start()
     await world.ask(20_000, b"\x80")
     answered = ANSWERS_S * BURST_S
     assert len(world.answers) == answered
     assert world.metric("unanswered_refusals", reason="invalid") == 500 * BURST_S - answered
     assert world.metric("unanswered_refusals", reason="user_rate") == 20_000 - 500 * BURST_S
-    # another user is told
+    # another user gets an answer
     await world.ask(1, b"\x80", SUBJECT.replace(".u.", ".v."))
     assert world.metric("unanswered_refusals", reason="invalid") == 500 * BURST_S - answered
 
@@ -121,7 +121,7 @@ async def test_choices_count(memory_bus: MemoryBus) -> None:
 
 
 async def test_answers_that_cannot_be_sent_are_one_line(memory_bus: MemoryBus) -> None:
-    """18,000 lines in six seconds, when the broker had cut the router."""
+    """A router that the broker had disconnected once logged 18,000 lines in six seconds."""
     world = await World(memory_bus).start()
     memory_bus.broker.stop()
     with capture_logs() as lines:

@@ -1,4 +1,4 @@
-"""The small parts: circuit breaker, the map that forgets, balance."""
+"""Small parts of the router: the circuit breaker, the map with expiring entries, the balance."""
 
 import pytest
 from hypothesis import given

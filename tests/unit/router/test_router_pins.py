@@ -1,4 +1,4 @@
-"""Pins: which group they mean, when they give way, and how lists and changes go together."""
+"""Pins: the group that they select, when the policy decides instead, and how lists and changes combine."""
 
 import pytest
 from prometheus_client import CollectorRegistry

@@ -26,7 +26,7 @@ def facts(key: str = "s-1", tokens: int = 100, last_group: str = "") -> RequestF
 
 
 def key_of(name: str) -> str:
-    """A session that prefers this one of g0 and g1."""
+    """Returns a session key that prefers the named one of g0 and g1."""
     groups = [group("g0"), group("g1")]
     return next(k for k in map(str, range(100)) if preferred(k, groups).name == name)
 

@@ -1,4 +1,4 @@
-"""Two leaders that beat under one name: one of them has the group, and the other is reported."""
+"""Two leaders with one group name: one of them gets the requests, and the other is reported."""
 
 from cli.groups.groups_query import group_rows
 from cli.status.status_query import StatusReport
@@ -9,7 +9,11 @@ from tests.kits.router.fleet import beat, new_fleet
 
 
 def alternate(fleet: Fleet, seconds: float, *, start: float = 0.0) -> list[str]:
-    """Both beat every 100 ms; what the fleet said of each heartbeat of the first one."""
+    """Sends heartbeats of two instances, each every 100 ms.
+
+    Returns:
+        What the fleet reported for each heartbeat of `first`.
+    """
     changes: list[str] = []
     for number in range(round(seconds * 10)):
         now = start + number / 10

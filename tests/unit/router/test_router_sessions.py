@@ -1,4 +1,4 @@
-"""What a router remembers of sessions, and what it makes of a request with it."""
+"""What a router stores about sessions, and how it completes a request with it."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_what_leaders_tell_is_known_of_the_next_turn() -> None:
     sessions.note_turn("t", "s-1", "s-1", KnownSession("g1", 700), 2.0)
     completed, turn = sessions.complete_facts(facts(), asker, 3.0)
     assert (completed.last_group, completed.session_tokens, completed.prompt_tokens) == ("g1", 700, 100)
-    assert turn == 400  # what the last one added
+    assert turn == 400  # tokens that the last turn added
 
 
 def test_a_move_adds_nothing_and_a_turn_without_a_count_keeps_the_old_one() -> None:
@@ -56,7 +56,7 @@ def test_a_request_that_repeats_its_conversation_brings_only_the_rest_as_new() -
     assert (completed.session_tokens, completed.prompt_tokens) == (300, 60)
     completed, _ = sessions.complete_facts(facts(prompt=200), Asker("t", "s-1", continues=True), 1.0)
     assert (completed.session_tokens, completed.prompt_tokens) == (200, 0)
-    # the session is not known, but there is one: its KV is assumed to be at home
+    # the session exists but is not known here: its KV is assumed to be at its preferred group
     completed, _ = sessions.complete_facts(facts("s-2", 200), Asker("t", "s-2", continues=True), 1.0)
     assert (completed.last_group, completed.session_tokens, completed.prompt_tokens) == ("", 200, 0)
 

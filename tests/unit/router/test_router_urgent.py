@@ -1,4 +1,4 @@
-"""Breakers fed by how generations end; urgent and resumed requests; refusals with a time to come back."""
+"""Circuit breakers and ends of generations; urgent and resumed requests; retry times in refusals."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_a_few_broken_ends_among_many_good_ones_are_no_reason() -> None:
         assert not breaker.count_ended(1, 0, step / 100)
     assert not breaker.count_ended(2, 5, 10.0)
     assert breaker.state(10.0) == "closed"
-    assert not breaker.count_ended(0, 2, 40.0)  # the good ones are long ago, and so are the broken ones
+    assert not breaker.count_ended(0, 2, 40.0)  # all earlier ends are too old to count
     assert breaker.count_ended(0, 1, 41.0)
 
 
@@ -59,11 +59,11 @@ def test_the_end_of_a_probe_decides_and_older_ends_do_not() -> None:
     breaker = new_breaker()
     assert breaker.count_ended(0, 3, 0.0)
     assert not breaker.count_ended(5, 0, 0.5)
-    assert not breaker.count_ended(5, 0, 1.5)  # nothing was sent since it tripped
+    assert not breaker.count_ended(5, 0, 1.5)  # no request was sent since it tripped
     assert breaker.state(1.5) == "half_open"
     breaker.count_sent(1.6)
     assert breaker.count_ended(0, 1, 1.7)
-    assert not breaker.allows(3.6)  # two seconds, this time
+    assert not breaker.allows(3.6)  # the open time is two seconds now
     assert breaker.allows(3.8)
 
 
@@ -96,11 +96,11 @@ def beat(seq: int, accepted: int, ended: int, broken: int) -> Heartbeat:
 
 def test_a_group_that_breaks_all_that_it_accepts_is_tripped_by_its_heartbeats() -> None:
     fleet = Fleet(FleetLimits())
-    fleet.observe(beat(1, 100, 90, 50), 0.0)  # what was before this router came is no news
+    fleet.observe(beat(1, 100, 90, 50), 0.0)  # ends before this router's start do not count
     changes = [fleet.observe(beat(1 + n, 100 + n, 90, 50 + n), 0.1 * n) for n in range(1, 5)]
     assert changes == ["same", "same", "tripped", "same"]
     assert fleet.view("m", 0.4).away == {"g0": "tripped"}
-    assert fleet.view("m", 0.9).ready  # half open: one may try
+    assert fleet.view("m", 0.9).ready  # half open: one request may pass
     fleet.count_sent("g0", 1, 0.9)
     assert not fleet.view("m", 0.9).ready
     fleet.observe(beat(6, 105, 91, 54), 1.0)

@@ -1,4 +1,4 @@
-"""Limits of users outside: how often, how urgent, and where they are read from."""
+"""Limits of outside users: request rate, priority, and the file that holds them."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_own_limits_come_from_the_file_and_change_with_it(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    """What is in it goes into the broker's configuration: nothing but names and hashes may."""
+    """Its content goes into the broker's configuration, so only names and hashes are allowed."""
     file = tmp_path / "users.json"
     file.write_text(text)
     with pytest.raises(InvalidRequest, match="no file of"):

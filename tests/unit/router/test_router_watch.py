@@ -1,6 +1,6 @@
-"""When a router may believe silence: not after it was held up itself, and not without the broker.
+"""When silence is a loss: not after the router itself was held up, and not without the broker.
 
-The clock is the test's: nothing here waits, and how busy the machine is plays no part.
+The test sets the clock. No test waits, and the load of the machine has no effect.
 """
 
 import struct
@@ -26,11 +26,11 @@ from shared.messages import GroupDown, Heartbeat, Load, ModelCard
 
 TICK_S = 0.025
 BEAT_S = 0.025
-LOST_S = 2 * (3 * BEAT_S + 0.175)  # the default settings; twice, since there is no other group
+LOST_S = 2 * (3 * BEAT_S + 0.175)  # default settings; doubled, since there is no other group
 
 
 class Broker:
-    """Delivers what it is asked to when the router reads: in order, heartbeats and echoes alike."""
+    """Keeps messages until the router reads them. Heartbeats and echoes stay in order."""
 
     def __init__(self) -> None:
         self.connected = True
@@ -53,7 +53,7 @@ class Broker:
 
 
 class World:
-    """A router's watch over one group, which beats while `beating`, under a clock that the test turns."""
+    """A router that watches one group, which beats while `beating` is set. The test advances the clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -81,7 +81,7 @@ class World:
         self.broker.queue.append(Message(subjects.heartbeat("g0"), struct.pack("q", self.seq)))
 
     async def read(self, at_most: int = 1_000_000) -> None:
-        """The router reads what lies in its socket."""
+        """Lets the router read up to `at_most` queued messages."""
         for message in self.broker.queue[:at_most]:
             if message.subject == subjects.heartbeat("g0"):
                 self.hear(struct.unpack("q", message.data)[0])
@@ -102,7 +102,7 @@ class World:
         self.fleet.observe(heartbeat, self.now)
 
     async def go(self, seconds: float, *, reads: bool = True) -> None:
-        """Ticks on time; the group beats between ticks."""
+        """Advances the clock with ticks on time. The group beats between ticks."""
         end = self.now + seconds
         while self.now < end - 1e-9:
             self.now += TICK_S
@@ -113,7 +113,7 @@ class World:
                 await self.read()
 
     async def until_lost(self, limit_s: float = 3.0) -> float:
-        """Seconds of ticks until the group is lost."""
+        """Ticks until the group is lost, and returns the seconds that this took."""
         start = self.now
         while self.ready and self.now - start < limit_s:
             await self.go(TICK_S)
@@ -143,7 +143,7 @@ async def test_silence_is_a_loss_and_everybody_hears_of_it_once() -> None:
 
 
 async def test_a_router_that_stood_still_finds_the_news_in_its_socket() -> None:
-    """Stopped for five seconds, while the group went on beating; the tick comes before the socket is read."""
+    """The router stops for five seconds while the group beats. Its tick comes before it reads the socket."""
     world = await started()
     for _ in range(200):
         world.beat()
@@ -168,7 +168,7 @@ async def test_news_that_waits_unread_is_not_silence() -> None:
 
 
 async def test_a_machine_that_stood_still_is_nobodys_silence() -> None:
-    """Router and group were held up alike: nothing waits to be read, and the group needs a moment."""
+    """Router and group were held up together: no message is queued, and the group needs time to beat."""
     world = await started()
     world.beating = False
     world.now += 2.0

@@ -1,4 +1,4 @@
-"""An answer goes on with the weights that it was begun with, where a group has them."""
+"""A resumed answer goes to a group with the weights that it began with, if there is one."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Work beyond the share: what groups had, what they measured, and what the account says of a decision."""
+"""The lead of a group over its share of work: estimates, measured tokens, and the log of decisions."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_a_group_is_ahead_by_what_it_was_given_beyond_its_share() -> None:
 
 
 def test_what_a_group_computed_takes_the_place_of_what_was_guessed() -> None:
-    """A request is taken for 1,000 tokens and turns out to be one of 600, in the first tenth of a second."""
+    """A request is estimated at 1,000 tokens and has 600, which are computed in the first 0.1 s."""
     fleet, rates = two_groups(), TokenRate()
     fleet.count_sent("g0", 1000, 0.0)
     assert leads(fleet, 0.0) == [0.5, -0.5]
@@ -94,7 +94,7 @@ def test_a_group_that_comes_back_need_not_catch_up(away: str) -> None:
 def test_computed_tokens_are_counted_from_heartbeats_and_not_over_a_silence() -> None:
     fleet = two_groups()
     fleet.observe(beat("g0", 2, tokens_per_s=1000.0), 0.1)
-    fleet.observe(beat("g1", 2, tokens_per_s=1000.0), 20.0)  # held up: counts for three intervals
+    fleet.observe(beat("g1", 2, tokens_per_s=1000.0), 20.0)  # late: counts for three intervals
     computed = fleet.computed.counts(20.0)
     assert round(computed["g0"]) == round(100 * 0.5 ** (20 / 60))
     assert 298 <= computed["g1"] <= 300
@@ -149,7 +149,7 @@ def test_a_decision_is_in_the_callers_trace() -> None:
 
 
 def test_in_virtual_time_hybrid_is_even_and_keeps_its_hits() -> None:
-    """64 sessions, one of which has a quarter of all turns, on four groups."""
+    """64 sessions on four groups; one session has a quarter of all turns."""
     plan = RoutingPlan(duration=60.0, load=0.8)
     hybrid, sticky, turns = (route(plan, name) for name in ("hybrid", "sticky", "round_robin"))
     assert hybrid["imbalance_busy"] < 0.05
@@ -163,7 +163,7 @@ def test_in_virtual_time_hybrid_is_even_and_keeps_its_hits() -> None:
 def test_without_the_store_hybrid_moves_less_and_nothing_is_fetched() -> None:
     figures = route(RoutingPlan(duration=30.0, load=0.8, store=False), "hybrid")
     assert figures["fetched_rate"] == 0
-    assert figures["hit_rate"] > 0.85  # all memories are empty at first
+    assert figures["hit_rate"] > 0.85  # caches are empty at first
 
 
 def test_decisions_are_timed_by_the_size_of_the_fleet() -> None:

@@ -1,6 +1,6 @@
-"""What the code of this project must not do at all, read from its syntax: no run of it shows an absence.
+"""What the code of this project must never do, read from its syntax, since no run can show an absence.
 
-Each rule names the published hole that it keeps out; the table is in docs/security.md.
+Each rule names the published vulnerability that it prevents; the table is in docs/security.md.
 """
 
 import ast
@@ -18,25 +18,25 @@ from services.worker.text.template_guard import GuardedEnvironment
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    import sre_constants  # the parser's names, for want of public ones
+    import sre_constants  # the parser has no public names
     import sre_parse
 
 ROOT = Path(__file__).parents[3]
-SERVED = ("shared", "services")  # what the images hold
+SERVED = ("shared", "services")  # what the images contain
 OURS = (*SERVED, "cli", "deploy")
 # Formats and modules whose data is code: CVE-2025-32444, CVE-2025-47277, CVE-2025-29783, CVE-2026-3059 ...
 CODE_AS_DATA = {
     "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle",
     "pandas", "yaml", "transformers", "huggingface_hub", "zmq",
 }  # fmt: skip
-# Calls that run what they are given, or read pickles: CVE-2025-9141, CVE-2025-24357, CVE-2025-30165 ...
+# Calls that execute their argument or read pickles: CVE-2025-9141, CVE-2025-24357, CVE-2025-30165 ...
 RUNS_ITS_DATA = {
     "eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "torch.jit.load", "numpy.load",
     "np.load", "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput",
 }  # fmt: skip
 OBJECTS = {"all_gather_object", "gather_object", "scatter_object_list", "broadcast_object_list", "recv_pyobj",
            "send_pyobj", "recv_object_list", "get_class_from_dynamic_module"}  # fmt: skip
-# What could be made to fetch an address that a caller names: CVE-2025-6242, CVE-2026-24779, CVE-2026-34753.
+# Modules that could fetch an address from a request: CVE-2025-6242, CVE-2026-24779, CVE-2026-34753.
 FETCHES = {"httpx", "requests", "aiohttp", "urllib.request", "http.client", "urllib3", "ftplib", "smtplib"}
 
 
@@ -64,7 +64,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def named(node: ast.AST) -> str:
-    """`a.b.c` of a call's function; empty for what has no such name."""
+    """Returns `a.b.c` for a call's function, or an empty string if it has no such name."""
     if isinstance(node, ast.Attribute):
         before = named(node.value)
         return f"{before}.{node.attr}" if before else f".{node.attr}"
@@ -78,7 +78,7 @@ def calls(*folders: str) -> Iterator[tuple[str, ast.Call, str]]:
 
 
 def test_the_walk_sees_the_code() -> None:
-    """So that the tests below can fail: what is there is found by the same means."""
+    """The walk finds calls and imports that exist, so the tests below can fail."""
     names = {name for _, _, name in calls(*OURS)}
     assert {"socket.create_server", "subprocess.Popen", "hmac.compare_digest", "re.compile"} <= names
     modules = {name for _, node in trees(*OURS) for name in imported(node)}
@@ -136,7 +136,7 @@ def test_modules_are_never_chosen_by_data() -> None:
 
 
 def test_templates_run_in_the_sandbox_only() -> None:
-    """CVE-2026-5760 rendered a model's template without one; CVE-2025-61620 took one from a request."""
+    """CVE-2026-5760 rendered a model's template without a sandbox; CVE-2025-61620 took one from a request."""
     made = {name.rpartition(".")[2] for _, _, name in calls(*SERVED) if name.endswith("Environment")}
     assert made == {"GuardedEnvironment"}
     assert issubclass(GuardedEnvironment, ImmutableSandboxedEnvironment)
@@ -147,7 +147,7 @@ def test_templates_run_in_the_sandbox_only() -> None:
     "folder", ["services/gateway", "services/kvstate", "shared/codec.py", "shared/redis_accounts.py"]
 )
 def test_no_check_of_input_is_an_assert(folder: str) -> None:
-    """`python -O` removes them (CVE-2026-41523). Those that are left are for the type checker."""
+    """`python -O` removes asserts (CVE-2026-41523). The remaining ones are for the type checker."""
     paths = [ROOT / folder] if folder.endswith(".py") else files(folder)
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -157,7 +157,7 @@ def test_no_check_of_input_is_an_assert(folder: str) -> None:
 
 
 def patterns() -> list[tuple[str, str]]:
-    """Every regular expression that stands as a literal, also as `pattern=` of a setting or a field."""
+    """Returns every literal regular expression with its file, also `pattern=` of a setting or a field."""
     found = []
     for where, call, name in calls(*OURS):
         texts = [word.value for word in call.keywords if word.arg == "pattern"]
@@ -172,7 +172,7 @@ def patterns() -> list[tuple[str, str]]:
 
 
 def flat(parsed: Any) -> Iterator[Any]:
-    """The parts of a pattern, those of its groups in their place."""
+    """Yields the parts of a parsed pattern, with each group replaced by its parts."""
     for part in parsed:
         if part[0] is sre_constants.SUBPATTERN:
             yield from flat(part[1][-1])
@@ -181,12 +181,12 @@ def flat(parsed: Any) -> Iterator[Any]:
 
 
 def repeats_in_repeats(parsed: Any, inside: bool = False) -> bool:
-    """Whether an unbounded repetition holds another one that may match in more than one way."""
+    """Returns whether an unbounded repetition contains another one that may match in more than one way."""
     for operator, argument in flat(parsed):
         if operator in (sre_constants.MAX_REPEAT, sre_constants.MIN_REPEAT):
             _, most, body = argument
             unbounded = most == sre_constants.MAXREPEAT
-            # such as `(\.x+)*`: each round begins with something of its own
+            # such as `(\.x+)*`: every round begins with a literal
             separated = any(part[0] is sre_constants.LITERAL for part in flat(body))
             if (inside and unbounded) or repeats_in_repeats(body, (inside or unbounded) and not separated):
                 return True

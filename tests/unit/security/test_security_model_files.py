@@ -1,4 +1,4 @@
-"""A model's files are data: what they name is not run, not imported and not fetched."""
+"""A model's files are data: code that they name is not run or imported, and addresses are not fetched."""
 
 import json
 import pickle
@@ -54,7 +54,7 @@ def test_code_that_a_config_names_is_not_run(model: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.gguf"])
 def test_pickled_weights_are_not_read(tmp_path: Path, name: str) -> None:
-    """CVE-2025-24357: `torch.load` of a checkpoint ran it. GGUF's parsers are not here either."""
+    """CVE-2025-24357: `torch.load` ran code in a checkpoint. GGUF files are not read either."""
     model, fired = make_llama(tmp_path / "model"), tmp_path / "fired"
     for weights in model.glob("*.safetensors*"):
         weights.unlink()

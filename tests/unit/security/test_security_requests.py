@@ -1,4 +1,4 @@
-"""Bodies that have felled other servers of this API: each is refused by name, or asks for nothing here."""
+"""Bodies that broke other servers of this API: each is refused with the field's name, or has no effect."""
 
 import hmac
 import json
@@ -21,7 +21,15 @@ BOMB = "{% for a in range(10**9) %}{% for b in range(10**9) %}x{% endfor %}{% en
 
 
 def chat(raw: str = "", /, **fields: Any) -> ChatCompletionRequest:
-    """As the gateway reads a body. raw: more fields as JSON, for what `json` would not write."""
+    """Parses a chat body as the gateway does.
+
+    Args:
+        raw: More fields as JSON text, for values that `json` would not write.
+        **fields: More fields.
+
+    Returns:
+        The parsed body.
+    """
     body = json.dumps({"model": "demo", "messages": HELLO} | fields)
     return parse_body((body[:-1] + (f", {raw}" if raw else "") + "}").encode(), ChatCompletionRequest)
 
@@ -43,7 +51,7 @@ def test_numbers_that_are_none_are_refused(field: str, value: str) -> None:
     """CVE-2026-54235: comparisons let NaN and infinity through to the kernels."""
     with pytest.raises(InvalidRequest) as caught:
         chat(f'"{field}": {value}')
-    assert caught.value.data.get("param") in {field, None}  # a number out of range may be no JSON at all
+    assert caught.value.data.get("param") in {field, None}  # a number out of range may be invalid JSON
 
 
 @pytest.mark.parametrize("value", [MAX_CHOICES + 1, 10**6, 2**31, 2**63, 10**30, 0, -1])
@@ -71,7 +79,7 @@ def test_integers_beyond_the_wire_are_refused(field: str, value: int) -> None:
      "response_format", "tools", "functions", "chat_template"],
 )  # fmt: skip
 def test_no_grammar_pattern_tool_or_template_comes_from_a_request(field: str) -> None:
-    """CVE-2025-48942, -48943, -48944, CVE-2025-61620, CVE-2026-55574: they were compiled as they came."""
+    """CVE-2025-48942, -48943, -48944, CVE-2025-61620, CVE-2026-55574: servers compiled these from requests."""
     for value in ({"type": "object", "pattern": "(a+)+$"}, BOMB, [{"type": "function"}]):
         with pytest.raises(InvalidRequest) as caught:
             refuse_unsupported(chat(**{field: value}))
@@ -84,7 +92,7 @@ def test_no_grammar_pattern_tool_or_template_comes_from_a_request(field: str) ->
      "lora_path", "return_hidden_states", "kv_transfer_params"],
 )  # fmt: skip
 def test_fields_of_other_servers_reach_nothing(field: str) -> None:
-    """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: unknown here, so they are counted and go no further."""
+    """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: the fields are unknown here, so they are only counted."""
     body = chat(**{field: {"chat_template": BOMB, "tokenize": True}})
     assert refuse_unsupported(body) == 1
     plain, more = (chat_request(one, Origin("r1", "acme", 7, None)) for one in (chat(), body))
@@ -109,7 +117,7 @@ def test_serialized_tensors_are_no_prompts() -> None:
 
 @pytest.mark.parametrize("opening", ['{"a":', "["])
 def test_depth_ends_soon(opening: str) -> None:
-    """Stacks of other servers' parsers ended before the body did."""
+    """Other servers' parsers ran out of stack before the end of the body."""
     raw = (opening * 100_000).encode()
     began = time.process_time()
     with pytest.raises(InvalidRequest):
@@ -119,7 +127,7 @@ def test_depth_ends_soon(opening: str) -> None:
 
 @pytest.mark.parametrize("key", ["a" * 20, "b" * 20, "z", "a" * 19 + "b", "é"])
 def test_a_key_is_compared_with_every_known_one_in_full(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CVE-2025-59425: the time of a comparison told how much of a key was right."""
+    """CVE-2025-59425: the time of a comparison revealed how much of a key was right."""
     compared: list[tuple[bytes, bytes]] = []
     real = hmac.compare_digest
 

@@ -1,4 +1,4 @@
-"""What a model writes does not command the terminal that shows it (OWASP LLM05)."""
+"""Text from a model cannot control the terminal that shows it (OWASP LLM05)."""
 
 import inspect
 import io
@@ -41,7 +41,7 @@ MARKS = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u206
 
 
 class Terminal(io.StringIO):
-    """A stdout that says it is a terminal, or not."""
+    """A stdout that claims to be a terminal if `is_terminal` is set."""
 
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Terminal(io.StringIO):
 
 
 class Api:
-    """Answers in pieces."""
+    """Streams the given pieces."""
 
     def __init__(self, pieces: list[str]) -> None:
         self._pieces = pieces
@@ -75,7 +75,7 @@ def commands(text: str) -> list[str]:
 
 
 def spelled(attack: str) -> str:
-    """As our consoles show it: rich leaves a few of them out before it is asked to show them."""
+    """Returns an attack as our consoles show it. Rich itself removes BEL, BS and CR first."""
     return visible(ATTACKS[attack].translate(dict.fromkeys(b"\x07\x08\r")))
 
 
@@ -120,7 +120,7 @@ def test_a_session_is_shown_and_not_obeyed(attack: str) -> None:
 
 @contextmanager
 def state_file(directory: Path, text: str) -> Iterator[None]:
-    """A stack's state with that text in it, and a process that stands for its supervisor."""
+    """Writes a stack's state that contains the text, and runs a process in place of the supervisor."""
     supervisor = subprocess.Popen(
         [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"], stdout=subprocess.PIPE
     )

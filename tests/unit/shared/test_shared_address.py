@@ -1,4 +1,4 @@
-"""Addresses of servers: files for TLS in them, and no part of a password in what is said of a wrong one."""
+"""Server addresses: the TLS files in them, and errors that show no part of a password."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""A message of the largest size cannot make decoding take much memory or time, whatever it announces.
+"""Decoding a message of the largest size takes bounded memory and time, whatever lengths it announces.
 
-Each is decoded in a process of its own, which tells its CPU time and how far its memory grew.
+Each message is decoded in its own process, which reports its CPU time and the growth of its memory.
 """
 
 import json
@@ -16,10 +16,10 @@ from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.messages.base import SMALL
 
-MAX_ITEMS = 65_536  # what some readers allow an array
+MAX_ITEMS = 65_536  # the longest array that some decoders allow
 PAYLOAD = 2**20  # the broker's max_payload
-MOST_BYTES = 192 * 2**20  # seen: up to 128 MiB, for arrays in arrays that announce more than they hold
-MOST_CPU_S = 4.0  # seen: 0.25
+MOST_BYTES = 192 * 2**20  # measured: up to 128 MiB, for arrays in arrays that announce more than they hold
+MOST_CPU_S = 4.0  # measured: 0.25
 PROGRAM = """
 import json, resource, sys, time
 from shared.codec import decode, fields_of
@@ -48,7 +48,7 @@ def field(name: str, value: bytes) -> bytes:
 
 
 def full(item: bytes) -> bytes:
-    """As many arrays of these as fit, each as long as one may be."""
+    """Returns as many arrays of `item` as fit into `PAYLOAD` bytes, each as long as allowed."""
     each = array(min(MAX_ITEMS, PAYLOAD // len(item) - 64)) + item * min(MAX_ITEMS, PAYLOAD // len(item) - 64)
     count = max(1, PAYLOAD // len(each))
     return array(count) + each * count

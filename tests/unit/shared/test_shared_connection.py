@@ -1,4 +1,4 @@
-"""What our connection adds to nats-py, where no server is needed to see it."""
+"""What our connection adds to nats-py, as far as it can be tested without a server."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
 
 async def test_a_cancellation_while_a_slow_broker_is_waited_for_is_not_lost() -> None:
     connection = make()
-    flusher = asyncio.create_task(asyncio.sleep(10))  # it never gets round to it
+    flusher = asyncio.create_task(asyncio.sleep(10))  # it never flushes
     connection._status, connection._flusher_task = Client.CONNECTED, flusher
     connection._flush_queue, connection._flush_timeout = asyncio.Queue(), 10
     waiting = asyncio.create_task(connection._flush_pending(force_flush=True))

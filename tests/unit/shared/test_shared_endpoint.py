@@ -1,4 +1,4 @@
-"""The endpoint of calls on the bus: replies, error replies, bad messages, and what is never answered."""
+"""The endpoint of calls on the bus: replies, error replies, bad messages, and calls without a reply."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ QUERY = SessionDelete(tenant="t", session_id="s")
 
 
 class Deleter:
-    """Answers deletions, and keeps what was reported."""
+    """Answers delete calls, and records reported errors."""
 
     def __init__(self, bus: MemoryBus) -> None:
         self.bus = bus

@@ -1,4 +1,4 @@
-"""Which connection gives way to a new one: the decision alone, and its bounds in any order of events."""
+"""Which connection is closed for a new one: the decision alone, and its bounds in any order of events."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from shared.web.waiting_lines import SETTLED_S, Lines, Waiting, first_to_go, new
 
 
 class Held:
-    """A connection of a test; `waits` is None while its request is under way."""
+    """A connection. `waits` is None while its request is under way."""
 
     def __init__(self, gate: Gate | None = None) -> None:
         self.gate = gate
@@ -39,7 +39,7 @@ class Held:
 
 
 def test_the_order_of_giving_way() -> None:
-    """Settled ones by what they wait for, then those that were answered, then newcomers by age."""
+    """First settled connections by what they wait for, then answered ones, then newcomers by age."""
     lines = new_lines()
     order: list[Held] = []
     for kind, since_s in (
@@ -68,7 +68,7 @@ def test_the_order_of_giving_way() -> None:
 
 
 def test_one_that_came_just_now_is_not_put_out_by_the_next() -> None:
-    """The others were answered once and are idle; those that come at the same time spare each other."""
+    """Idle connections that were answered are closed first. Newcomers do not close each other."""
     gate = Gate(HttpLimits(http_max_connections_per_address=4))
     for _ in range(4):
         idle = Held(gate)
@@ -83,7 +83,7 @@ def test_one_that_came_just_now_is_not_put_out_by_the_next() -> None:
 
 
 def test_one_that_has_spoken_is_not_put_out_by_those_that_never_do() -> None:
-    """However fast they come: newcomers put others out up to half of the places, and no more."""
+    """However fast silent connections come, they displace others from half of the places at most."""
     gate = Gate(HttpLimits(http_max_connections_per_address=8))
     kept = [Held(gate) for _ in range(3)]
     for connection in kept:
@@ -136,7 +136,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_bounds_hold_and_no_request_is_cut(steps: list[tuple[str, int, int]]) -> None:
-    """At any time at most 3 of an address and 7 of all; who is refused meets requests under way alone."""
+    """At most 3 connections of an address and 7 in all. A refusal means that all others have requests."""
     gate = Gate(HttpLimits(max_connections=7, http_max_connections_per_address=3))
     places: dict[Held, str] = {}
     now_s = 0.0

@@ -1,4 +1,4 @@
-"""Ids and routing keys: what stays together, and what is told apart."""
+"""Ids and routing keys: which requests have the same key, and which do not."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The names of KV blocks: golden values, and what must make them differ."""
+"""The names of KV blocks: golden values, and the inputs that change them."""
 
 import hashlib
 import struct
@@ -41,7 +41,7 @@ def test_everything_that_decides_the_content_is_in_the_name() -> None:
             ("f", "fp32", ""),
         )
     }
-    roots |= {kv_hash.root("ff", "p32", "a"), kv_hash.root("f", "fp32a", "")}  # fields do not run together
+    roots |= {kv_hash.root("ff", "p32", "a"), kv_hash.root("f", "fp32a", "")}  # field boundaries count
     assert len(roots) == 7
     parent = kv_hash.root("f", "fp32", "a")
     names = {kv_hash.extend(p, t) for p in roots for t in (range(16), range(1, 17))}

@@ -88,7 +88,7 @@ def test_admin_endpoints_have_limits_names_and_a_key(nats_url: str) -> None:
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
     held[0].settimeout(5)
     with suppress(ConnectionError):
-        assert held[0].recv(1000) == b""  # it gave way
+        assert held[0].recv(1000) == b""  # closed in favour of a new connection
     assert httpx.get(f"{base}/live").status_code == 200
     for sock in held:
         sock.close()

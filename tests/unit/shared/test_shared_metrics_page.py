@@ -1,4 +1,4 @@
-"""The text of `/metrics` is kept for a moment, and only for those who may read it."""
+"""The text of `/metrics` is cached for a short time, and only callers with the key get it."""
 
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import SecretStr

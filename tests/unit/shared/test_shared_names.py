@@ -1,4 +1,4 @@
-"""Names that callers choose: what none may hold, since a terminal would obey it or show another name."""
+"""Names that callers choose: no character may control a terminal or make a name look like another."""
 
 import re
 import unicodedata
@@ -39,7 +39,7 @@ def test_no_message_brings_one_in(mark: str) -> None:
 
 
 def test_a_stored_name_that_none_may_have_now_spoils_no_list() -> None:
-    """Records of an earlier version live for as long as they would."""
+    """Records of an earlier version stay readable until they expire."""
     pin = Pinned(tenant="t", session_id="a\x9bb", group="g0")
     assert decode(encode(pin), Pinned) == pin
     known = SessionSummary(

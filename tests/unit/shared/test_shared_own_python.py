@@ -1,4 +1,4 @@
-"""Processes of ours import our code, and not what lies in the folder that the command is run in."""
+"""Our processes import our code, and no modules from the working directory."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def test_installed_packages_do_not_go_before_the_standard_library(tmp_path: Path
 
 
 def test_nothing_of_ours_is_started_with_the_working_directory_on_the_path() -> None:
-    """`-m` comes after `-P`, wherever a command is written down."""
+    """Every command in the sources has `-P` before `-m`."""
     bare = re.compile(r"""(?<!-P", )["']-m["'](?!, help)""")
     for package in ("cli", "services", "shared", "benchmarks", "deploy"):
         for file in (ROOT / package).rglob("*.py"):

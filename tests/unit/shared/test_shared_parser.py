@@ -1,4 +1,4 @@
-"""What the broker sends is read in any pieces, and a subject's strange bytes stay in the subject."""
+"""Data from the broker is parsed in pieces of any size. Unusual bytes of a subject stay in the subject."""
 
 from itertools import pairwise
 from typing import Any
@@ -49,7 +49,7 @@ def line(subject: bytes, sid: int, reply: bytes | None, headers: bytes | None, d
 
 
 def drive(parser: BrokerParser, data: bytes) -> None:
-    """Runs the coroutine; what it tells never waits."""
+    """Runs the parser's coroutine, whose callbacks never wait."""
     try:
         parser.parse(data).send(None)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""Warnings that a stranger can cause without end."""
+"""Warnings that a stranger can cause without end are logged once, and then as a count in each interval."""
 
 import structlog
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a connection, by the kernel's own table."""
+"""Which user's process has the other end of a connection, according to the kernel's table."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from shared.host.tcp_table import accepted_by, distrust
     [
         ("127.0.0.1", socket.AF_INET, "127.0.0.1"),
         ("::1", socket.AF_INET6, "::1"),
-        ("127.0.0.1", socket.AF_INET6, "::"),  # one socket for both, which is in the table of IPv6
+        ("127.0.0.1", socket.AF_INET6, "::"),  # a dual-stack socket, which is in the IPv6 table
     ],
 )
 async def test_an_end_belongs_to_who_accepted_it(host: str, family: int, listens_on: str) -> None:

@@ -1,4 +1,4 @@
-"""The decisions of the HTTP edge: whose a connection is, who gives way, how many files there may be."""
+"""Decisions of the HTTP edge: the client that a connection counts for, which one is closed, open files."""
 
 import resource
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from shared.web.waiting_lines import Lines, new_lines
 
 
 class Held:
-    """A connection of a test."""
+    """A connection that records its calls."""
 
     def __init__(self) -> None:
         self.lines: Lines = new_lines()
