@@ -1,4 +1,4 @@
-"""Tests of every block store, in memory and on Redis. Block bytes are written in the way of ranks."""
+"""Tests of every block store, in memory and on Redis. The tests write block bytes as ranks do."""
 
 import asyncio
 import time

@@ -58,7 +58,7 @@ class Collector:
 
 
 async def settle(bus: Bus) -> None:
-    """Waits until published messages should have arrived."""
+    """Waits for published messages to arrive."""
     await bus.flush()
     await asyncio.sleep(0.05)
 

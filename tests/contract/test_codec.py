@@ -1,4 +1,4 @@
-"""Every invalid message, of whatever bytes, is refused with an `InvalidRequest` that names the field."""
+"""Every invalid message is refused with an `InvalidRequest` that names the field."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Quotas of a tenant, in every session store: counts and bytes stay exact, and races do not exceed them."""
+"""Quotas of a tenant, in every session store: counts and bytes stay exact, also under concurrent commits."""
 
 import asyncio
 from collections import Counter
@@ -90,7 +90,7 @@ async def test_sessions_that_no_caller_wanted_go_first(make_store: MakeStore, te
     began = now_ms()
     await put(store, [entry(tenant, made_id(n), created_ms=began) for n in range(3)])
     await put(store, [entry(tenant, "named")])
-    await put(store, [entry(tenant, made_id(0), 2, created_ms=began)])  # a second turn: the caller knows it
+    await put(store, [entry(tenant, made_id(0), 2, created_ms=began)])  # the caller's second turn
     await store.pin_session(tenant, made_id(1), "g1")
     done = await store.put_records([entry(tenant, "new")])
     assert (done.verdicts, done.dropped) == ([STORE], 1)

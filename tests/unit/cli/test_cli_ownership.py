@@ -1,4 +1,4 @@
-"""Files of a stack: another user cannot redirect their place, and files of others are left as they are."""
+"""Files of a stack: another user cannot redirect where they go, and files of others stay as they are."""
 
 import grp
 import os

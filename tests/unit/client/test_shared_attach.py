@@ -30,7 +30,7 @@ REQUEST = GenerateRequest(request_id="r", model="demo", prompt="Hi", note=b"n")
 
 
 class Leader:
-    """A leader that has frames `first_seq` to `kept` of one attempt and leaves `silent` queries unanswered."""
+    """A leader with frames `first_seq` to `kept` of one attempt. It leaves `silent` queries unanswered."""
 
     def __init__(
         self, bus: MemoryBus, group: str, attempt: int, *, silent: int = 0, first_seq: int = 0, kept: int = 6

@@ -50,7 +50,7 @@ def tokens(seq: int) -> AnyFrame:
 
 
 async def test_a_leader_that_computes_for_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a lost cancel. The new one names attempt and instance, so it cannot stop a later owner."""
+    """The leader missed a cancel. The new one names attempt and instance, so it cannot stop a later owner."""
     monkeypatch.setattr(unwanted_frames, "PATIENCE_S", 0.02)
     bus = MemoryBus()
     client = InferenceClient(bus)

@@ -33,14 +33,14 @@ def test_only_its_clients_share_a_network_with_a_store() -> None:
 
 
 def test_an_address_of_the_network_wants_keys() -> None:
-    """The gateway listens on all addresses of its container, so the published address decides."""
+    """The gateway listens on all addresses of its container, so the published address decides about keys."""
     env = SERVICES["gateway"]["environment"]
     assert env["RYZ_HTTP_PUBLISHED"] == "${RYZ_HTTP_BIND:-127.0.0.1}"
     assert env["RYZ_OPEN_TO_NETWORK"] == "${RYZ_OPEN_TO_NETWORK:-false}"
 
 
 def test_a_tenants_part_of_the_running_places_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is not nested in another one: older Compose versions do not expand nested variables."""
+    """No variable is nested in another one: older Compose versions do not expand nested variables."""
     for name in WORKERS:
         share = SERVICES[name]["environment"]["RYZ_MAX_RUNNING_PER_TENANT"]
         assert share == "${RYZ_MAX_RUNNING_PER_TENANT:-1}"

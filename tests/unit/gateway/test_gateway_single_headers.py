@@ -1,4 +1,4 @@
-"""A request may have each header that the gateway reads only once."""
+"""Each header that the gateway reads may occur only once in a request."""
 
 import re
 from pathlib import Path

@@ -51,7 +51,7 @@ def test_the_stored_version_never_falls(commits: list[tuple[int, bytes]]) -> Non
     [
         (StoredSession(), 0, Verdict.STORE),
         (StoredSession(), 899, Verdict.STORE),
-        (StoredSession(), 900, Verdict.DELETED),  # a tombstone of that time may be gone soon
+        (StoredSession(), 900, Verdict.DELETED),  # too late: a tombstone of that time may be gone soon
         (StoredSession(deleted_ms=500), 0, Verdict.DELETED),
         (StoredSession(deleted_ms=499), 0, Verdict.STORE),
         (StoredSession(2), 900, Verdict.STORE),  # a stored session was not deleted

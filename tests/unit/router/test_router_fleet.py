@@ -115,7 +115,7 @@ def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
         if seq < 3:
             assert fleet.view("m", seq / 10).ready[0].wait_s < 0.2
     fleet.observe(replace(beating, seq=4, load=replace(load, running=1)), 0.4)  # one ended in 0.1 s
-    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # blocks are short: two wait at ten a second
+    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # 2 wait, 10 end per second: few free blocks
 
 
 def test_prompts_before_it_count_as_wait() -> None:
@@ -171,7 +171,7 @@ def test_repeated_losses_trip_the_breaker_though_heartbeats_come() -> None:
         fleet.observe(beat(seq), seq / 10)
     assert fleet.view("m", 0.41).away == {"g0": "tripped"}
     fleet.observe(beat(2, name="g1", state="recovering"), 0.42)
-    view = fleet.view("m", 0.43)  # with no other group ready, it is used
+    view = fleet.view("m", 0.43)  # no other group is ready, so it is used
     assert [group.name for group in view.ready] == ["g0"]
     assert view.away == {"g1": "recovering"}
     assert fleet.is_ready("g0", 2.0)

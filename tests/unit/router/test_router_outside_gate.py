@@ -78,7 +78,7 @@ def packed(**fields: Any) -> bytes:
 
 
 async def test_of_refusals_that_come_too_often_a_part_is_answered(memory_bus: MemoryBus) -> None:
-    """Reading, answering and logging each of them delayed requests of gateways by seconds."""
+    """When each refusal was read, answered and logged, requests of gateways waited for seconds."""
     world = await World(memory_bus).start()
     await world.ask(20_000, b"\x80")
     answered = ANSWERS_S * BURST_S

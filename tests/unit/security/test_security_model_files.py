@@ -37,7 +37,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_code_that_a_config_names_is_not_run(model: Path, tmp_path: Path) -> None:
-    """CVE-2025-66448, CVE-2026-22807, CVE-2026-27893: `auto_map` was imported, though told not to."""
+    """CVE-2025-66448, CVE-2026-22807, CVE-2026-27893: `auto_map` was imported although that was disabled."""
     fired = tmp_path / "fired"
     (model / "modeling_evil.py").write_text(f"open({str(fired)!r}, 'w')\nclass Evil: pass\n")
     names = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"), "modeling_evil.Evil")

@@ -79,7 +79,7 @@ def test_integers_beyond_the_wire_are_refused(field: str, value: int) -> None:
      "response_format", "tools", "functions", "chat_template"],
 )  # fmt: skip
 def test_no_grammar_pattern_tool_or_template_comes_from_a_request(field: str) -> None:
-    """CVE-2025-48942, -48943, -48944, CVE-2025-61620, CVE-2026-55574: servers compiled these from requests."""
+    """CVE-2025-48942, -48943, -48944, CVE-2025-61620, CVE-2026-55574: servers compiled these as sent."""
     for value in ({"type": "object", "pattern": "(a+)+$"}, BOMB, [{"type": "function"}]):
         with pytest.raises(InvalidRequest) as caught:
             refuse_unsupported(chat(**{field: value}))
@@ -92,7 +92,7 @@ def test_no_grammar_pattern_tool_or_template_comes_from_a_request(field: str) ->
      "lora_path", "return_hidden_states", "kv_transfer_params"],
 )  # fmt: skip
 def test_fields_of_other_servers_reach_nothing(field: str) -> None:
-    """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: the fields are unknown here, so they are only counted."""
+    """CVE-2025-62164, CVE-2025-62426, CVE-2026-7304: such fields are unknown here and only counted."""
     body = chat(**{field: {"chat_template": BOMB, "tokenize": True}})
     assert refuse_unsupported(body) == 1
     plain, more = (chat_request(one, Origin("r1", "acme", 7, None)) for one in (chat(), body))

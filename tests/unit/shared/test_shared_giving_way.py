@@ -83,7 +83,7 @@ def test_one_that_came_just_now_is_not_put_out_by_the_next() -> None:
 
 
 def test_one_that_has_spoken_is_not_put_out_by_those_that_never_do() -> None:
-    """However fast silent connections come, they displace others from half of the places at most."""
+    """However fast silent connections come, they take at most half of the places from others."""
     gate = Gate(HttpLimits(http_max_connections_per_address=8))
     kept = [Held(gate) for _ in range(3)]
     for connection in kept:
@@ -136,7 +136,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_bounds_hold_and_no_request_is_cut(steps: list[tuple[str, int, int]]) -> None:
-    """At most 3 connections of an address and 7 in all. A refusal means that all others have requests."""
+    """At most 3 connections of an address and 7 in all. Only requests under way cause a refusal."""
     gate = Gate(HttpLimits(max_connections=7, http_max_connections_per_address=3))
     places: dict[Held, str] = {}
     now_s = 0.0
