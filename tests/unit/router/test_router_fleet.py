@@ -115,7 +115,8 @@ def test_requests_that_are_being_prepared_wait_for_no_place() -> None:
         if seq < 3:
             assert fleet.view("m", seq / 10).ready[0].wait_s < 0.2
     fleet.observe(replace(beating, seq=4, load=replace(load, running=1)), 0.4)  # one ended in 0.1 s
-    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6  # 2 wait, 10 end per second: few free blocks
+    # few blocks are free, so both requests wait, and ten end per second
+    assert abs(fleet.view("m", 0.4).ready[0].wait_s - 0.2) < 1e-6
 
 
 def test_prompts_before_it_count_as_wait() -> None:
