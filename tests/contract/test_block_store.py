@@ -194,7 +194,7 @@ async def test_a_call_replaces_what_a_session_held_and_its_end_takes_all(kit: Ki
     await kit.commit("s", base + new)
     (usage,) = await kit.store.usage_of(kit.tenant, ["s"])
     assert (usage.blocks, usage.num_bytes) == (3, 3 * BLOCK_BYTES)
-    assert await kit.alive(old) == [True] * 3  # no session holds them, but none was evicted
+    assert await kit.alive(old) == [True] * 3  # replaced in the session, but not evicted yet
     await kit.commit("s", base + old[:1])
     assert (await kit.store.usage_of(kit.tenant, ["s"]))[0].blocks == 3
     assert set(await kit.store.release_session(kit.tenant, "s")) == {*base, *old, *new}
