@@ -1,7 +1,7 @@
-"""A real broker with `deploy/nats.conf`: each user, each subject, publishing and reading.
+"""Permissions of every user in `deploy/nats.conf` on every subject, against a real broker.
 
-Who may do what stands here a second time, told by subject as docs/protocol.md does, while the configuration
-tells it by user: a slip in either one shows.
+The table lists permissions by subject, like docs/protocol.md; the configuration lists them by user.
+A mistake in either one fails a test.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OURS = Caller("outside", "outside")
 THEIRS = (Caller("default", "outside"), Caller("outside", "billing"), Caller("acme", "billing"))
 SERVICES = {"gateway", "router", "worker", "kvstate"}
 
-# subject: who publishes, who reads
+# subject: (users that may publish, users that may read)
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.generate("demo"): (CALLERS, ROUTERS),
     subjects.generate("acme/llama 3"): (CALLERS, ROUTERS),
@@ -40,7 +40,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.resend("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel("g0", OURS): (OUTSIDE, LEADERS),
     subjects.cancel_all(OURS): (OUTSIDE, LEADERS),
-    # another tenant's and another user's: no user of this broker has them
+    # callers of another tenant or user: no user of this broker may publish here
     **{subjects.generate("demo", caller): (set(), ROUTERS) for caller in THEIRS},
     **{subjects.resend("g0", caller): (set(), LEADERS) for caller in THEIRS},
     **{subjects.cancel("g0", caller): (set(), LEADERS) for caller in THEIRS},
@@ -68,7 +68,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.KV_HOLDERS: ({"gateway", "cli"}, LEADERS),
     subjects.peer("g0"): (LEADERS, LEADERS),
     subjects.warm("g0"): ({"gateway"}, LEADERS),
-    # inboxes: frames and answers go to any, each is read by its user alone; kvstate and gateways answer only
+    # inboxes: leaders and routers publish to all, each user reads its own; kvstate and gateways only reply
     **{f"_INBOX.{user}.x.1": (LEADERS | ROUTERS, {user}) for user in ACCOUNTS},
     **dict.fromkeys(("_INBOX.x.1", "_INBOX.outside"), (LEADERS | ROUTERS, set())),
 }
@@ -91,7 +91,7 @@ WILDCARDS = [
 
 
 class Tried:
-    """A connection of one user that tells what the broker refused."""
+    """A connection of one user that records the errors of the broker."""
 
     def __init__(self, client: Client, errors: list[str]) -> None:
         self._client = client
@@ -106,8 +106,8 @@ class Tried:
     async def _allowed(self, doing: object) -> bool:
         self._errors.clear()
         await doing  # type: ignore[misc]
-        for _ in range(2):  # nats-py's first PING may overtake what is to be written
-            await self._client.flush()  # the broker's error comes before the answer
+        for _ in range(2):  # nats-py may send its first PING before the buffered commands
+            await self._client.flush()  # the broker sends the error before its PONG
         assert all("permissions violation" in error for error in self._errors), self._errors
         return not self._errors
 
@@ -191,7 +191,7 @@ async def test_a_service_outside_is_refused(broker: GuardedNats, how: str, subje
 
 
 async def test_what_a_service_outside_is_for(broker: GuardedNats) -> None:
-    """It asks, a router answers into its inbox, and another one outside does not hear of it."""
+    """An outside service sends a request; a router answers into its inbox."""
     async with AsyncExitStack() as stack:
         buses = {}
         for name in ("outside", "router", "other"):
@@ -208,13 +208,13 @@ async def test_what_a_service_outside_is_for(broker: GuardedNats) -> None:
         reply = await buses["outside"].request(subjects.generate("demo", OURS), b"", timeout_s=10)
         assert reply.data == b"answered"
         assert reply.subject.startswith("_INBOX.outside.")
-        # a refused publish is not an answer
+        # a refused publish gets no answer
         with pytest.raises(RequestTimedOut):
             await buses["outside"].request(subjects.SESSION_LIST, b"", timeout_s=0.2)
 
 
 async def test_the_store_answers_those_who_asked(broker: GuardedNats) -> None:
-    """It may publish to no inbox by itself (see the table), also when several questions name the same one."""
+    """The store may only reply (see the table), also to several requests with one reply inbox."""
     async with AsyncExitStack() as stack:
         leader, store = [await NatsBus.connect(broker.url(user), name=user) for user in ("worker", "kvstate")]
         stack.push_async_callback(leader.close)
@@ -244,7 +244,7 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
 
         async def told(message: Message) -> None:
             name = json.loads(message.data)["client"]["name"]
-            if name.startswith("worker/i-"):  # the clients of the test before are just going
+            if name.startswith("worker/i-"):  # clients of the previous test may still disconnect
                 gone.put_nowait((name, read_disconnect(message.data) is not None))
 
         await router.subscribe(subjects.BROKER_DISCONNECT, told)
@@ -253,7 +253,7 @@ async def test_routers_hear_of_a_connection_that_is_gone(broker: GuardedNats) ->
         beside = await NatsBus.connect(broker.url("worker"), name="worker/i-1/outside")
         await beside.close()
         leader = await NatsBus.connect(broker.url("worker"), name="worker/i-1")
-        leader._connection._transport.close()  # type: ignore[union-attr]  # no goodbye
+        leader._connection._transport.close()  # closed abruptly
         async with asyncio.timeout(10):
             assert [await gone.get() for _ in range(3)] == [
                 ("worker/i-2", False),
@@ -276,7 +276,7 @@ async def test_a_refused_user_is_told_and_does_not_wait(broker: GuardedNats, giv
 async def test_a_broker_that_knows_us_no_more_is_tried_on(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """It came back with other passwords, say: what runs goes on trying, for they may be put right."""
+    """A client keeps reconnecting after a restart with other passwords, since these may be corrected."""
     server = GuardedNats(tmp_path_factory.mktemp("changed"))
     server.start()
     bus = await NatsBus.connect(server.url("router"), name="test")
@@ -290,7 +290,7 @@ async def test_a_broker_that_knows_us_no_more_is_tried_on(
         server.stop()
         server.env = right
         server.start()
-        for _ in range(2):  # of each waits ten seconds for a connection
+        for _ in range(2):  # each flush waits up to ten seconds for a connection
             with suppress(Unavailable):
                 await bus.flush()
         assert bus.connected
@@ -305,7 +305,7 @@ async def test_messages_are_bounded(broker: GuardedNats) -> None:
 
 
 async def test_overlapping_subscriptions_are_bounded(broker: GuardedNats) -> None:
-    """Each is one more copy of every frame; a client that minds no error has as many as the broker takes."""
+    """Every overlapping subscription receives a copy of each frame; the broker allows 1024 per client."""
     router = await NatsBus.connect(broker.url("router"), name="router")
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     try:

@@ -1,4 +1,4 @@
-"""Limited subscriptions on a broker that goes away: they are there again, and limited again."""
+"""Rate-limited subscriptions after a restart of the broker: restored, with their limit."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ async def test_a_limited_subscription_outlives_the_broker(tmp_path: Path, spent:
         broker.stop()
         broker.start()
         await until(lambda: bus.connected and sender.connected, 10)
-        for round_number in range(3):  # each life has its messages
+        for round_number in range(3):  # messages must arrive in every round
             before = len(got)
 
             async def flood(word: bytes = b"again %d" % round_number) -> None:

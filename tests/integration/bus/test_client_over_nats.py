@@ -1,4 +1,4 @@
-"""`InferenceClient` over a real broker that is killed and comes back in the middle of a stream."""
+"""`InferenceClient` over a real broker that is killed and restarted in the middle of a stream."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -25,7 +25,7 @@ async def test_a_stream_survives_the_death_of_the_broker(tmp_path: Path) -> None
         theirs = await NatsBus.connect(server.url, name="leader")
         stack.push_async_callback(theirs.close)
         leader = ScriptedLeader(theirs)
-        leader.lose = set(range(3, 10))  # made while there is no broker
+        leader.lose = set(range(3, 10))  # sent while the broker is down
         leader.script = lambda request: answer(request, 8)
         await leader.start()
         client = InferenceClient(ours, SETTINGS)

@@ -1,4 +1,4 @@
-"""Another user of the machine takes the broker's port: no client of ours sends it a password."""
+"""Another local user listens on the broker's port: our clients send it no password."""
 
 import asyncio
 from pathlib import Path
@@ -79,5 +79,5 @@ async def test_where_the_kernel_tells_nothing_no_broker_is_trusted(
     monkeypatch.setattr("shared.host.tcp_table._FOLDER", tmp_path)
     with pytest.raises(Unavailable, match=r"cannot be seen.*No such file"):
         await NatsBus.connect(nats_url, name="test", connect_wait_s=0.3, local=True)
-    bus = await NatsBus.connect(nats_url, name="test")  # without the setting nobody looks
+    bus = await NatsBus.connect(nats_url, name="test")  # without `local` the port's owner is not checked
     await asyncio.wait_for(bus.close(), 5)

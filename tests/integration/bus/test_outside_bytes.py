@@ -1,7 +1,7 @@
-"""A service outside that writes the broker's protocol by hand: odd bytes in subjects, inboxes and headers.
+"""An outside service that writes the broker's protocol by hand: odd bytes in subjects, inboxes and headers.
 
-The broker passes most of them on. None of it may reach a subscription that it was not sent to, or cost a
-leader or a router its connection.
+The broker passes most of them on. They must not reach a subscription of another subject or break the
+connection of a leader or a router.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ class Raw:
         self._writer.write(head + data + b"\r\n")
 
     async def answered(self) -> None:
-        """The broker has taken everything, and refused none of it."""
+        """Asserts that the broker has accepted everything sent so far."""
         self._writer.write(b"PING\r\n")
-        line = b"INFO"  # the broker tells a new client of itself once more
+        line = b"INFO"  # the broker sends a new client a second INFO
         while line.startswith(b"INFO"):
             line = await asyncio.wait_for(self._reader.readline(), 5)
         assert line == b"PONG\r\n", line
@@ -60,7 +60,7 @@ async def raw(place: World) -> AsyncIterator[Raw]:
 
 
 async def all_goes_on(place: World) -> None:
-    """Both answer, and the broker has closed the connection of neither."""
+    """Asserts that A and B get answers and that the broker has closed neither connection."""
     for number in range(3):
         done = await place.b.run(place.b.ask(f"after-{number}", sampling={"max_tokens": 2}))
         assert isinstance(done, Done)
@@ -121,7 +121,7 @@ async def test_a_connection_that_the_broker_closes_is_made_anew(tmp_path: Path) 
         bus = place.gateway
         for _ in range(6):
             await until(lambda: bus.connected, 20)
-            await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # past our own checks
+            await bus._connection.publish("ryz.v1." + "a" * 5000, b"")  # bypasses the checks of `NatsBus`
             with suppress(Unavailable):
                 for _ in range(100):
                     await bus.publish("ryz.v1.cancel", b"x" * 3000)

@@ -1,6 +1,6 @@
-"""Services outside, A and B, with a real broker, a router and a leader: neither reaches what is the other's.
+"""Outside services A and B with a real broker, router and leader: neither can access the other's data.
 
-A tries all that the subjects let it say about B's requests, sessions and inbox. Each trial is made on the
+A tries every access to B's requests, sessions and inbox that subjects allow. Each attempt is made on the
 subjects of services, which the broker refuses, and on A's own, where router and leader decide.
 """
 
@@ -39,7 +39,7 @@ async def both(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | None:
-    """What is sent again; None: no answer, because the broker or the leader refused."""
+    """Requests frames again; None if the broker or the leader refused."""
     try:
         answer = await bus.request(subject, codec.encode(resend), timeout_s=0.3)
     except Exception:
@@ -48,7 +48,7 @@ async def resent(bus: NatsBus, subject: str, resend: Resend) -> ResendReply | No
 
 
 async def test_its_own_requests_are_its_tenants(both: World) -> None:
-    """Whether it names its tenant or none; B has another session of the same id."""
+    """A request belongs to A's tenant, named or not; B has another session with the same id."""
     a, b = both.a, both.b
     for service, number in ((a, 0), (b, 0), (a, 1)):
         named = {"tenant": service.caller.tenant} if number else {}
@@ -90,7 +90,7 @@ async def test_it_does_not_read_by_resend(both: World, own: bool) -> None:
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("attempt", [0, 1, 1000])
 async def test_a_request_of_the_same_id_is_another_one(both: World, own: bool, attempt: int) -> None:
-    """A has its own answer and nothing of B's, and B's is neither fenced nor given up."""
+    """A gets its own answer without frames of B; B's request is neither fenced nor abandoned."""
     await both.running()
     await both.a.send(both.a.ask("victim", "mine", attempt=attempt), own)
     if own:
@@ -110,7 +110,7 @@ async def test_it_does_not_cancel(both: World, own: bool, subject: str) -> None:
     where = subjects.cancel("g0", caller) if subject == "group" else subjects.cancel_all(caller)
     for cancel in (Cancel(request_id="victim"), Cancel(request_id="victim", tenant="tenant-b")):
         await both.a.bus.publish(where, codec.encode(cancel))
-    # one that is on its way is not ended before it comes, either
+    # a cancel must not end a request that arrives later, either
     await both.a.bus.publish(where, codec.encode(Cancel(request_id="later", tenant="tenant-b")))
     await both.a.barrier()
     await both.b_is_whole()
@@ -150,7 +150,7 @@ ELSEWHERE = [
 @pytest.mark.parametrize("where", ELSEWHERE)
 @pytest.mark.parametrize("broken", [False, True])
 async def test_frames_go_into_no_inbox_but_its_own(both: World, where: str, broken: bool) -> None:
-    """Whether the request is answered, refused, or cannot be read."""
+    """The request is answered, refused or cannot be decoded."""
     reply_to = where.format(b=both.b.inbox)
     await both.running()
     request = both.a.ask("injected")
@@ -168,7 +168,7 @@ async def test_frames_go_into_no_inbox_but_its_own(both: World, where: str, brok
     failed = await both.a.end_of("injected")
     assert isinstance(failed, Failed)
     assert failed.code == "invalid_request"
-    # and with no inbox of its own at all nobody is told
+    # without an inbox of its own the request gets no answer
     await both.a.bus.publish(subject, msgpack.packb(fields), reply=reply_to)
     await both.a.bus.publish(subject, b"\xc1", reply=reply_to)
     await both.a.barrier()
@@ -180,7 +180,7 @@ async def test_frames_go_into_no_inbox_but_its_own(both: World, where: str, brok
 @pytest.mark.parametrize("data", [codec.encode(Resend(request_id="victim", from_seq=0)), b"\xc1"])
 @pytest.mark.parametrize("kind", ["resend", "cancel"])
 async def test_answers_go_into_no_inbox_but_its_own(both: World, kind: str, data: bytes) -> None:
-    """What a leader answers to a question, or to one that it cannot read."""
+    """Answers to valid messages and to messages that cannot be decoded."""
     await both.running()
     subject = subjects.resend("g0", A) if kind == "resend" else subjects.cancel("g0", A)
     await both.a.bus.publish(subject, data, reply=f"{both.b.inbox}.x")
@@ -190,7 +190,7 @@ async def test_answers_go_into_no_inbox_but_its_own(both: World, kind: str, data
 
 
 async def test_it_attaches_to_nothing(both: World) -> None:
-    """Also to no request of its own: what came over HTTP, as its tenant, is not for it."""
+    """A cannot attach to its own request either: only HTTP streams can be resumed, through the gateway."""
     await both.running()
     note = both.a.ask("noted", note=b"see me", sampling={"max_tokens": 100})
     await both.a.send(note)
@@ -199,7 +199,7 @@ async def test_it_attaches_to_nothing(both: World) -> None:
         for request_id in ("victim", "noted"):
             attach = Attach(request_id=request_id, tenant=tenant, reply_to=f"{both.a.inbox}.x")
             await both.a.bus.publish(subjects.ATTACH, codec.encode(attach), reply=f"{both.a.inbox}.y")
-    # the gateway may ask, and finds no note: what is outside is not to be had over HTTP
+    # the gateway may ask but finds no note: outside requests cannot be resumed over HTTP
     attach = Attach(request_id="noted", tenant="tenant-a", reply_to=f"{both.gateway.new_inbox()}.x")
     with pytest.raises(Exception, match="no answer"):
         await both.gateway.request(subjects.ATTACH, codec.encode(attach), timeout_s=0.3)
@@ -228,7 +228,7 @@ async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
     request = both.a.ask("copied", sampling={"max_tokens": 60, "logprobs": 5})
     assert isinstance(await both.a.run(request), Done)
     before = len(both.a.of("copied"))
-    await asyncio.sleep(1.1)  # a router drops copies that come at once
+    await asyncio.sleep(1.1)  # a router drops copies that arrive within a second
     for _ in range(5):
         await both.a.send(request)
         await asyncio.sleep(0.05)
@@ -238,7 +238,7 @@ async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
 
 
 async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
-    """Services resume what was admitted before, beyond the queue's limit; outside that would be a way in."""
+    """Attempts of services resume beyond the queue's limit; an outside user must not bypass it this way."""
     await both.a.send(both.a.ask("r", attempt=7, sampling={"max_tokens": 200}))
     await until(lambda: bool(both.a.of("r")))
     (generation,) = both.kit.leader.parts.table.by_key.values()
@@ -249,7 +249,7 @@ async def test_a_later_attempt_goes_before_nobody(both: World) -> None:
 
 @pytest.mark.parametrize("next_seq", [2**64 - 1, 2**64 - 3, 2**53 + 1])
 async def test_a_number_after_which_none_can_be_sent_is_refused(both: World, next_seq: int) -> None:
-    """Frames count on from it: the first one that did not fit into 64 bits ended the leader."""
+    """Frames are numbered from `next_seq`: the first number over 64 bits used to crash the leader."""
     fields = raw(both.a.ask("r", attempt=1))
     fields["resume"] = {"token_ids": [b""], "next_seq": next_seq}
     await both.a.bus.publish(subjects.generate("demo", A), msgpack.packb(fields))
@@ -272,7 +272,7 @@ async def test_a_user_that_asks_too_often_is_slowed_down_alone(tmp_path: Path) -
 
 
 async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
-    """An answer is a thousand times the question; B, and services, are answered all the same."""
+    """An answer is a thousand times as large as its request; B and services are still answered."""
     async with world(tmp_path, resend_bytes_s=4096) as both:
         sampling = {"max_tokens": 120, "n": 8, "logprobs": 20}
         assert isinstance(await both.a.run(both.a.ask("long", sampling=sampling, delivery="whole")), Done)
@@ -292,7 +292,7 @@ async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
 
 
 async def test_services_still_cancel_and_ask_without_a_tenant(both: World) -> None:
-    """Those of an older version say no tenant, and are believed."""
+    """Services of an older version send no tenant; the broker authenticates them."""
     await both.running()
     resend = Resend(request_id="victim", from_seq=0)
     reply = await resent(both.gateway, subjects.resend("g0"), resend)
@@ -308,7 +308,7 @@ async def test_services_still_cancel_and_ask_without_a_tenant(both: World) -> No
 
 @pytest.mark.parametrize("example", ["publish_with_client.py", "plain_nats.py"])
 async def test_the_examples_speak_for_their_user(both: World, example: str) -> None:
-    """The user `outside`, as in README, and one of a tenant of another name."""
+    """Run as the user `outside`, as in README, and as a user of a tenant with another name."""
     for user, env in (("outside", {}), (A.user, {"RYZ_NATS_TENANT": A.tenant})):
         args = ("--nats-url", both.broker.url(user), "--session", "tea", "--max-tokens", "16")
         code, out, err = await run_example(example, *args, env=env)
@@ -333,7 +333,7 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
 
 
 async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
-    """The broker drops what is beyond the limit; cancels of services have subjects of their own."""
+    """The leader drops cancels over the rate limit; those of services use other subjects."""
     async with world(tmp_path) as both:
         await both.running()
         leader = both.kit.outside
@@ -349,7 +349,7 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
         assert 500 <= calls < 5_000
         assert leader.stats.throttled >= 1  # type: ignore[attr-defined]
         assert sum(entry["event"] == "message not decoded" for entry in both.kit.logs) < 5
-        await asyncio.sleep(1.1)  # the window of the flood is over
+        await asyncio.sleep(1.1)  # the rate limit's window has passed
         await both.running("another")
         await both.b.bus.publish(
             subjects.cancel("g0", B), codec.encode(Cancel(request_id="another", attempt=0))
@@ -358,7 +358,7 @@ async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) -> None:
-    """What it lets through comes on a connection of its own, and few refusals are answered."""
+    """Requests under the limit arrive on a separate connection; only some of the refusals are answered."""
     async with world(tmp_path, router_outside_calls_s=2000) as both:
         await both.running()
         read = both.router.registry.get_sample_value
@@ -372,18 +372,18 @@ async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) 
         assert (read("ryz_bus_throttled_total", {"connection": "outside"}) or 0) >= 1
         assert sum(not message.no_responders for message in both.a.heard) < 1_500
         await both.gateway.publish(subjects.generate("demo"), b"\x80", reply=f"{both.gateway.new_inbox()}.r")
-        await asyncio.sleep(1.1)  # the window of the flood is over
+        await asyncio.sleep(1.1)  # the rate limit's window has passed
         assert isinstance(await both.b.run(both.b.ask("mine")), Done)
         assert set(both.router.readiness()["checks"]) == {"broker"}
 
 
 async def test_a_tenant_that_holds_all_places_gives_some_to_another(both: World) -> None:
-    """The router sees full groups alone; the leader knows whose they are, and is asked."""
+    """The router sees only that groups are full, so it asks the leader, which knows the tenants."""
     sampling = {"n": 16, "max_tokens": 120, "ignore_eos": True}
-    for number in range(9):  # 64 places run and 64 wait
+    for number in range(9):  # 64 sequences run and 64 wait
         await both.a.send(both.a.ask(f"r{number}", sampling=sampling))
         await until(lambda number=number: bool(both.a.of(f"r{number}")))  # type: ignore[misc]
-    await asyncio.sleep(0.2)  # heartbeats
+    await asyncio.sleep(0.2)  # wait for heartbeats
     for number in range(3):
         end = await both.b.run(both.b.ask(f"mine{number}", sampling={"max_tokens": 2}))
         assert isinstance(end, Done), end

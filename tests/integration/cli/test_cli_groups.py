@@ -1,4 +1,4 @@
-"""`ryz groups` against leaders that are processes of their own, on a real broker."""
+"""`ryz groups` against leader processes on a real broker."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ SLOW = {"NULL_STEP_DELAY_MS": "10"}
 
 @pytest.fixture
 def ryz(nats_url: str, tmp_path: Path) -> Ryz:
-    """Runs a command in a thread, where no stack is up."""
+    """Runs the command in a thread, in a directory without a running stack."""
 
     async def run(*args: str, url: str = nats_url) -> Result:
         words = ["groups", *args, "--nats-url", url, "--state-dir", str(tmp_path)]
@@ -65,7 +65,7 @@ async def ready(ryz: Ryz, *groups: str) -> dict[str, dict[str, Any]]:
 
 
 async def keep_busy(bus: NatsBus, group: str) -> None:
-    """A request that runs for a minute or so."""
+    """Publishes a request that runs for about a minute."""
     request = chat(f"long-{group}", sampling={"max_tokens": 6000, "ignore_eos": True})
     work = Work(
         request=codec.encode(request), route=Route(group=group, reason=""), reply_to=f"{bus.new_inbox()}.f"

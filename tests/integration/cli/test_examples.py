@@ -1,4 +1,4 @@
-"""The examples run as they are, against a real broker and a scripted leader."""
+"""The unmodified examples against a real broker and a scripted leader."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ async def test_it_finds_the_broker_of_the_variable_and_of_the_stack_that_is_up_h
 async def test_it_believes_no_state_file_of_another_user(
     name: str, whose: str, nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
-    """Prompts, and the password in the URL, would go wherever that user says."""
+    """Otherwise that user could redirect prompts and the password in the URL to another broker."""
     leader = await ScriptedLeader(nats_bus).start()
     state = tmp_path / ".ryz" / "up.json"
     state.parent.mkdir()

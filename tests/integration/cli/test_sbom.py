@@ -1,4 +1,4 @@
-"""The bill of materials of this environment, made as `make sbom` and the images make theirs."""
+"""The bill of materials of this environment, made with the command of `make sbom` and the images."""
 
 import json
 import re

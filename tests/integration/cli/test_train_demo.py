@@ -1,4 +1,4 @@
-"""A very short training run must leave a directory that loads back, the same for the same seed."""
+"""A very short training run exports a directory that loads; the same seed gives the same tokenizer."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The shipped demo model, run by transformers, holds the conversations that it exists for."""
+"""The shipped demo model, run by transformers, answers the conversations that it was trained for."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ _DIRECTORY = Path(__file__).parents[3] / "models" / "demo"
 
 
 class Chat:
-    """A conversation with the model, greedy."""
+    """A conversation with greedy decoding."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer

@@ -1,4 +1,4 @@
-"""One contract, two backends, two and four processes: shared memory and Gloo behave alike."""
+"""The same tests of collectives over shared memory and over Gloo, with two and four processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.kits.engine.collectives_rank import SIZES, values_of
     ids=lambda p: f"{p[0]}-{p[1]}",
 )
 def outcomes(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
-    """What each rank saw, rank 0 first."""
+    """The results of each rank, by rank."""
     with ranks_outcomes(*request.param) as found:
         yield found
 

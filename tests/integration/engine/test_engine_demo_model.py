@@ -1,4 +1,4 @@
-"""The model that ships: the same greedy tokens at any split, and transformers' logits."""
+"""The shipped model: the same greedy tokens at any tensor-parallel size, and the logits of transformers."""
 
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,7 @@ def prompt_ids() -> list[int]:
 
 @cache
 def greedy(world: int) -> list[int]:
-    """The 256 likeliest tokens, computed by that many rank processes."""
+    """The first 256 tokens of greedy decoding with `world` ranks."""
 
     async def run() -> list[int]:
         engine = RankEngine(rank_options(model=DEMO, tensor_parallel=world, kv_cache_tokens=8192))
@@ -54,7 +54,7 @@ def test_greedy_tokens_are_identical(world: int) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_logits_equal_transformers(world: int) -> None:
-    """Prefill whole and in chunks, then every decode of the greedy text."""
+    """Prefills whole and in chunks, then decodes every token of the greedy text."""
     prompt = prompt_ids()
     text = [*prompt, *greedy(1)]
     expected = transformers_logits(DEMO, text)

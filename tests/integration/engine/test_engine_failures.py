@@ -1,4 +1,4 @@
-"""Real ranks that hang, lose memory or their leader: who is named, how soon, and that nothing is left."""
+"""Ranks that hang, run out of memory or lose their leader: error, detection time and cleanup."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 
 PROMPT = [5, 9, 2, 77, 140]
 STALL_S = 0.5
-# far below the step's own limit of 30 s, far above what a busy machine needs
+# far below the step timeout of 30 s, far above the time on a busy machine
 SOON_S = 10.0
 
 
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
-    """An engine of one thread per rank; at the end there are as many files and mappings as before."""
+    """An engine with one thread per rank; asserts that stopping it releases all shared files and mappings."""
     options = {"threads": 1, "kv_cache_tokens": 8192, "stall_timeout_s": STALL_S} | changes
     before = shared_files()
     engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
@@ -48,7 +48,7 @@ async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tupl
 
 
 def shared_files() -> tuple[int, int]:
-    """How many of the ranks' files this process has open, and how many it has mapped."""
+    """Counts the ranks' shared files that this process has open and those that it has mapped."""
     opened = 0
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -60,12 +60,12 @@ def shared_files() -> tuple[int, int]:
 
 async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
     async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 (the state of other processes)
+        while not condition():  # noqa: ASYNC110 (polls other processes)
             await asyncio.sleep(0.005)
 
 
 async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]]":
-    """A generation of which some steps are done."""
+    """A running generation that has completed some steps."""
     before = engine._steps
     running = asyncio.create_task(generate(engine, [PROMPT], 480, [GREEDY], first_id=1000 + before))
     await until(lambda: engine._steps > before + 5)
@@ -73,7 +73,7 @@ async def amid_a_generation(engine: RankEngine) -> "asyncio.Task[list[list[int]]
 
 
 async def one_after_another(engine: RankEngine) -> list[list[int]]:
-    """Generations without an end: memory is looked at once in a while."""
+    """Generates without end, because the engine checks memory only now and then."""
     for first_id in itertools.count(5000, 10):
         await generate(engine, [PROMPT], 480, [GREEDY], first_id=first_id)
     raise AssertionError
@@ -86,13 +86,13 @@ async def end_of(generation: "asyncio.Task[list[list[int]]]") -> Failure:
 
 
 def address_space(pid: int) -> int:
-    """In bytes."""
+    """The virtual memory of a process, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[0])
     return pages * resource.getpagesize()
 
 
 def gone(pid: int) -> bool:
-    """Ended; a zombie counts, since whoever inherits orphans here may collect them late."""
+    """Whether a process has ended; zombies count as ended, since the reaper of orphans may be late."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except (FileNotFoundError, ProcessLookupError):
@@ -126,7 +126,7 @@ async def test_a_rank_that_stands_still_is_named_and_ended(
         assert failure.reason.endswith("; it is stopped by a signal")
         await until(lambda: all(gone(rank.pid) for rank in info.ranks))
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)  # whoever stopped it changes their mind
+            os.kill(pid, signal.SIGCONT)  # the signal may be revoked
         await engine.stop()
         again = await engine.start()
         assert pid not in {rank.pid for rank in again.ranks}
@@ -157,7 +157,7 @@ async def test_a_short_pause_is_no_failure_and_changes_no_token(model: Path) -> 
 async def test_a_leader_that_stood_still_itself_blames_nobody(model: Path) -> None:
     async with running(model, 2) as (engine, _):
         generation = await amid_a_generation(engine)
-        time.sleep(4 * STALL_S)  # noqa: ASYNC251 (as a stopped process would)
+        time.sleep(4 * STALL_S)  # noqa: ASYNC251 (the leader itself stops)
         assert len((await asyncio.wait_for(generation, 30))[0]) == 480
 
 
@@ -182,7 +182,7 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
         pid = info.ranks[1].pid
         generation = await amid_a_generation(engine)
         taken = address_space(pid)
-        resource.prlimit(pid, resource.RLIMIT_AS, (taken, taken))  # no mapping more
+        resource.prlimit(pid, resource.RLIMIT_AS, (taken, taken))  # no further mapping
         prompts = [[7] * 400] * 16
         generation.cancel()
         large = asyncio.create_task(generate(engine, prompts, 2, [GREEDY] * 16, first_id=5000))
@@ -194,7 +194,7 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
 async def test_a_rank_that_takes_ever_more_memory_is_ended(model: Path) -> None:
     async with running(model, 1) as (engine, info):
         health = engine._health
-        health._memory_limits = {0: 2**20}  # as if it had grown beyond its limit
+        health._memory_limits = {0: 2**20}  # as if memory had grown beyond the limit
         failure = await end_of(asyncio.create_task(one_after_another(engine)))
         assert (failure.kind, failure.rank) == ("memory", 0)
         assert f"rank 0 (pid {info.ranks[0].pid}) takes" in failure.reason
@@ -233,7 +233,7 @@ asyncio.run(main())
 
 @contextmanager
 def leading(model: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A leader in a process of its own, which generates without end and prints a line for each."""
+    """A leader process that generates without end and prints a line for each generation."""
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     command = [sys.executable, "-c", LEADER, str(model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as leader:
@@ -250,7 +250,7 @@ async def test_ranks_end_with_their_leader_also_while_they_wait_for_each_other(
 ) -> None:
     with leading(model) as (leader, pids):
         assert len(pids) == 2
-        if hung:  # the other one waits for it in a collective from here on
+        if hung:  # from here on the other rank waits for this one in a collective
             os.kill(pids[1], signal.SIGSTOP)
             await asyncio.sleep(0.2)
         leader.kill()
@@ -265,5 +265,5 @@ async def test_ranks_wait_for_a_leader_that_is_stopped_and_go_on_with_it(model: 
         await asyncio.sleep(2.5)
         assert not any(map(gone, pids))
         os.kill(leader.pid, signal.SIGCONT)
-        for _ in range(20):  # some lines were written before
+        for _ in range(20):  # some lines were written before the stop
             assert await asyncio.wait_for(asyncio.to_thread(leader.stdout.readline), 20) == first

@@ -1,4 +1,4 @@
-"""Ranks forked from a fork server: quick restarts, working thread pools, reported ends, nothing left."""
+"""Ranks forked from a fork server: fast restarts, thread pools, reported failures, cleanup."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wide enough for operations that torch splits over threads."""
+    """A model wide enough that torch splits its operations over threads."""
     return make_llama(
         tmp_path_factory.mktemp("wide"), hidden_size=512, intermediate_size=2048, num_hidden_layers=2
     )
@@ -40,7 +40,7 @@ def engine_of(model: Path, world: int = 1, threads: int = 1, **options: object) 
 
 
 async def submit_on(engine: RankEngine) -> None:
-    """Submits empty steps until the engine says that it failed."""
+    """Submits empty steps until the engine fails."""
     async with asyncio.timeout(5):
         while True:
             await engine.submit(StepPlan(step_id=1))
@@ -51,7 +51,7 @@ def threads_of(pid: int) -> int:
 
 
 def fork_servers() -> list[int]:
-    """Process ids of those that this process started."""
+    """Process ids of the fork servers that this process started."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
     return [
         int(pid)
@@ -157,7 +157,7 @@ async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing
     engine.start_fork_server()
     await until(
         lambda: len(fork_servers()) == 1
-    )  # the kernel knows a command line a moment after the process
+    )  # the kernel shows a command line shortly after the process starts
     (fork_server,) = fork_servers()
     try:
         info = await engine.start()
@@ -219,8 +219,8 @@ async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
         (rank,) = manager.spawn_ranks(1, 1)
         assert rank.describe_end() == "still running"
         rank.sock.setblocking(True)
-        rank.sock.sendall(b"\xff" * 64)  # no frame: a bug of ours
-        assert rank.sock.recv(1 << 16)  # the sentence
+        rank.sock.sendall(b"\xff" * 64)  # not a frame, as after a bug in the leader
+        assert rank.sock.recv(1 << 16)  # the error message
         assert rank.describe_end(5.0) == "exit code 1"
         assert rank.pid > 0
         assert rank.memory_bytes() == 0
@@ -262,7 +262,7 @@ def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
         pids = [int(pid) for pid in leader.stdout.readline().split()]
         pids.append(parent(pids[0]))
         for pid in pids:
-            os.kill(pid, signal.SIGINT)  # a Ctrl-C is the leader's business
+            os.kill(pid, signal.SIGINT)  # only the leader handles Ctrl-C
         time.sleep(0.1)
         assert all(map(runs, pids))
         leader.kill()
@@ -273,7 +273,7 @@ def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
 
 
 def niceness_of(pid: int) -> Counter[int]:
-    """How many threads have which."""
+    """The number of threads at each nice value."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return Counter(os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks)
 

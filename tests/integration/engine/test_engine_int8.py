@@ -1,7 +1,7 @@
-"""What INT8 and a smaller KV cache cost the model that ships: its perplexity on text it never saw.
+"""The loss in perplexity from INT8 weights and compressed KV caches, for the shipped model on held-out text.
 
-Every token is predicted the way it is served, through the runner over the paged cache, many texts in a
-batch. The figures stand in docs/decisions/0009-compiled-kernels.md.
+Every token is predicted as in serving: by the runner over the paged cache, many texts in a batch. The
+figures are in docs/decisions/0009-compiled-kernels.md.
 """
 
 import math
@@ -37,12 +37,12 @@ from training.export import load_model
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 SEED = 20_240_607
 NUM_TALKS = 40
-LIMIT = 0.01  # of the perplexity
+LIMIT = 0.01  # largest relative increase of the perplexity
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """The model is too small for more; threads that wait for each other are slow on a busy machine."""
+    """Uses one torch thread: the model is too small for more, and waiting threads are slow on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 def native(
     int8: bool, kv_dtype: torch.dtype, target: str | None = None, cold: ColdZone | None = None
 ) -> ComputeFactory:
-    """Compiled computing in a precision; a test is skipped where there is none."""
+    """Compiled kernels at a precision; skips the test where there are none."""
     try:
         compiled = kernels(target)
     except NoKernels as error:
@@ -70,7 +70,7 @@ def native(
 
 @cache
 def texts(kind: str) -> tuple[TrainingSample, ...]:
-    """Conversations whose answers count, or topics of prose; none of it was trained on."""
+    """Held-out samples: conversations whose answers are weighted, or prose."""
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     if kind == "answers":
         source, rng = SampleSource(tokenizer, SEED, 2048), Random(SEED)
@@ -114,7 +114,7 @@ def plain_perplexity(kind: str) -> float:
 
 
 def loss(kind: str, compute: ComputeFactory) -> float:
-    """By how much of itself the perplexity is higher than in full precision."""
+    """The relative increase of the perplexity over full precision."""
     return perplexity(texts(kind), compute) / plain_perplexity(kind) - 1
 
 
@@ -145,7 +145,7 @@ def test_int8_loses_less_than_one_percent(kind: str, kv_dtype: torch.dtype, targ
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("kind", ["answers", "prose"])
 def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, int8: bool, target: str) -> None:
-    """Beside the same weights with a cache in full precision: what the cold zone adds."""
+    """Compares with the same weights and an uncompressed cache: the loss from the cold zone alone."""
     zone = ColdZone(1, (True,) * read_config(DEMO).num_layers)
     exact = loss(kind, native(int8, torch.float16, target))
     assert 0 < abs(loss(kind, native(int8, torch.float16, target, zone)) - exact) < LIMIT / 2

@@ -1,4 +1,4 @@
-"""The fp8 cold zone in rank processes: chosen by settings, told by name, the same in any company."""
+"""The fp8 cold zone in rank processes: settings, the reported name, and the same tokens in any batch."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def engine(model: Path, **changes: Any) -> RankEngine:
 
 @pytest.mark.parametrize("world", [1, 2])
 async def test_company_changes_no_token(model: Path, world: int) -> None:
-    """Sequences shorter than the hot zone beside such that are mostly compressed."""
+    """Batches mix sequences shorter than the hot zone with mostly compressed ones."""
     samplings = [GREEDY, DRAWN, GREEDY, DRAWN]
     ranks = engine(model, tensor_parallel=world, kv_dtype="fp16")
     try:

@@ -1,4 +1,4 @@
-"""KV blocks through a real Redis: bit for bit, between all splits of the heads, whatever happens to them."""
+"""KV blocks through a real Redis: bit-exact copies between all splits of heads, damaged blocks, queues."""
 
 import socket
 import threading
@@ -123,7 +123,7 @@ def test_a_missing_head_a_missing_block_and_another_type(redis_url: str) -> None
 
 
 def test_many_fetches_at_once_end_each_for_itself(redis_url: str) -> None:
-    """They wait for each other: none may get what was left of the one before, however that ended."""
+    """Fetches wait in a queue: none may receive leftovers of the one before, also after a failure."""
     stored, look = names(40), client(redis_url)
     with rank(_config(redis_url), FakeBlocks(range(3), num_blocks=400)) as both:
         both.blocks.fill(seed=5)
@@ -182,13 +182,13 @@ def test_more_than_may_wait_is_dropped_and_every_copy_told_once(redis_url: str) 
     config = msgspec.structs.replace(_config(redis_url), queue_bytes=8 * each)
     stored = names(400)
     with rank(config, blocks) as writer:
-        writer.take(stored)  # far faster than they can be written
+        writer.take(stored)  # far faster than the mover can write them
         writer.reports.copies(400)
         told = [*_split(writer.reports.written), *_split(writer.reports.dropped)]
         assert sorted(told) == stored
         assert writer.reports.dropped
         assert any("waiting to be written" in message.error for message in writer.reports.stored)
-        for at, name in enumerate(stored):  # what was written is right, though buffers were used again
+        for at, name in enumerate(stored):  # what was written is correct although buffers were reused
             if name in _split(writer.reports.written):
                 assert writer.fetch([name], first=at).count == 1
     expected = FakeBlocks(range(2), num_blocks=400)
@@ -251,7 +251,7 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
             names_told += msgspec.msgpack.decode(body, type=StoreResult).names
         assert names_told == b"".join(stored)
         frame = pack_frame(FrameKind.FETCH, FetchBlocks(fetch_id=5, blocks=[8, 9, 10], names=names_told))
-        for at in range(len(frame)):  # a frame may come in any pieces
+        for at in range(len(frame)):  # a frame may arrive in pieces of any size
             leader.send(frame[at : at + 1])
         kind, body = next(frames)
         assert kind is FrameKind.FETCHED

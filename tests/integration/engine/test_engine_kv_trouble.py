@@ -1,4 +1,4 @@
-"""A store that is killed, emptied, stalled, full or no store at all: told, and over when it is over."""
+"""A KV store that is killed, emptied, stalled, full or no Redis: the mover reports errors and recovers."""
 
 import socket
 import threading
@@ -43,7 +43,7 @@ def _config(url: str) -> KVStoreConfig:
 
 
 def _works_again(one: Rank) -> None:
-    """Until the circuits of both threads are closed; then everything is as it was."""
+    """Waits until the circuits of both threads are closed, then asserts that blocks can be written and read."""
     eventually(lambda: not _drops(one) and not said(one.fetch([])))
     stored = names(5)
     one.store(stored)
@@ -141,7 +141,7 @@ def test_one_that_is_full_refuses_writes_and_goes_on_reading(redis: RedisServer)
 
 
 def test_a_key_never_stays_without_a_time_to_live(redis: RedisServer) -> None:
-    """The connection ends everywhere between the last bytes of a block and those of the last command."""
+    """The connection ends at each point between the last bytes of a block and those of the last command."""
     look, outcomes = client(redis.url), set()
     block_bytes = 2 * (HEADER_BYTES + HEAD_BYTES)
     for cut in range(block_bytes, block_bytes + 500, 20):
@@ -157,7 +157,7 @@ def test_a_key_never_stays_without_a_time_to_live(redis: RedisServer) -> None:
 
 
 def _relay(sock: socket.socket, port: int, limit: int) -> None:
-    """Passes on the first `limit` bytes to Redis, and all that it answers, then ends both connections."""
+    """Relays the first `limit` bytes to Redis and all its answers, then closes both connections."""
     with sock, socket.create_connection(("127.0.0.1", port)) as behind:
         passed = 0
         sock.settimeout(0.05)
@@ -188,13 +188,13 @@ def test_one_that_answers_by_drops_does_not_hold_a_fetch() -> None:
 
 
 def test_a_fetch_from_a_slow_one_ends_with_what_it_has(redis: RedisServer) -> None:
-    """Each exchange is within its time; all of them together would be a request's wait of seconds."""
-    limit_s = 1.2  # long enough for a machine that has much else to do
+    """Each exchange keeps its time limit, but all of them together would delay a request by seconds."""
+    limit_s = 1.2  # long enough for a busy machine
     slow = server(lambda sock: _slowly(sock, redis.port, limit_s / 6))
     blocks = FakeBlocks(range(2), num_blocks=600)
     with slow as url, rank(msgspec.structs.replace(_config(url), timeout_s=limit_s), blocks) as one:
         stored = names(600)
-        one.store(stored[:1])  # connected
+        one.store(stored[:1])  # connects
         one.store(stored[1:])
         assert said(one.fetch(stored[:1])) == {"count": 1}
         began = time.monotonic()
@@ -206,7 +206,7 @@ def test_a_fetch_from_a_slow_one_ends_with_what_it_has(redis: RedisServer) -> No
 
 
 def _slowly(sock: socket.socket, port: int, seconds: float) -> None:
-    """Passes everything on to Redis and back; each request for blocks waits a while."""
+    """Relays everything between the client and Redis; delays each request for blocks by `seconds`."""
     with sock, socket.create_connection(("127.0.0.1", port)) as behind:
         pump = threading.Thread(target=_pump, args=(behind, sock), daemon=True)
         pump.start()

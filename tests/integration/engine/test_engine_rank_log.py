@@ -1,4 +1,4 @@
-"""What ranks have to say stands in the leader's log as lines like its own, with rank and process id."""
+"""Log lines of ranks appear in the leader's log in its format, with rank and process id."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from tests.kits.engine.rank_options import rank_config
 
 ROOT = Path(__file__).resolve().parents[3]
-# a rank whose collectives do not come up for a reason that nobody thought of
+# a rank whose collectives fail with an unexpected exception
 BROKEN = """
 import sys
 from services.worker.engine.rank import fork_server, rank_process

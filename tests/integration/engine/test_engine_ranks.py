@@ -1,4 +1,4 @@
-"""Real rank processes: the same tokens however the model is split, and a clear end whatever dies."""
+"""Rank processes: the same tokens at any tensor-parallel size, and a clear error when a process dies."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def running(model: Path, world: int, **changes: Any) -> AsyncIterator[tuple[RankEngine, EngineInfo]]:
-    """An engine of one thread per rank, stopped at the end, with nothing left of it."""
+    """An engine with one thread per rank; at the end it is stopped, and no process may be left."""
     options = {"threads": 1, "kv_cache_tokens": 8192} | changes
     engine = RankEngine(rank_options(model=model, tensor_parallel=world, **options))
     pids: list[int] = []
@@ -90,7 +90,7 @@ def test_greedy_tokens_do_not_depend_on_the_split(model: Path) -> None:
         assert (info.num_blocks, info.vocab_size, info.context_length) == (512, 203, 512)
         assert [rank.rank for rank in info.ranks] == list(range(world))
         for rank in info.ranks:
-            # norms are on every rank, the rest is split
+            # norms are replicated on every rank, the rest is split
             assert 0.9 / world < rank.loaded_bytes / file_bytes < 1.06 / world
 
 
@@ -108,7 +108,7 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
             alone = await generate(engine, [prompt], 40, [sampling], first_id=50 + index)
             assert alone[0] == together[index]
-        # a sequence that comes with half of its output, as after a preemption, goes on the same way
+        # a sequence resumed with half of its output, as after a preemption, continues with the same tokens
         resumed = [*prompts[1], *together[1][:20]]
         plan = StepPlan(
             step_id=999,
@@ -137,7 +137,7 @@ async def test_the_death_of_a_rank_is_told_at_once(model: Path, victim: int) -> 
             await engine.submit(StepPlan(step_id=1))
         assert {row["state"] for row in engine.status()} == {"failed"}
         await engine.stop()
-        # fresh processes
+        # starts new processes
         await engine.start()
         assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
 
@@ -224,7 +224,7 @@ def test_ranks_do_not_outlive_their_leader(model: Path) -> None:
         pids = [int(pid) for pid in leader.stdout.readline().split()]
         assert len(pids) == 2
         for pid in pids:
-            os.kill(pid, signal.SIGINT)  # a Ctrl-C is the leader's business
+            os.kill(pid, signal.SIGINT)  # only the leader handles Ctrl-C
         time.sleep(0.1)
         assert all(map(_alive, pids))
         leader.kill()
@@ -232,7 +232,7 @@ def test_ranks_do_not_outlive_their_leader(model: Path) -> None:
 
 
 def _running(pid: int) -> bool:
-    """Alive and no zombie: whoever inherits orphans here may collect them late."""
+    """Whether a process is alive and no zombie; the reaper of orphans may be late."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

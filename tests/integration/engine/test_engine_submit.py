@@ -1,4 +1,4 @@
-"""Steps submitted to real rank processes before the last one is done."""
+"""Steps submitted to rank processes before earlier ones are done."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A group over two hosts: the same tokens, a lost host is told, and nobody joins who may not."""
+"""A group over two hosts: the same tokens, errors when a host is lost, and refused joins."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ def line(stream: IO[str] | None) -> str:
 
 
 def find(stream: IO[str] | None, text: str) -> None:
-    """Reads until a line has that text; libraries may print others."""
+    """Reads lines until one contains the text; libraries may print others."""
     assert stream is not None
     seen = []
     for said in stream:
@@ -121,7 +121,7 @@ async def test_two_hosts_say_what_one_says_and_find_each_other_again(
     hosts: tuple[list[str], list[str]], model: Path
 ) -> None:
     address = f"{ADDRESSES[0]}:7077"
-    far = join(hosts[1], address, model)  # comes before there is a leader
+    far = join(hosts[1], address, model)  # joins before a leader runs
     find(far.stderr, "no leader at")
     leader = lead(hosts[0], address, model, "again")
     try:
@@ -129,13 +129,13 @@ async def test_two_hosts_say_what_one_says_and_find_each_other_again(
         assert said["tokens"] == await one_host(model)
         assert [row["host"] for row in said["status"]] == ["", ADDRESSES[1]]
         find(far.stderr, f"joined the leader at {address}")
-        # the rank there is lost: the leader says so, and its joiner brings another one
+        # a lost rank: the leader reports it, and the joining process starts another one
         os.kill(said["status"][1]["pid"], signal.SIGKILL)
         failed = json.loads(line(leader.stdout))["failed"]
         assert f"rank 1 (pid {said['status'][1]['pid']} on {ADDRESSES[1]}) is gone" in failed
         find(far.stderr, "joined the leader")
         assert json.loads(line(leader.stdout))["tokens"] == said["tokens"]
-        # the leader is lost: the rank ends, the joiner waits for the next leader
+        # a lost leader: the rank ends, and the joining process waits for the next leader
         leader.kill()
         find(far.stderr, "is gone")
         second = lead(hosts[0], address, model)

@@ -1,6 +1,6 @@
-"""Thousands of idle connections to a real gateway process: its memory, and service to other clients.
+"""Thousands of idle connections to a gateway process: its memory, and its latency for other clients.
 
-The figures are printed (`pytest -s`); the assertions leave much room, since the machine may be busy.
+The figures are printed (`pytest -s`); the assertions leave a wide margin for busy machines.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 @pytest.fixture
 def open_files() -> Iterator[None]:
-    """As many open files as this process may have."""
+    """Raises this process's limit of open files to its maximum."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     yield
@@ -49,7 +49,7 @@ async def fleet_on(nats_url: str) -> AsyncIterator[Fleet]:
 
 @contextmanager
 def attackers(port: int, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
-    """Connections from many addresses of this machine that send so much and then nothing."""
+    """Connections from many loopback addresses that send `sent` and then nothing."""
     sockets: list[socket.socket] = []
     for number in range(count):
         sock = socket.socket()
@@ -69,7 +69,7 @@ def attackers(port: int, count: int, sent: bytes) -> Iterator[list[socket.socket
 
 
 async def latencies(http: httpx.AsyncClient, count: int) -> list[float]:
-    """Seconds that completions took, sorted. Every one must be good."""
+    """Sorted latencies of completions, in seconds; asserts that each one succeeds."""
     seconds = []
     for _ in range(count):
         began_s = time.monotonic()
@@ -114,7 +114,7 @@ async def test_ten_thousand_idle_connections_cost_little(
             slowest = await during
             later = await latencies(http, 100)
             async with asyncio.timeout(40):
-                while (left := await metric(http, "ryz_gateway_connections")) > 10:  # noqa: ASYNC110 (it asks)
+                while (left := await metric(http, "ryz_gateway_connections")) > 10:  # noqa: ASYNC110 (polls another process)
                     await asyncio.sleep(0.2)
         finally:
             await asyncio.to_thread(opening.__exit__, None, None, None)
@@ -124,14 +124,14 @@ async def test_ten_thousand_idle_connections_cost_little(
             f"{1000 * slowest[296]:.1f} ms while they came, "
             f"{1000 * later[98]:.1f} ms beside them; {left:.0f} left"
         )
-        assert connections > count / 2  # on a slow machine the first are closed before the last have come
+        assert connections > count / 2  # on a slow machine the first connections close before the last ones open
         assert rss - rss_before < max_mib * 2**20
         assert max(slowest[296], later[98]) < 1.0
 
 
 @pytest.mark.usefixtures("open_files")
 async def test_the_limit_of_open_files_is_kept(nats_url: str) -> None:
-    """More connections come than the process may have files: it neither dies nor spins, and serves."""
+    """With more connections than the process may open files, it neither dies nor spins, and serves requests."""
     port = free_port()
     async with fleet_on(nats_url), gateway_process(nats_url=nats_url, http_port=str(port)) as process:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (300, 700))

@@ -1,4 +1,4 @@
-"""How requests end early: callers that leave, readers that do not read, a gateway that stops."""
+"""Requests that end early: callers that disconnect, readers that do not read, a gateway that stops."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def test_a_caller_that_leaves_cancels_its_generation(model: str, stream: b
 async def test_leaving_is_noticed_while_the_connection_is_not_read_from(
     way: str, size: int, ahead: str
 ) -> None:
-    """The server reads no further behind a long body, and behind a request that was sent ahead."""
+    """The server stops reading after a long body and after a pipelined request."""
     async with running_gateway() as gateway:
         raw = request_bytes("stuck", stream=False, user="u", metadata={"pad": "x" * size})
         _, writer = await connect(gateway, b"")

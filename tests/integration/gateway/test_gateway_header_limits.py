@@ -1,4 +1,4 @@
-"""Limits before a body, over real sockets: size and number of headers, deadlines, the rest of bodies."""
+"""Limits on the head of a request and on unread bodies, over real sockets: sizes, counts, deadlines."""
 
 import asyncio
 import time
@@ -87,7 +87,7 @@ async def test_headers_that_come_slowly_get_a_408(gateway: Gateway) -> None:
 
 
 async def test_headers_have_their_own_time_from_their_first_byte(gateway: Gateway) -> None:
-    """Also when that came in one piece with the end of the request before."""
+    """The deadline also applies when the first byte arrives together with the end of the previous request."""
     async with raw_connection(gateway.port) as connection:
         await connection.send(HEAD)
         for _ in range(3):
@@ -128,7 +128,7 @@ async def test_a_body_that_goes_on_after_the_answer_ends_the_connection(gateway:
 
 
 async def test_a_body_that_goes_on_after_the_answer_is_not_read_at_any_speed() -> None:
-    """The client gets its answer and a mebibyte to notice it, however fast it sends."""
+    """The client gets its answer and may send about 1 MiB more before the connection closes, at any speed."""
     async with running_gateway(api_keys="key-of-acme:acme", http_unread_s=60) as gateway:
         length, chunked = b"Content-Length: 64000000", b"Transfer-Encoding: chunked"
         chunks = b"100\r\n%s\r\n" % (b"x" * 256)
@@ -152,7 +152,7 @@ async def test_a_body_that_goes_on_after_the_answer_is_not_read_at_any_speed() -
 
 
 async def test_a_short_rest_of_a_body_costs_no_connection(gateway: Gateway) -> None:
-    """It counts for each request: a client with a wrong key may send many bodies on one connection."""
+    """The limit applies per request: a client with a wrong key may send many bodies on one connection."""
     async with raw_connection(gateway.port) as connection:
         for _ in range(4):
             await connection.send(b"POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n")

@@ -1,6 +1,6 @@
-"""Connections that one address only holds open: active clients get through, running requests go on.
+"""Idle connections held by one address: active clients get through, running requests continue.
 
-Real sockets, against a gateway, its TLS, and the admin endpoints of a service with the supervisor's probe.
+Real sockets, against a gateway, its TLS, and a service's admin endpoints with the supervisor's probe.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def post(body: bytes) -> bytes:
 
 @asynccontextmanager
 async def holding(port: int, count: int, sent: bytes) -> AsyncIterator[list[RawConnection]]:
-    """So many connections that send that and then nothing."""
+    """Opens `count` connections that send `sent` and then nothing."""
     async with AsyncExitStack() as stack:
         held = []
         for _ in range(count):
@@ -71,9 +71,9 @@ async def test_those_who_talk_get_through(sent: bytes) -> None:
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"\r\n"], ids=["nothing", "half", "one request"])
 async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent: bytes) -> None:
-    """What gives way comes back at once, as that of an attacker does; all of 100 requests are answered."""
+    """Each closed connection is reopened at once, as by an attacker; all of 100 requests are answered."""
     async with running_gateway(http_max_connections_per_address=LIMIT) as gateway:
-        one_at_a_time = asyncio.Lock()  # else all may have a request under way at once, which is no holding
+        one_at_a_time = asyncio.Lock()  # otherwise all connections could have a running request at once and none would be idle
 
         async def hold() -> None:
             while True:
@@ -82,7 +82,7 @@ async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent:
                         connection = await stack.enter_async_context(raw_connection(gateway.port))
                         await connection.send(sent)
                         if sent.endswith(b"\r\n\r\n"):
-                            with suppress(EOFError):  # it gave way
+                            with suppress(EOFError):  # the connection was closed in favour of another
                                 await connection.answer()
                         await asyncio.sleep(0.002)
                     await connection.closed(60)
@@ -125,7 +125,7 @@ async def test_a_connection_that_is_kept_outlives_silent_ones() -> None:
     ):
         await kept.send(post(BODY))
         assert (await kept.answer()).status == 200
-        await asyncio.sleep(1.1)  # newcomers have a second to speak
+        await asyncio.sleep(1.1)  # a new connection is protected for a second
         for _ in range(LIMIT - 1):
             assert (await ask(gateway.port, HEAD + b"\r\n")).status == 200
         await kept.send(post(BODY))

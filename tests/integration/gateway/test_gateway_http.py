@@ -26,7 +26,7 @@ async def shared_gateway() -> AsyncIterator[Gateway]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def gateway(shared_gateway: Gateway) -> Gateway:
-    """The gateway of this file, without memory of the tests before."""
+    """The gateway of this module, with the records of earlier tests removed."""
     shared_gateway.fleet.requests.clear()
     shared_gateway.fleet.headers.clear()
     return shared_gateway

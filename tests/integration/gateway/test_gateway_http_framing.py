@@ -1,4 +1,4 @@
-"""Ambiguous and strange requests over real sockets: framing, trailers, pipelining, upgrades."""
+"""Ambiguous and unusual requests over real sockets: framing, trailers, pipelining, upgrades."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ async def test_chunks_carry_little_besides_the_body(gateway: Gateway) -> None:
     assert (await ask(gateway.port, chunked + pieces + b"0\r\nX-Late: a\r\n\r\n")).status == 200
     tiny = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY.ljust(100_000))
     for body in (
-        b"1;" + b"a" * 300_000,  # an extension that does not end
+        b"1;" + b"a" * 300_000,  # an extension without an end
         b"0" * 300_000,
         pieces + b"0\r\nX-Late: " + b"a" * 300_000,
         pieces + b"0\r\n" + b"A:\r\n" * 60_000,
@@ -102,7 +102,7 @@ async def test_chunks_carry_little_besides_the_body(gateway: Gateway) -> None:
 
 
 async def test_a_trailer_is_not_taken_for_a_header(gateway: Gateway) -> None:
-    """It comes after the checks of headers, so it must not stand in for one."""
+    """Trailers arrive after the headers were checked, so a trailer must not replace a header."""
     async with raw_connection(gateway.port) as connection:
         await connection.send(
             b"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -127,7 +127,7 @@ async def test_requests_sent_ahead_are_few(gateway: Gateway) -> None:
 
 
 async def test_an_answer_under_way_is_not_broken_into(gateway: Gateway) -> None:
-    """Garbage behind a request ends the connection; it does not put a second answer into the first."""
+    """Garbage after a request closes the connection; no second answer is written into the first."""
     streamed = BODY[:-1].replace(b"demo", b"slow") + b',"stream":true}'
     async with raw_connection(gateway.port) as connection:
         await connection.send(POST + b"Content-Length: %d\r\n\r\n" % len(streamed) + streamed)
@@ -147,7 +147,7 @@ async def test_an_answer_under_way_is_not_broken_into(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"h2c\r\nUpgrade: x"])
 async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protocol: bytes) -> None:
-    """JDK's client wishes for HTTP/2 with its first request, whatever that is: its body must be read."""
+    """The JDK's client asks for HTTP/2 in its first request, also in a POST: the body must be read."""
     wish = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQ\r\nUpgrade: " + protocol
     sized = POST + wish + b"\r\nContent-Length: %d\r\n\r\n" % len(BODY)
     chunked = POST + wish + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -172,7 +172,7 @@ async def test_the_wish_for_another_protocol_is_ignored(gateway: Gateway, protoc
 
 
 async def test_a_wish_for_another_protocol_hides_no_request(gateway: Gateway) -> None:
-    """The body is as long as its headers say, and what follows it is the next request."""
+    """The body ends where its headers say, and the bytes after it are the next request."""
     inner = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     wish = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
     async with raw_connection(gateway.port) as connection:
@@ -181,7 +181,7 @@ async def test_a_wish_for_another_protocol_hides_no_request(gateway: Gateway) ->
             b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner),
         ):
             await connection.send(POST + wish + framing + HEAD + b"\r\n")
-            assert (await connection.answer()).status == 400  # that body is not JSON
+            assert (await connection.answer()).status == 400  # the body is not JSON
             assert (await connection.answer()).body == b'{"status":"live"}'
         await connection.send(POST + wish + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert (await connection.answer()).error["code"] == "malformed_http"

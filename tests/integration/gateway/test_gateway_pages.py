@@ -1,4 +1,4 @@
-"""Pages that may be requested without a key: the gateway makes them once for all callers."""
+"""Pages that need no key: the gateway renders them once for all callers."""
 
 import json
 import time
@@ -19,7 +19,7 @@ _CALLS = 200
 
 
 class Scrapes(Collector):
-    """Shows how often it was asked."""
+    """Counts how often it is collected."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,7 +41,7 @@ async def test_metrics_are_made_for_many_callers_at_once() -> None:
         assert scrapes.count - before <= FRESH_PER_S * (time.monotonic() - began_s + 1)
         first = (await ask(gateway.port, _GET % b"/metrics")).body
         while (await ask(gateway.port, _GET % b"/metrics")).body == first:
-            pass  # it is made anew some time
+            pass  # poll until the page is rendered again
 
 
 async def test_the_api_document_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Parked streams: their number, their time, and a gateway that stops."""
+"""Parked streams: their limit, their grace period, and a gateway that stops."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}
 
 
 class Keeper:
-    """A leader that has a running request, with a grace of its own, and answers when it is told to."""
+    """A leader with a running request that has its own grace, and that answers when `answers` is set."""
 
     def __init__(self, gateway: Gateway, grace_s: float) -> None:
         self.gateway = gateway
@@ -51,7 +51,7 @@ class Keeper:
 @pytest.mark.parametrize("way", ["stream", "repeat"])
 @pytest.mark.parametrize("grace_s", [0, 30])
 async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, grace_s: float) -> None:
-    """The leader has given the stream away by then: it is cancelled or waits, as if it had been read."""
+    """The leader has already detached the stream: it is cancelled or parked like a stream that was being read."""
     async with running_gateway(idempotency_find_ms=2000) as gateway:
         keeper = await Keeper(gateway, grace_s).start()
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
@@ -65,7 +65,7 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, gra
         await keeper.asked.wait()
         writer.close()
         await writer.wait_closed()
-        await asyncio.sleep(0.05)  # the gateway notices it while nothing is found
+        await asyncio.sleep(0.05)  # the gateway notices the disconnect while the search runs
         keeper.answers.set()
         if grace_s and way == "stream":
             await eventually(lambda: parked(gateway) == 1)
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, gra
 
 
 async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -> None:
-    """Its client is refused, and finds it at another gateway: it knows the id."""
+    """The client gets a 503; it knows the id and can resume the stream at another gateway."""
     async with running_gateway(header_wait_s=30) as gateway:
         keeper = await Keeper(gateway, 30).start()
         keeper.answers.set()
@@ -93,7 +93,7 @@ async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -
 
 
 async def begin_and_leave(gateway: Gateway, grace: str = "") -> None:
-    """Starts a stream, reads some of it and hangs up."""
+    """Starts a stream, reads part of it and disconnects."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     header = f"X-Stream-Grace: {grace}\r\n" if grace else ""
     head = (

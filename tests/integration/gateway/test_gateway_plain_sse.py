@@ -1,7 +1,7 @@
-"""Streams are plain server-sent events, which the simplest readers need, unless a client asks for ids.
+"""Streams are plain server-sent events, as simple readers need them, unless a client asks for event ids.
 
-`PlainReader` reads as `vllm bench serve` and many hand-written clients do: it splits the bytes at empty
-lines, strips the prefix `data: ` and decodes what is left as JSON, so any other line breaks it.
+`PlainReader` reads like `vllm bench serve` and many hand-written clients: it splits the bytes at empty
+lines, strips the prefix `data: ` and decodes the rest as JSON, so any other line breaks it.
 """
 
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class PlainReader:
-    """Takes a stream in pieces of any size; keeps its events, decoded."""
+    """Decodes the events of a stream that arrives in pieces of any size."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -45,7 +45,7 @@ class PlainReader:
                 self.events.append(json.loads(data))
 
     def end(self) -> None:
-        """Nothing may be left over."""
+        """Asserts that no partial event is left."""
         assert self._rest == b""
 
     @property
@@ -61,7 +61,7 @@ class PlainReader:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    async with running_gateway(stream_grace_s=1.0) as running:  # the operator's grace asks for no ids
+    async with running_gateway(stream_grace_s=1.0) as running:  # the operator's grace does not enable ids
         yield running
 
 
@@ -72,7 +72,7 @@ async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def read(http: httpx.AsyncClient, kind: str, **changes: Any) -> PlainReader:
-    """The stream of one request, in pieces as they come."""
+    """Streams one request and feeds the pieces to a reader as they arrive."""
     reader = PlainReader()
     async with http.stream("POST", PATHS[kind], json=BODIES[kind] | changes) as answer:
         assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""Slow readers: their cost for the gateway and for other clients. Real sockets."""
+"""Slow readers over real sockets: their cost for the gateway and for other clients."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def memory_mb() -> float:
 async def ask(stack: AsyncExitStack, gateway: Gateway, headers: str = "", **fields: Any) -> None:
     """Sends a request and reads nothing of the answer."""
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    stack.callback(writer.close)  # holds the writer, which ends with its last reference
+    stack.callback(writer.close)  # keeps a reference to the writer, which closes when it is collected
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     body = json.dumps({"messages": MESSAGES, **fields}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\n"
@@ -131,7 +131,7 @@ async def test_a_call_that_asks_for_too_much_is_refused_and_names_the_fields() -
 
 
 async def export_unread(stack: AsyncExitStack, gateway: Gateway, key: str) -> socket.socket:
-    """Asks for the export of the session `long`, and takes a few bytes of it at most."""
+    """Requests the export of the session `long` and reads only its first bytes."""
     asking = socket.socket()
     stack.callback(asking.close)
     asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -171,7 +171,7 @@ async def test_exports_that_are_not_read_count_with_the_answers_of_their_tenant(
         with_long_sessions(gateway, "acme", "birch")
         birch = await export_unread(stack, gateway, "secret-b")
         acme = [await export_unread(stack, gateway, "secret-a") for _ in range(5)]
-        # two fit into half of the memory, which is one tenant's share
+        # two exports fit into half of the memory, which is the limit of one tenant
         await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 3, 10)
         await eventually(lambda: gateway.running == 3, 10)
         whole = [await read_all(one) > 12_000_000 for one in (birch, *acme)]
@@ -181,7 +181,7 @@ async def test_exports_that_are_not_read_count_with_the_answers_of_their_tenant(
 
 
 async def read_all(asking: socket.socket) -> int:
-    """The bytes that come until the answer is whole or its connection is closed."""
+    """The number of bytes received until the answer is complete or the connection is closed."""
     size, loop = 0, asyncio.get_running_loop()
     with suppress(TimeoutError, ConnectionError):
         while piece := await asyncio.wait_for(loop.sock_recv(asking, 2**20), 2):

@@ -1,7 +1,7 @@
-"""Streams that are broken and resumed: gateways die, connections break anywhere, clients come back or not.
+"""Broken and resumed streams: gateways die, connections break at any byte, clients return or not.
 
-What a client has at the end is compared with an undisturbed run of the same request, and to the byte, ids
-included, with the same stream read again as a whole.
+The received text is compared with an undisturbed run of the same request. The events, including ids, are
+compared byte by byte with the same stream read again as a whole.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def chat(number: int = 0, **more: Any) -> dict[str, Any]:
-    """A chat of some length, each with a prompt of its own."""
+    """A chat whose prompt depends on `number`."""
     return {
         "model": "demo",
         "messages": [{"role": "user", "content": f"Tell me about number {number}. " + "And on. " * number}],
@@ -63,7 +63,7 @@ async def undisturbed(fleet: Fleet, body: dict[str, Any]) -> Client:
 
 
 async def same_as_a_whole(fleet: Fleet, client: Client) -> None:
-    """What came in pieces is what the stream is when nothing breaks it, to the byte."""
+    """Asserts that the received pieces equal the stream read as a whole, byte by byte."""
     whole = Client(client.body, stream_id=client.stream_id)
     await whole.resume(fleet.gateways[0])
     assert client.events == whole.events
@@ -97,7 +97,7 @@ async def test_twenty_streams_outlive_their_gateway(fleet: Fleet) -> None:
     clients = [Client(body) for body in bodies]
 
     async def begin(client: Client) -> None:
-        with suppress(httpx.TransportError):  # its gateway is gone
+        with suppress(httpx.TransportError):  # the gateway was killed
             await client.begin(fleet.gateways[1])
 
     reading = [asyncio.create_task(begin(client)) for client in clients]
@@ -188,11 +188,11 @@ async def test_a_stream_that_has_ended_can_be_read_again(fleet: Fleet) -> None:
     whole = await undisturbed(fleet, chat(8))
     again = Client(chat(8), stream_id=whole.stream_id)
     await again.resume(fleet.gateways[1], name=f"chatcmpl-{whole.stream_id}")
-    assert again.events == whole.events  # to the byte: the ids, the time, the session
+    assert again.events == whole.events  # including ids, time and session, byte by byte
     for name in ("x-ryz-group", "x-session-id", "x-request-id", "x-stream-id"):
         assert again.answers[0].headers[name] == whole.answers[0].headers[name]
     await whole.resume(fleet.gateways[0])
-    assert len(whole.events) == len(again.events)  # nothing follows the last one
+    assert len(whole.events) == len(again.events)  # no event follows the last one
 
 
 async def test_it_is_the_tenants_own_and_asked_for_properly(fleet: Fleet) -> None:
@@ -210,7 +210,7 @@ async def test_it_is_the_tenants_own_and_asked_for_properly(fleet: Fleet) -> Non
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID"), wrong
         assert (await http.get("/v1/streams/not%20an%20id", headers=key)).status_code == 404
         assert (await http.post(path, headers=key)).status_code == 405
-    await client.resume(fleet.gateways[1])  # it was not touched by any of these
+    await client.resume(fleet.gateways[1])  # the refused calls above have not changed the stream
     assert client.done
     expected = await undisturbed(fleet, client.body)
     assert client.told == expected.told
@@ -266,5 +266,5 @@ async def test_a_stream_that_lost_its_group_is_resumed_on_another_gateway(
         await client.resume(fleet.gateways[0])
         assert client.told == expected.told
         again = Client(body, stream_id=client.stream_id)
-        await again.resume(fleet.gateways[1])  # its beginning went with the first group
+        await again.resume(fleet.gateways[1])  # the first group's death lost the beginning of the stream
         assert (again.error, again.answers[0].status_code) == ("stream_gone", 410)

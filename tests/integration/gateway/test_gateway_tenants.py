@@ -1,4 +1,4 @@
-"""One tenant, or one address, asks for everything; the others still get their share. Real sockets."""
+"""One tenant or one address uses all it can; others still get their share. Real sockets."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def body(model: str = "demo", **fields: Any) -> dict[str, Any]:
 
 
 async def slow_body(stack: AsyncExitStack, gateway: Gateway, size: int, sent: bytes, key: str = "") -> None:
-    """A connection that announces a body and sends the beginning of it."""
+    """Opens a connection that declares a body of `size` bytes and sends the beginning of it."""
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     stack.callback(writer.close)
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
@@ -75,13 +75,13 @@ async def test_bodies_under_way_have_a_bound_for_an_address_where_there_are_no_k
 
         async def parts() -> AsyncIterator[bytes]:
             yield json.dumps(body()).encode()[:10]
-            await asyncio.sleep(0.05)  # else the whole body may come with the headers
+            await asyncio.sleep(0.05)  # otherwise the whole body may arrive with the headers
             yield json.dumps(body()).encode()[10:]
 
         answer = await http.post(CHAT, content=parts(), headers={"content-type": "application/json"})
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (429, "tenant_gateway_bodies")
         assert answer.headers["retry-after"] == "1"
-        # what has come whole waits for nothing and counts for nothing
+        # a body that is already complete neither waits nor counts
         assert (await http.post(CHAT, json=body())).status_code == 200
 
 
@@ -148,7 +148,7 @@ async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
 
 
 async def test_large_bodies_wait_for_their_turn_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "REST", 1000.0)  # as if the first had taken very long
+    monkeypatch.setattr(large_bodies, "REST", 1000.0)  # as if the first body had taken very long
     ids = {"model": "demo", "prompt": [1] * 5000, "max_tokens": 1}
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(api_keys=KEYS))

@@ -1,4 +1,4 @@
-"""The KV tier in trouble: Redis killed, empty, slow, stalled, full; a replica killed. It only costs time."""
+"""Failures of the KV tier cost only time: Redis killed, emptied, slow, stalled or full; a replica killed."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ async def test_redis_killed_and_empty_again_is_an_empty_tier(
                 with pytest.raises(Unavailable) as caught:
                     await call
                 assert caught.value.data["reason"] == "kv_store"
-            assert time.monotonic() - started < 2.0  # nobody waits for a store that is away
+            assert time.monotonic() - started < 2.0  # callers do not wait for an unavailable store
         await until(lambda: value(service, "tier_up") == 0)
         server.start()
         await redis.connection_pool.disconnect()
@@ -71,9 +71,9 @@ async def test_a_slow_redis_opens_the_circuit_and_a_fast_one_closes_it(
             started = time.monotonic()
             with pytest.raises(Unavailable) as caught:
                 await blocks.find(names)
-            assert time.monotonic() - started < 0.25  # refused before Redis was asked
+            assert time.monotonic() - started < 0.25  # refused without asking Redis
             assert caught.value.retry_after_s is not None
-            # sessions have a circuit and a time limit of their own
+            # the session store has its own circuit and time limit
             assert value(service, "store_up") == 1
             assert (await sessions.list(new_tenant())).sessions == []
             proxy.delay_s = 0.0
@@ -110,7 +110,7 @@ async def test_a_full_redis_loses_blocks_and_no_session(
     blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
     async with (
         own_redis(tmp_path) as (server, redis),
-        # a sweep so seldom that only calls can find out
+        # sweeps are so rare that only calls can detect the full store
         running(nats_url, server.url, kv_sweep_s=600, kv_max_bytes=100 * MIB) as service,
     ):
         kept = []
@@ -121,7 +121,7 @@ async def test_a_full_redis_loses_blocks_and_no_session(
             assert (done.stored, done.pause_ms) == (5, 0)
             kept.append(names)
         used = int((await redis.info("memory"))["used_memory"])
-        await redis.config_set("maxmemory", used - 100_000)  # as if others had taken the rest
+        await redis.config_set("maxmemory", used - 100_000)  # as if other data had filled the rest
         with pytest.raises(OutOfMemoryError):
             await redis.set("one more", b"x")
         link = RedisLink(server.url, timeout_s=2.0, max_connections=1, name="store", reason="r")
@@ -134,7 +134,7 @@ async def test_a_full_redis_loses_blocks_and_no_session(
         assert value(service, "blocks_evicted_total", reason="memory") > 0
         counts = [(await blocks.find(names)).count for names in kept]
         assert 60 <= sum(counts) < 300
-        assert min(counts) >= 1  # of about the same age: their tails went
+        assert min(counts) >= 1  # the blocks are of similar age, so eviction removed the tails of sequences
 
 
 async def test_blocks_are_evicted_before_redis_is_full(
@@ -203,5 +203,5 @@ async def test_a_redis_that_would_delete_sessions_is_told_of(
         await redis.config_set("maxmemory-policy", "allkeys-lru")
         async with running(nats_url, server.url):
             assert capsys.readouterr().out.count("maxmemory-policy to noeviction") == 1
-            await asyncio.sleep(0.15)  # a few sweeps later
+            await asyncio.sleep(0.15)  # several sweeps later
             assert "noeviction" not in capsys.readouterr().out

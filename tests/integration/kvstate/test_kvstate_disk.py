@@ -1,4 +1,4 @@
-"""The disk of the session store is full: that is named, and mends itself. On a real, tiny file system."""
+"""A full disk of the session store, on a real, tiny file system: it is reported, and commits resume later."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def tiny_disk(place: Path) -> Iterator[Path]:
 
 @asynccontextmanager
 async def kept_on(disk: Path, folder: Path) -> AsyncIterator[str]:
-    """The session store of `ryz up --redis-dir`, with its file on that disk."""
+    """Runs the session store of `ryz up --redis-dir` with its file on that disk; yields its URL."""
     store = Store(
         name="redis", folder=folder, socket=folder / "run" / "redis.sock", memory_bytes=64 * 2**20,
         passwords=new_store_passwords(["kvstate"]), persist_dir=disk,
@@ -72,7 +72,7 @@ async def test_a_full_disk_is_named_and_mends_itself(
             await sessions.commit([record(tenant, "kept")])
             assert (writable(), service.status().detail["store"]) == (1, "up")
             refused: RyzError | None = None
-            for number in range(60):  # a megabyte is seventeen of them
+            for number in range(60):  # about 17 records fill a megabyte
                 try:
                     await sessions.commit([record(tenant, f"s{number}", text=TEXT)])
                 except Unavailable as error:
@@ -82,7 +82,7 @@ async def test_a_full_disk_is_named_and_mends_itself(
             assert refused.data["reason"] == "disk_full"
             assert "No space left on device" in refused.message
             assert (writable(), service.status().detail["store"]) == (0, "disk full")
-            # nothing was lost, and what reads goes on
+            # no record was lost, and reads continue
             assert (await sessions.get(tenant, "kept")).version == 1
             assert len((await sessions.list(tenant)).sessions) > 5
             with pytest.raises(Unavailable) as pinned:

@@ -1,4 +1,4 @@
-"""A tenant that fills the store, on a real broker and Redis: it is told, and others lose nothing."""
+"""A tenant that fills the store, on a real broker and Redis: its commits are refused, others lose nothing."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
                 records = [record(loud, f"s{first + n}", text="x" * 20_000) for n in range(50)]
                 refused += len((await sessions.commit(records)).over_quota)
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.2)  # sweeps
+            await asyncio.sleep(0.2)  # wait for sweeps
             assert (await blocks.find(names)).count == 700
             for one in mine:
                 assert await sessions.get(quiet, one.session_id) == one
@@ -42,7 +42,7 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
             assert (answer.stale, answer.over_quota) == ([], [])
             assert refused > 1000
             used = int(await redis.hget(f"ryz:session-sizes:{loud}", ""))  # type: ignore[arg-type]
-            assert 0.9 * 2 / 3 * SESSION_SHARE * 24 * MIB < used <= SESSION_SHARE * 24 * MIB  # one of two
+            assert 0.9 * 2 / 3 * SESSION_SHARE * 24 * MIB < used <= SESSION_SHARE * 24 * MIB  # one of two tenants
             assert value(service, "session_commits_total", outcome="over_quota") == refused
             await until(lambda: value(service, "tenants_nearly_full") == 1)
             assert value(service, "session_bytes") >= used
@@ -94,7 +94,7 @@ async def test_sessions_in_a_full_redis_cost_their_own_tenants_blocks_only(
     blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
     async with (
         own_redis(tmp_path) as (server, redis),
-        # a quota that an operator set too high: all of Redis is one tenant's sessions and a little KV
+        # the operator's quota is too high: one tenant's sessions and a few blocks fill Redis
         running(nats_url, server.url, kv_sweep_s=600, session_bytes_per_tenant=1 << 30),
     ):
         mine, others = chain(20), chain(20)

@@ -1,4 +1,4 @@
-"""A Redis that restarted is noticed by no call: connections that died since are made anew."""
+"""A restart of Redis between calls fails none of them: dead connections are replaced."""
 
 import asyncio
 from pathlib import Path
@@ -15,14 +15,14 @@ async def test_a_restart_between_calls_fails_none_of_them(tmp_path: Path) -> Non
     server.start()
     link = RedisLink(server.url, timeout_s=5.0, max_connections=8, name="store", reason="session_store")
     try:
-        # as many connections as calls at once
+        # open as many connections as there will be calls
         await asyncio.gather(*(link.pipeline([("SET", "key", number)]) for number in range(8)))
         server.stop(kill=True)
         server.start()
         await asyncio.sleep(0.05)
         for calls in (1, 8):
             answers = await asyncio.gather(*(link.pipeline([("GET", "key")]) for _ in range(calls)))
-            assert answers == [[None]] * calls  # it came back empty
+            assert answers == [[None]] * calls  # the restarted store is empty
         server.stop(kill=True)
         with pytest.raises(StoreAway, match="cannot be reached") as caught:
             await link.pipeline([("GET", "key")])

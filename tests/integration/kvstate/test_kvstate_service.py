@@ -1,4 +1,4 @@
-"""The KV state service on a real broker and a real Redis, and what it says while Redis is away."""
+"""The KV state service on a real broker and a real Redis, and its answers while Redis is unavailable."""
 
 import asyncio
 import os
@@ -144,7 +144,7 @@ async def test_bad_messages_are_answered_and_nothing_dies(
         reply = await nats_bus.request(subject, data, timeout_s=2.0)
         with pytest.raises(InvalidRequest):
             decode_reply(reply.data, SessionFound)
-    await nats_bus.publish(subject, b"\xc1")  # nobody waits for an answer
+    await nats_bus.publish(subject, b"\xc1")  # no reply is requested
     tenant = new_tenant()
     with pytest.raises(SessionNotFound):
         await ask(nats_bus, subjects.SESSION_GET, SessionGet(tenant=tenant, session_id="s"), SessionFound)
@@ -177,7 +177,7 @@ async def test_redis_away_is_told_at_once_and_passes(
         assert not ready(service)
         own_redis.start()
         await until(lambda: service.is_ready)
-        # it came back empty, without data and scripts
+        # the restarted store has neither data nor scripts
         with pytest.raises(SessionNotFound):
             await ask(nats_bus, subjects.SESSION_GET, query, SessionFound)
         await ask(nats_bus, subjects.SESSION_COMMIT, commit, SessionCommitted)

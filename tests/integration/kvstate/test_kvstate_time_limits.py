@@ -1,4 +1,4 @@
-"""Only what Redis does counts as its time: a call that waits in this process is no sign of trouble there."""
+"""The time limit of a call covers only Redis: time spent waiting in this process does not open the circuit."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ def test_an_answer_that_came_while_the_loop_was_busy_is_taken(
         try:
             await link.pipeline([("PING",)])
             call = asyncio.ensure_future(link.pipeline([SLOW]))
-            await asyncio.sleep(0.02)  # sent, and the answer comes while nothing is read
+            await asyncio.sleep(0.02)  # the command is sent, and its answer arrives while the loop is blocked
             for _ in range(3):
                 time.sleep(1.2 * LIMIT_S)  # noqa: ASYNC251 (another call of this process computes)
                 await asyncio.sleep(0)
@@ -69,10 +69,10 @@ async def test_a_redis_that_does_not_answer_in_time_is_away(redis_url: str) -> N
         assert LIMIT_S <= time.monotonic() - began < 4 * LIMIT_S
         assert not caught.value.refused
         assert circuit.opened_total == 1
-        with pytest.raises(Unavailable, match="is away") as refused:  # without asking it
+        with pytest.raises(Unavailable, match="is away") as refused:  # refused without asking Redis
             await link.pipeline([("PING",)])
         assert refused.value.data["reason"] == "session_store"
         proxy.resume()
-        assert await link.pipeline([("PING",)], probe=True) == [True]  # on a connection that is new
+        assert await link.pipeline([("PING",)], probe=True) == [True]  # on a new connection
         assert not circuit.open
         await link.close()

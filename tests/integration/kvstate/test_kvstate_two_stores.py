@@ -1,4 +1,4 @@
-"""Sessions and KV blocks in stores of their own: each has its keys only, and deleting goes across."""
+"""Sessions and KV blocks in separate stores: each holds only its own keys, and a deletion covers both."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from tests.kits.waiting import until
 
 
 class Pair(NamedTuple):
-    """Two servers, and clients of them."""
+    """Two Redis servers and their clients."""
 
     sessions_server: RedisServer
     kv_server: RedisServer
@@ -62,7 +62,7 @@ async def test_each_store_has_its_own_keys_and_deleting_goes_across(
         assert "ryz:kv" not in await names_in(pair.sessions)
         await sessions.delete(tenant, "s")
         assert await blocks.find(names) == BlocksFound(count=0)
-        # a commit that comes late brings nothing back
+        # a late commit restores nothing
         await write(pair.kv, names)
         assert (await blocks.commit("g1", [held(tenant, "s", names)])).stored == 0
 
@@ -81,10 +81,10 @@ async def test_kv_goes_on_without_the_session_store_and_no_session_is_taken_for_
             await sessions.get(tenant, "s")
         await write(pair.kv, names)
         assert (await blocks.commit("g1", [held(tenant, "s", names)])).stored == 3
-        await asyncio.sleep(1.5)  # beyond the grace, with some thirty sweeps
+        await asyncio.sleep(1.5)  # longer than the grace, with about thirty sweeps
         assert (await blocks.find(names)).count == 3
         assert service.status().detail["kv_store"] == "up"
-        pair.sessions_server.start()  # empty: the session is over now
+        pair.sessions_server.start()  # the restarted store is empty, so the session has ended
         await until(lambda: service.status().detail["kv_blocks"] == 0, timeout_s=10)
 
 
@@ -100,7 +100,7 @@ async def test_what_an_earlier_version_kept_beside_sessions_is_removed(
     async with running(nats_url, pair.sessions_server.url, kv_redis_url=pair.kv_server.url):
         await sessions.commit([record(tenant)])
         async with asyncio.timeout(10):
-            while "ryz:kv" in await names_in(pair.sessions):  # noqa: ASYNC110 (another process)
+            while "ryz:kv" in await names_in(pair.sessions):  # noqa: ASYNC110 (polls another process)
                 await asyncio.sleep(0.02)
         assert (await sessions.get(tenant, "s")).version == 1
         assert await pair.kv.exists(*map(data_key, new)) == 3

@@ -1,7 +1,7 @@
-"""A real Redis with the users of a deployment: what each may run on which keys, and what no user may.
+"""A real Redis with the users of a deployment: the commands and keys that each user may use.
 
-That the KV state service can do all it must is shown by the contract tests of its stores, which run as its
-user; that ranks can, by the test below.
+The contract tests of the stores run as the user of the KV state service and show that its permissions
+suffice; a test below shows the same for ranks.
 """
 
 import re
@@ -21,7 +21,7 @@ from tests.kits.servers import ROOT, GuardedRedis
 
 BLOCK = data_key(bytes(16))
 SESSION = keys.session("acme", "s1")
-# Reading or changing the server, others' connections, code, or everything at once.
+# Commands that read or change the server, other connections or code, or affect all keys.
 FORBIDDEN = [
     ("CONFIG", "SET", "dir", "/tmp"), ("CONFIG", "GET", "*"), ("CONFIG", "REWRITE"),
     ("MODULE", "LOAD", "/x.so"),
@@ -51,7 +51,7 @@ def execute(client: redis.Redis, *command: str | bytes | int) -> Any:
 
 
 def refuse(client: redis.Redis, command: tuple[str | bytes, ...]) -> None:
-    # MODULE and DEBUG are switched off in Redis 7 itself, whatever the user may do
+    # Redis 7 itself disables MODULE and DEBUG for all users
     with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)no permissions|command not allowed"):
         execute(client, *command)
 
@@ -132,7 +132,7 @@ def test_a_stranger_is_refused(guarded_redis: GuardedRedis, credentials: str) ->
 
 
 def test_every_command_of_the_scripts_is_in_the_table() -> None:
-    """A script's rare branch shows here, not in a deployment."""
+    """Finds commands in rare branches of scripts before a deployment runs them."""
     source = "".join(path.read_text() for path in (ROOT / "services" / "kvstate").rglob("*.lua"))
     used = {name.lower() for name in re.findall(r"redis\.p?call\(\s*'(\w+)'", source)}
     assert len(used) > 20

@@ -1,4 +1,4 @@
-"""`deploy/redis-start.sh` with a real Redis: users by variables, hashes on disk, never without a user."""
+"""`deploy/redis-start.sh` with a real Redis: users from variables, only hashes on disk, no start without users."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""A gateway with scripted session services, shared by the tests of a file."""
+"""A gateway with scripted session services, shared by the tests of a module."""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +19,7 @@ async def shared_gateway() -> AsyncIterator[Gateway]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def gateway(shared_gateway: Gateway) -> AsyncIterator[Gateway]:
-    """The gateway of this file, with services behind it that nothing is left in."""
+    """The gateway of this module, with new session services that hold no records."""
     fleet = shared_gateway.fleet
     fleet.sessions, cards = await SessionServices(fleet.bus).start(), fleet.cards
     yield shared_gateway

@@ -81,7 +81,7 @@ async def test_a_page_goes_on_where_the_last_one_ended(
 async def test_showing_says_where_the_kv_is(http: httpx.AsyncClient, services: SessionServices) -> None:
     store(services, record())
     services.holdings = {"g1": 32}
-    services.last[TENANT, "s1"] = "g0"  # moved since its last turn
+    services.last[TENANT, "s1"] = "g0"  # the session has moved since its last turn
     async with asyncio.timeout(5):
         shown = (await http.get(at("s1"), params={"messages": "true"})).json()
     assert shown["groups"] == [

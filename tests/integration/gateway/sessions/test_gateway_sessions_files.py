@@ -1,4 +1,4 @@
-"""Export and import of sessions over real HTTP: round trips, limits, and turns of tenants."""
+"""Export and import of sessions over real HTTP: round trips, limits, and fairness between tenants."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ async def test_a_session_that_fits_http_but_not_the_broker() -> None:
 async def test_what_no_store_would_take_is_refused_before_it_is_read(
     path: str, framing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the announced length, or as soon as too much has come; nothing of it is parsed."""
+    """Refused by the declared length, or as soon as the limit is exceeded; nothing is parsed."""
     parsed: list[bytes] = []
     monkeypatch.setattr(session_file, "read_session", lambda raw, *_: parsed.append(raw))
     async with running_gateway(session_max_bytes=2048) as gateway, raw_connection(gateway.port) as connection:
@@ -182,7 +182,7 @@ async def test_files_of_sessions_take_no_thread_from_others(
 
 
 async def test_files_of_sessions_are_read_one_at_a_time_and_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant with many imports keeps neither other tenants' nor other requests waiting."""
+    """Many imports of one tenant delay neither other tenants nor other requests."""
     go_on, order, real = threading.Event(), list[str](), session_file.read_session
 
     def read(raw: bytes, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Refusals of `/v1/sessions` over real HTTP: bad input, limits, tenants, services that are away."""
+"""Refusals of `/v1/sessions` over real HTTP: bad input, limits, tenants, unavailable services."""
 
 import asyncio
 from typing import Any
