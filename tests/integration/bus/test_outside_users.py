@@ -333,7 +333,7 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
 
 
 async def test_a_flood_of_cancels_costs_others_nothing(tmp_path: Path) -> None:
-    """The leader drops cancels over the rate limit; those of services use other subjects."""
+    """The bus limits the rate of an outside subject; cancels of services have subjects of their own."""
     async with world(tmp_path) as both:
         await both.running()
         leader = both.kit.outside
@@ -378,7 +378,7 @@ async def test_a_flood_of_broken_requests_stays_with_the_broker(tmp_path: Path) 
 
 
 async def test_a_tenant_that_holds_all_places_gives_some_to_another(both: World) -> None:
-    """The router sees only that groups are full, so it asks the leader, which knows the tenants."""
+    """Routers pass requests to full groups, since only the leader knows which tenant holds the places."""
     sampling = {"n": 16, "max_tokens": 120, "ignore_eos": True}
     for number in range(9):  # 64 sequences run and 64 wait
         await both.a.send(both.a.ask(f"r{number}", sampling=sampling))

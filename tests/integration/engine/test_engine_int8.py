@@ -42,7 +42,7 @@ LIMIT = 0.01  # largest relative increase of the perplexity
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Uses one torch thread: the model is too small for more, and waiting threads are slow on a busy machine."""
+    """Uses one thread: the model is too small for more, and waiting threads are slow on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

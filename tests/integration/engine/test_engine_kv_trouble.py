@@ -43,7 +43,7 @@ def _config(url: str) -> KVStoreConfig:
 
 
 def _works_again(one: Rank) -> None:
-    """Waits until the circuits of both threads are closed, then asserts that blocks can be written and read."""
+    """Waits until the circuits of both threads are closed, then asserts that storing and fetching work."""
     eventually(lambda: not _drops(one) and not said(one.fetch([])))
     stored = names(5)
     one.store(stored)

@@ -79,7 +79,7 @@ async def test_partial_headers_of_all_are_bounded() -> None:
 
 
 async def test_the_address_that_holds_most_of_the_partial_headers_gives_way() -> None:
-    """One address fills the budget of partial headers; requests of others with headers in two reads are served."""
+    """One address fills the budget of partial headers; others may still send headers in two reads."""
     async with running_gateway(http_max_partial_bytes=2**20) as gateway, AsyncExitStack() as stack:
         most, some = "127.0.0.5", "127.0.0.6"
         held = []
@@ -95,7 +95,7 @@ async def test_the_address_that_holds_most_of_the_partial_headers_gives_way() ->
                 await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") != full)
                 await connection.send(b"\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
                 assert (await connection.answer()).status == 200
-        answer = await held[0].answer()  # the largest partial header of that address; its other connections stay open
+        answer = await held[0].answer()  # largest partial header; the others stay open
         assert (answer.status, answer.error["code"]) == (503, "partial_headers")
         assert refused(gateway, "partial_headers") == 1
         for connection in held[1:]:

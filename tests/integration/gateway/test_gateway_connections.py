@@ -114,7 +114,7 @@ async def test_ten_thousand_idle_connections_cost_little(
             slowest = await during
             later = await latencies(http, 100)
             async with asyncio.timeout(40):
-                while (left := await metric(http, "ryz_gateway_connections")) > 10:  # noqa: ASYNC110 (polls another process)
+                while (left := await metric(http, "ryz_gateway_connections")) > 10:  # noqa: ASYNC110 (polls)
                     await asyncio.sleep(0.2)
         finally:
             await asyncio.to_thread(opening.__exit__, None, None, None)
@@ -124,14 +124,14 @@ async def test_ten_thousand_idle_connections_cost_little(
             f"{1000 * slowest[296]:.1f} ms while they came, "
             f"{1000 * later[98]:.1f} ms beside them; {left:.0f} left"
         )
-        assert connections > count / 2  # on a slow machine the first connections close before the last ones open
+        assert connections > count / 2  # on a slow machine early ones close before late ones open
         assert rss - rss_before < max_mib * 2**20
         assert max(slowest[296], later[98]) < 1.0
 
 
 @pytest.mark.usefixtures("open_files")
 async def test_the_limit_of_open_files_is_kept(nats_url: str) -> None:
-    """With more connections than the process may open files, it neither dies nor spins, and serves requests."""
+    """Given more connections than files, the process neither dies nor spins, and it serves requests."""
     port = free_port()
     async with fleet_on(nats_url), gateway_process(nats_url=nats_url, http_port=str(port)) as process:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (300, 700))

@@ -73,7 +73,7 @@ async def test_those_who_talk_get_through(sent: bytes) -> None:
 async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent: bytes) -> None:
     """Each closed connection is reopened at once, as by an attacker; all of 100 requests are answered."""
     async with running_gateway(http_max_connections_per_address=LIMIT) as gateway:
-        one_at_a_time = asyncio.Lock()  # otherwise all connections could have a running request at once and none would be idle
+        one_at_a_time = asyncio.Lock()  # else all could have a request running and none would be idle
 
         async def hold() -> None:
             while True:

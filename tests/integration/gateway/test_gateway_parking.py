@@ -51,7 +51,7 @@ class Keeper:
 @pytest.mark.parametrize("way", ["stream", "repeat"])
 @pytest.mark.parametrize("grace_s", [0, 30])
 async def test_a_client_that_leaves_while_its_stream_is_looked_for(way: str, grace_s: float) -> None:
-    """The leader has already detached the stream: it is cancelled or parked like a stream that was being read."""
+    """The leader has detached the stream by then: it is cancelled or parked, as if it had been read."""
     async with running_gateway(idempotency_find_ms=2000) as gateway:
         keeper = await Keeper(gateway, grace_s).start()
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)

@@ -42,7 +42,7 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
             assert (answer.stale, answer.over_quota) == ([], [])
             assert refused > 1000
             used = int(await redis.hget(f"ryz:session-sizes:{loud}", ""))  # type: ignore[arg-type]
-            assert 0.9 * 2 / 3 * SESSION_SHARE * 24 * MIB < used <= SESSION_SHARE * 24 * MIB  # one of two tenants
+            assert 0.9 * 2 / 3 * SESSION_SHARE * 24 * MIB < used <= SESSION_SHARE * 24 * MIB  # of two tenants
             assert value(service, "session_commits_total", outcome="over_quota") == refused
             await until(lambda: value(service, "tenants_nearly_full") == 1)
             assert value(service, "session_bytes") >= used

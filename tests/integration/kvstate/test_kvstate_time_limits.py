@@ -1,4 +1,4 @@
-"""The time limit of a call covers only Redis: time spent waiting in this process does not open the circuit."""
+"""Only Redis counts toward a call's time limit: waiting in this process does not open the circuit."""
 
 import asyncio
 import time

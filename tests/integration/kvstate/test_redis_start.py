@@ -1,4 +1,4 @@
-"""`deploy/redis-start.sh` with a real Redis: users from variables, only hashes on disk, no start without users."""
+"""`deploy/redis-start.sh` with a real Redis: users from variables, hashes on disk, never without a user."""
 
 import os
 import stat

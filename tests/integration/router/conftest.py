@@ -1,4 +1,4 @@
-"""A model of its own for each test, a caller that asks for it, and two leaders that serve it."""
+"""Fixtures: a unique model for each test, a caller that requests it, and two leaders that serve it."""
 
 from collections.abc import AsyncIterator
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""Leaving in mid-traffic: a router that is told to stop, and a group that drains. Nothing in hand is lost."""
+"""A router that stops and a group that drains under traffic: no accepted request is lost."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ REQUESTS = 500
 async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_given(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
 ) -> None:
-    """Each request is published once: what a leaving router dropped would never be answered."""
+    """Each request is published once, so a request that the leaving router drops is never answered."""
     names = [f"router-{uuid4().hex[:6]}" for _ in range(2)]
     routers = [await start_router(nats_url, nats_bus, name) for name in names]
     try:
@@ -41,7 +41,7 @@ async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_give
         frames = [caller.frames[request.request_id][0] for request in requests]
         assert all(isinstance(frame, Accepted) for frame in frames)
         works = [work for leader in leaders for work, _ in leader.taken]
-        assert len(works) == REQUESTS  # none twice
+        assert len(works) == REQUESTS  # no duplicates
         shares = [sum(work.route.router_id == name for work in works) for name in names]
         print(f"requests by router: {shares}")
         assert min(shares) > 0
@@ -55,7 +55,7 @@ async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_give
 async def test_what_a_draining_group_gives_back_goes_to_another_group(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
 ) -> None:
-    """The leader gives it back before its heartbeat says that it drains: the router knows where it was."""
+    """The leader fails the request before its heartbeat reports draining; the router remembers the group."""
     giving = leaders[0]
     give_back = [False]
 
@@ -111,7 +111,7 @@ async def test_resumed_and_urgent_requests_are_not_refused_by_an_estimate(
     await asyncio.sleep(0.1)
     async with router(nats_url):
         waits = {(await caller.failure(caller.request())).data["retry_after_s"] for _ in range(10)}
-        assert len(waits) > 1  # callers do not come back in step
+        assert len(waits) > 1  # retry times differ, so that callers do not return together
         assert isinstance(await caller.ask(caller.request(priority=1)), Accepted)
         assert isinstance(await caller.ask(caller.request(attempt=1)), Accepted)
         reasons = {work.route.reason for leader in leaders for work, _ in leader.taken}

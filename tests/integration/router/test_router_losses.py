@@ -1,6 +1,6 @@
-"""A leader that dies, freezes or is cut off: how soon routers know, and what they tell.
+"""A leader that dies, freezes or loses a connection: how soon routers detect it, and what they publish.
 
-The broker is one with a system account whose news of clients reach the routers.
+The broker has a system account, whose disconnect events reach the routers.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ accounts {{
 
 
 class TellingServer(ServerProcess):
-    """A broker that tells of clients that are gone."""
+    """A broker that publishes disconnects of clients."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
@@ -76,7 +76,7 @@ def server(tmp_path: Path) -> Iterator[TellingServer]:
 
 
 class World:
-    """What a test sees: news of groups, first frames, and leaders as processes."""
+    """Records `GroupDown` events, first frames and heartbeats; starts leaders as processes."""
 
     def __init__(self, server: TellingServer, bus: NatsBus) -> None:
         self.server, self.bus, self.model = server, bus, "m"
@@ -92,7 +92,11 @@ class World:
         await self.bus.subscribe(subjects.HEARTBEAT_ALL, self._beat)
 
     async def leader(self, group: str, *urls: str) -> tuple[asyncio.subprocess.Process, str]:
-        """Starts one and waits until it beats; its process and instance id."""
+        """Starts a leader and waits for its first heartbeat.
+
+        Returns:
+            Its process and its instance id.
+        """
         instance_id = f"{group}-{uuid4().hex[:6]}"
         main, beats = urls or (self.server.url(), self.server.url())
         process = await asyncio.create_subprocess_exec(
@@ -107,7 +111,7 @@ class World:
         )
         self.processes.append(process)
         await until(lambda: instance_id in self.beats, timeout_s=20)
-        await asyncio.sleep(0.1)  # it is not new to the routers any more
+        await asyncio.sleep(0.1)  # routers no longer treat it as new
         return process, instance_id
 
     async def ask(self, attempt: int = 0, request_id: str = "", **more: object) -> AnyFrame:
@@ -134,7 +138,7 @@ class World:
         return frame.group
 
     async def heard_of(self, instance_id: str) -> tuple[float, GroupDown]:
-        """The first news of it, and when they came."""
+        """The first `GroupDown` of an instance, and the time of its arrival."""
         await until(lambda: any(down.instance_id == instance_id for _, down in self.news))
         return next(news for news in self.news if news[1].instance_id == instance_id)
 
@@ -142,7 +146,7 @@ class World:
         return sum(down.instance_id == instance_id for _, down in self.news)
 
     async def _down(self, message: Message) -> None:
-        with suppress(InvalidRequest):  # one test sends broken ones
+        with suppress(InvalidRequest):  # one test publishes invalid messages
             self.news.append((time.monotonic(), decode(message.data, GroupDown)))
 
     async def _frame(self, message: Message) -> None:
@@ -178,7 +182,7 @@ async def router(server: TellingServer, **more: object) -> AsyncIterator[Service
 
 
 async def median_s(world: World, kills: int, end: Callable[[asyncio.subprocess.Process], None]) -> float:
-    """From the signal to the news, in seconds."""
+    """The median time from the signal to the `GroupDown` event, in seconds."""
     pauses = []
     for number in range(kills):
         process, instance_id = await world.leader(f"g{number}")
@@ -195,7 +199,7 @@ async def test_a_leader_that_is_killed_is_known_to_be_gone_at_once(world: World)
         median = await median_s(world, KILLS, lambda process: process.kill())
         assert {down.reason for _, down in world.news} == {"disconnected"}
         await asyncio.sleep(0.5)
-        assert len(world.news) == KILLS  # once each, though two connections ended
+        assert len(world.news) == KILLS  # one event per kill, although each closed two connections
     print(f"median {1000 * median:.1f} ms")
     assert median < 0.1
 
@@ -204,7 +208,7 @@ async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> N
     async with router(world.server):
         median = await median_s(world, 3, lambda process: process.send_signal(signal.SIGSTOP))
         print(f"median {1000 * median:.1f} ms")
-        assert median < 1.0  # 0.25 on a machine with nothing else to do
+        assert median < 1.0  # 0.25 on an idle machine
         assert {down.reason for _, down in world.news} == {"silent"}
         frame = await world.ask()
         assert isinstance(frame, Failed)
@@ -226,12 +230,12 @@ async def test_a_killed_leaders_sessions_are_served_elsewhere_at_once(world: Wor
             assert await world.group_of() == "g1"
             assert await world.group_of(attempt=1, request_id=f"resumed-{number}", priority=1) == "g1"
         await asyncio.sleep(0.3)
-        assert 1 <= world.count_of(instance_id) <= 2  # each router once at most
+        assert 1 <= world.count_of(instance_id) <= 2  # at most one event per router
 
 
 @pytest.mark.parametrize("cut", ["main", "heartbeats"])
 async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: World, cut: str) -> None:
-    """It may as well be dead: heartbeats under way count for nothing, those that come later do."""
+    """The leader may be dead: heartbeats already sent are ignored, later ones restore the group."""
     async with TcpProxy(world.server.port) as proxy:
         direct, through = world.server.url(), world.server.url(proxy.port)
         urls = (through, direct) if cut == "main" else (direct, through)
@@ -242,7 +246,7 @@ async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: Wor
             heard_at, down = await world.heard_of(instance_id)
             assert down.reason == "disconnected"
             frame = await world.ask()
-            if time.monotonic() < heard_at + 0.35:  # else the machine is too slow to look in time
+            if time.monotonic() < heard_at + 0.35:  # else the check came too late
                 assert isinstance(frame, Failed)
                 assert frame.data["reason"] == "no_group"
 
@@ -250,7 +254,7 @@ async def test_a_leader_that_lost_one_connection_is_lost_for_a_moment(world: Wor
                 return isinstance(await world.ask(), Accepted)
 
             await eventually(served)
-            assert world.count_of(instance_id) <= 2  # again, if no leader took a request before it was back
+            assert world.count_of(instance_id) <= 2  # twice if no leader took a request in between
             ignored = {"event": "heartbeat_ignored"}
             if cut == "main":
                 assert (service.registry.get_sample_value("ryz_router_events_total", ignored) or 0) > 1
@@ -337,12 +341,12 @@ async def test_a_group_that_breaks_what_it_accepts_is_tripped(
         await until(lambda: value("ryz_router_events_total", {"event": "group_tripped"}) == 1)
         await until(lambda: service.status().detail["groups"][0]["broken_total"] == 19)
         (group,) = service.status().detail["groups"]
-        assert group["breaker"] in {"open", "half_open"}  # half a second later it lets one request through
+        assert group["breaker"] in {"open", "half_open"}  # after half a second it lets one request through
     assert "breaker tripped" in capsys.readouterr().out
 
 
 async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
-    """Returns when the check holds."""
+    """Waits until the check holds."""
     async with asyncio.timeout(timeout_s):
         while not await check():  # noqa: ASYNC110 - it asks over the network
             await asyncio.sleep(0.05)

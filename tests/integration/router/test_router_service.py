@@ -124,7 +124,7 @@ async def test_a_silent_group_is_lost_and_welcome_again(
         leaders[0].beating = True
         await asyncio.sleep(3 * BEAT_MS / 1000)
         assert await caller.group_of(other) == leaders[0].group
-        assert await caller.group_of(session) == leaders[1].group  # where its KV is now
+        assert await caller.group_of(session) == leaders[1].group  # the group that now holds its KV
 
 
 async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, leaders: list[Leader]) -> None:
@@ -140,7 +140,7 @@ async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, l
 async def test_a_fast_small_fleet_is_not_refused(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
-    """More requests between two heartbeats than there are queue places, all of them done at once."""
+    """Between two heartbeats there are more requests than queue places, and each one is done at once."""
     for leader in leaders:
         leader.load = Load(max_running=8, max_waiting=24)
     await asyncio.sleep(2 * BEAT_MS / 1000)
@@ -160,7 +160,7 @@ async def test_a_copy_goes_to_the_same_group(nats_url: str, caller: Caller, lead
             await caller.publish(request)
         await until(lambda: sum(len(leader.taken) for leader in leaders) == 4)
         assert [len(leader.started) for leader in leaders].count(0) == 1
-        await caller.publish(replace(request, attempt=1))  # no copy, nor is one of another tenant
+        await caller.publish(replace(request, attempt=1))  # no copy; nor is another tenant's request
         await caller.publish(replace(request, tenant="other"))
         await until(lambda: sum(len(leader.taken) for leader in leaders) == 6)
         reasons = [work.route.reason for leader in leaders for work, _ in leader.taken]
@@ -201,7 +201,7 @@ async def test_bad_messages_on_every_subject_are_answered_and_nothing_dies(
             frame = await caller.answer(request_id)
             assert isinstance(frame, Failed)
             assert frame.code == "invalid_request"
-            # an unknown field is no fault, so one of them is a fine query for models
+            # unknown fields are ignored, so one of the messages is a valid query for models
             queries = () if b"model" in data else (subjects.MODELS,)
             for subject in (subjects.heartbeat("g0"), *queries):
                 answer = await nats_bus.request(subject, data, timeout_s=2.0)
@@ -258,7 +258,7 @@ async def test_state_server_asks_where_the_session_was(
             assert await caller.group_of("s") == leaders[turn % 2].group
         await kvstate.unsubscribe()
         await nats_bus.flush()
-        assert await caller.group_of("s") == leaders[0].group  # no answer: what the router itself knows
+        assert await caller.group_of("s") == leaders[0].group  # no answer: the router's own record
 
 
 async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(
@@ -270,7 +270,7 @@ async def test_a_router_leaves_and_returns_in_mid_traffic_and_nobody_notices(
         for turn in range(60):
             request = caller.request(f"s-{number}-{turn}")
             for _ in range(10):
-                await caller.publish(request)  # again, as `InferenceClient` does when nothing comes
+                await caller.publish(request)  # repeated, as `InferenceClient` does without an answer
                 try:
                     await until(lambda: request.request_id in caller.frames, timeout_s=0.2)  # noqa: B023
                 except TimeoutError:
@@ -305,7 +305,7 @@ async def test_the_process_starts_routes_and_stops(
             while request.request_id not in caller.frames:
                 await caller.publish(request)
                 await asyncio.sleep(0.05)
-        assert isinstance(caller.frames[request.request_id][0], Accepted)  # never "no such model" before
+        assert isinstance(caller.frames[request.request_id][0], Accepted)  # never "no such model" before this
         process.send_signal(signal.SIGTERM)
         _, log = await asyncio.wait_for(process.communicate(), 5)
         assert process.returncode == 0

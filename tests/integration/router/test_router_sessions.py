@@ -1,4 +1,4 @@
-"""Routers that know sessions: pins, moves that leaders tell of, deletions, and the query for a route."""
+"""Session routing: pins, moves that leaders report, deletions, and the query for a route."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ from tests.kits.waiting import until
 
 @asynccontextmanager
 async def kvstate(bus: NatsBus, *pins: Pinned) -> AsyncIterator[list[PinList]]:
-    """Answers for the pins of all sessions, one on each page."""
+    """Serves the pins of all sessions, one on each page."""
     asked: list[PinList] = []
 
     async def answer(message: Message) -> None:
@@ -50,7 +50,7 @@ async def kvstate(bus: NatsBus, *pins: Pinned) -> AsyncIterator[list[PinList]]:
 
 
 async def tell(bus: NatsBus, subject: str, message: Wire) -> None:
-    """Publishes, and waits until routers on the same broker have it."""
+    """Publishes a message and waits until routers on the same broker have received it."""
     await bus.publish(subject, encode(message))
     await bus.flush()
     await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def ask_route(bus: NatsBus, session_id: str, model: str, tenant: str = "de
 
 
 async def reason_of(caller: Caller, leaders: list[Leader], request: GenerateRequest) -> tuple[str, str, str]:
-    """Group, reason and last group of the request's route."""
+    """The group, the reason and the last group of the request's route."""
     assert isinstance(await caller.ask(request), Accepted)
     works = [work for leader in leaders for work, _ in leader.taken]
     route = next(work.route for work in works if work.request == encode(request))
@@ -109,7 +109,7 @@ async def test_pins_stand_while_kvstate_is_away_and_are_asked_for_again(
         assert service.registry.get_sample_value("ryz_router_pins") == 4
         missed = service.registry.get_sample_value("ryz_router_events_total", {"event": "pins_not_loaded"})
         assert missed is not None
-        async with kvstate(nats_bus):  # all were freed meanwhile
+        async with kvstate(nats_bus):  # without pins, as if all were removed meanwhile
             await until(lambda: service.registry.get_sample_value("ryz_router_pins") == 0, timeout_s=5.0)
 
 
@@ -220,4 +220,4 @@ async def test_status_and_metrics_show_sessions_and_pins(
         await asyncio.sleep(10 * BEAT_MS / 1000)
         uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model})
         assert uneven is not None
-        assert 0.3 < uneven < 0.7  # three quarters of the work instead of a half
+        assert 0.3 < uneven < 0.7  # three quarters of the requests instead of half

@@ -1,4 +1,4 @@
-"""What the gateway serves without a key, asked over plain sockets: odd hosts and targets open nothing."""
+"""What the gateway serves without a key, over plain sockets: unusual hosts and targets bypass no check."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ BODY = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "He
 
 
 async def raw(gateway: Gateway, request: bytes) -> bytes:
-    """The whole answer to these bytes."""
+    """The whole answer to a raw request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(request)
     async with asyncio.timeout(10):
@@ -39,7 +39,7 @@ def documented(document: dict[str, dict[str, dict[str, object]]]) -> list[tuple[
 
 
 async def test_every_route_but_the_probes_wants_a_key() -> None:
-    """API2, API5 and API9: what is documented is what there is, and each of it asks who is there."""
+    """API2, API5 and API9: every documented route except the probes requires a key."""
     async with running_gateway(api_keys="secret-1:acme") as gateway:
         page = await raw(
             gateway, b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
@@ -73,7 +73,7 @@ async def test_every_route_but_the_probes_wants_a_key() -> None:
     ],
 )
 async def test_no_host_or_target_gets_past_the_key(request_line: bytes) -> None:
-    """CVE-2026-48746: a path that was made of the Host header passed the middleware of vLLM."""
+    """CVE-2026-48746: a path built from the Host header bypassed the middleware of vLLM."""
     async with running_gateway(api_keys="secret-1:acme") as gateway:
         answer = await raw(gateway, request_line)
         assert int(answer.split()[1]) in {400, 401, 404, 405, 421}, answer[:200]
@@ -82,7 +82,7 @@ async def test_no_host_or_target_gets_past_the_key(request_line: bytes) -> None:
 
 
 async def test_an_internal_error_shows_no_address_and_no_path() -> None:
-    """CVE-2026-22778, CVE-2026-54236: texts of exceptions told callers where things lie in memory."""
+    """CVE-2026-22778, CVE-2026-54236: exception texts revealed memory addresses to callers."""
     async with running_gateway() as gateway:
         for body in (b'{"model": "demo", "messages": [{"role": "user", "content": {}}]}', b"\xff\xfe", b"{"):
             head = (

@@ -1,4 +1,4 @@
-"""TLS to a real broker, to Redis behind a proxy that ends it, and to the gateway; with files of each test."""
+"""TLS to a real broker, to Redis behind a TLS proxy, and to the gateway; each test has its own files."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from tests.kits.servers import GuardedNats, free_port
 from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.tls import Authority
 
-REFUSED_WAIT_S = 1.5  # how long one tries who is not to get in
+REFUSED_WAIT_S = 1.5  # how long a client tries that must be refused
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_a_broker_with_tls(authority: Authority, tmp_path: Path, scheme: s
         assert isinstance(bus._connection._transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)  # type: ignore[attr-defined]
         broker.stop()
         broker.start()
-        for _ in range(2):  # each waits for the new connection; the first may use the old one yet
+        for _ in range(2):  # each waits for the new connection; the first may still use the old one
             with suppress(Unavailable):
                 await bus.flush()
         assert bus.connected
@@ -75,7 +75,7 @@ async def test_a_broker_with_a_certificate_of_somebody_else(
             settings = bus_settings(broker.url("router", "tls"), **more)
             with pytest.raises(Unavailable, match="certificate verify failed"):
                 await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
-        # the right authority, another host
+        # the right authority, but another host
         settings = bus_settings(broker.url("router", "tls", host="localhost"), nats_ca=stranger.ca)
         with pytest.raises(Unavailable, match="mismatch"):
             await NatsBus.from_settings(settings, name="test", connect_wait_s=REFUSED_WAIT_S)
@@ -105,7 +105,7 @@ async def test_a_broker_that_asks_for_certificates(
 
 
 async def test_a_connection_that_hangs_can_be_closed(authority: Authority, tmp_path: Path) -> None:
-    """The farewell of TLS has no answer then; asyncio would wait for it for half a minute."""
+    """A stalled peer does not answer the TLS shutdown; asyncio would wait 30 s for it."""
     own = authority.issue()
     broker = GuardedNats(tmp_path, f'tls {{ cert_file: "{own.cert}", key_file: "{own.key}" }}')
     broker.start()
@@ -114,7 +114,7 @@ async def test_a_connection_that_hangs_can_be_closed(authority: Authority, tmp_p
             url = broker.url("router").replace(str(broker.port), str(proxy.port))
             bus = await NatsBus.from_settings(bus_settings(url, nats_ca=authority.ca), name="test")
             proxy.stall()
-            async with asyncio.timeout(25):  # five for the last flush, one for the farewell
+            async with asyncio.timeout(25):  # five for the last flush, one for the TLS shutdown
                 await bus.close()
     finally:
         broker.stop()
@@ -146,7 +146,7 @@ async def test_no_password_goes_to_a_broker_without_tls(
 
 @pytest.fixture
 async def tls_redis(redis_url: str, authority: Authority) -> AsyncIterator[str]:
-    """The URL of a Redis that speaks TLS."""
+    """The URL of a Redis behind TLS."""
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     async with TcpProxy(port, tls=authority.server_context()) as proxy:
         yield f"rediss://127.0.0.1:{proxy.port}/0"

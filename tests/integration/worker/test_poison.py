@@ -1,6 +1,6 @@
-"""A request that kills the engines which compute it is failed after two; those beside it end as if alone.
+"""A request that crashes its engines fails after two crashes; requests in the same batch are unaffected.
 
-Leaders, callers and the bus are real, and in the last test the ranks: they die of a real SIGSEGV.
+Leaders, callers and the bus are real; in the last test the ranks are too and die of a real SIGSEGV.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ TOKENS = 40
 
 
 class Crashing(NullEngine):
-    """Dies while it computes a request with those tokens, or when it is told to."""
+    """An engine that dies when it computes a request with the poison tokens or when `kill` is set."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ def has_poison(tokens: list[int]) -> bool:
 
 @asynccontextmanager
 async def fleet(bus: MemoryBus, engines: list[Engine]) -> AsyncIterator[tuple[list[Kit], InferenceClient]]:
-    """Groups, a caller, and a router that avoids the group that had a request before."""
+    """Groups, a caller, and a router that sends a later attempt to another group."""
     async with AsyncExitStack() as stack:
         kits = [
             await stack.enter_async_context(Kit(bus, engine, f"g{number}", null_model("demo", 512)))

@@ -1,4 +1,4 @@
-"""A turn that demands that its session exists, or is as its caller knows it; and a session that was lost."""
+"""Turns that require an existing session or a known version of it; and a session that was lost."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ async def test_a_session_that_was_lost_with_store_and_group_is_told(fleet: Turns
     named = await fleet.turn("hello", "named")
     assert (await fleet.turn("two", made)).json()["session"]["turns"] == 2
     fleet.flush()
-    # the leader that had the last turn knows it still
+    # the leader of the last turn still has it
     assert (await fleet.turn("three", made)).json()["session"]["turns"] == 3
     fleet.flush()
     for place in range(fleet.groups):

@@ -1,4 +1,4 @@
-"""Turns of one session that come at once: all of them are stored, in an order, and each answer says so."""
+"""Concurrent turns of one session: all are stored in some order, and each answer reports it."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ async def test_of_twenty_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
-    """Turns go to one group after the other, whatever session they are of."""
+    """Turns alternate between groups, independent of their session."""
     folder = tmp_path_factory.mktemp("spread")
     with TurnsFleet(
         folder, router_policy="round_robin", session_max_bytes="2000", redis_timeout_s="0.2"
@@ -53,7 +53,7 @@ async def test_turns_that_run_in_two_groups_at_once_are_joined(spread: TurnsFlee
         assert (outcomes, len(groups)) == ([1, 2], 2)
         assert {answer.json()["session"]["stored"] for answer in answers} == {"stored"}
         together += all(answer.headers["x-ryz-session"].startswith("new") for answer in answers)
-    assert together  # the store had to join some; else the test shows nothing
+    assert together  # the store had to join some; otherwise the test shows nothing
 
 
 async def test_a_record_over_the_limit_is_told(spread: TurnsFleet) -> None:
@@ -88,7 +88,7 @@ async def test_a_store_that_is_down_is_told(spread: TurnsFleet) -> None:
         said = [*whole, {"role": "user", "content": "z"}]
         answer = await spread.turn("", "unknown", messages=said)
         assert answer.headers["x-ryz-session"].endswith("not_stored; reason=store_away")
-        answer = await spread.turn("", "", messages=said)  # a session is made, its record waits
+        answer = await spread.turn("", "", messages=said)  # a session is created, and its record waits
         assert "; pending" in answer.headers["x-ryz-session"]
     finally:
         spread.redis.start()

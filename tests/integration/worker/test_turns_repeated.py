@@ -1,4 +1,4 @@
-"""Calls that are sent again because their connection broke: the turn is in the session once."""
+"""Calls repeated with their key after a broken connection: the session has the turn once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def text_of(answer: httpx.Response) -> str:
 async def cut(
     fleet: TurnsFleet, session: str, *, stream: bool, after_s: float, headers: dict[str, str]
 ) -> None:
-    """A call whose client leaves after that time."""
+    """Makes a call whose client disconnects after `after_s`."""
     named = {"X-Session-Id": session, **headers}
     asked = body("one", max_tokens=LONG, stream=stream)
     async with fleet.http() as http:
@@ -41,7 +41,7 @@ async def test_a_call_with_a_key_counts_once_however_its_connection_broke(
     for number in range(16):
         session = f"keyed-{stream}-{number}"
         key = {"Idempotency-Key": session}
-        leaves_s = number * 0.012  # before it runs, while it runs, when it has ended
+        leaves_s = number * 0.012  # before it runs, while it runs, after it has ended
         await cut(fleet, session, stream=stream, after_s=leaves_s, headers=key | {"X-Stream-Grace": "10"})
         again = await fleet.turn(
             "one", session, place=number % 2, headers=key, max_tokens=LONG, stream=stream

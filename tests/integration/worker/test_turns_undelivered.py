@@ -1,4 +1,4 @@
-"""A turn without a key that is sent again because its answer never arrived: it is in the session once."""
+"""Turns without a key, repeated because their answer never arrived: the session has the turn once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ async def test_a_turn_whose_stream_was_cut_and_ran_on_is_there_once(fleet: Turns
         ) as answer:  # fmt: skip
             async for _ in answer.aiter_raw():
                 break
-        await asyncio.sleep(number * 0.015)  # it runs on, with nobody there, and ends
+        await asyncio.sleep(number * 0.015)  # it continues without a client and ends
         again = await fleet.turn("one", session, place=number % 2, max_tokens=LONG)
         assert again.headers["x-ryz-session"].endswith("stored; replaced"), again.headers
         told = again.json()["session"]

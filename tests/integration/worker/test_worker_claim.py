@@ -1,4 +1,4 @@
-"""One leader to a name, with real processes: who may start, who may not, and how soon a successor serves."""
+"""One leader per group name, with real processes: which may start, and how soon a successor serves."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ Starter = Callable[..., Awaitable[Process]]
 
 
 class Heard:
-    """The states of each instance that beats, and the instances that were given up."""
+    """Records the states in each instance's heartbeats, and the instances reported down."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Heard:
 
 @pytest.fixture(params=["open", "with accounts"])
 async def url(request: pytest.FixtureRequest, nats_url: str, tmp_path: Path) -> AsyncIterator[str]:
-    """A broker as leaders see it."""
+    """The URL of a broker; with accounts, the URLs for leader and router, joined by `|`."""
     if request.param == "open":
         yield nats_url
         return
@@ -69,7 +69,7 @@ async def listening(url: str, group: str) -> AsyncIterator[Heard]:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Starter]:
-    """Starts leaders of the null engine; all of them are killed at the end."""
+    """Starts leaders with the null engine; kills all of them at the end."""
     running: list[Process] = []
 
     async def leader(url: str, group: str, instance_id: str) -> Process:
@@ -90,7 +90,7 @@ async def start() -> AsyncIterator[Starter]:
 
 
 async def said(process: Process) -> tuple[int, str]:
-    """How a process ended that is to end by itself, and its last words."""
+    """The exit code and the last log line of a process that ends by itself."""
     assert process.stderr is not None
     async with asyncio.timeout(START_S):
         log = (await process.stderr.read()).decode()
@@ -107,7 +107,7 @@ async def test_a_leader_refuses_to_start_beside_a_living_one_of_its_name(url: st
         assert code == 2
         for part in ("group c0 has a leader already: instance first on host ", "ryz up --stack", "RYZ_GROUP"):
             assert part in words
-        # nothing of it reached the routers
+        # routers saw nothing of the second leader
         assert heard.states == {"first": "ready"}
         assert heard.downs == []
 

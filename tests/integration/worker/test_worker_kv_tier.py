@@ -1,4 +1,4 @@
-"""Groups of real ranks share a real Redis: what one has computed another goes on with, token for token."""
+"""Groups of rank processes share a real Redis: KV computed by one group gives the same tokens in another."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -71,7 +71,7 @@ def usage_of(frames: Any) -> Usage:
 
 
 async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
-    """Waits until so many blocks are in the store, and told."""
+    """Waits until the store has `blocks` blocks and the index has been told."""
     async with asyncio.timeout(5):
         while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -106,7 +106,7 @@ async def test_written_by_two_ranks_continued_by_one_and_by_four(  # noqa: PLR09
         ) as kit:
             frames = await kit.run(ask("c", longer, temperature=temperature))
             assert isinstance(frames[0], Accepted)
-            assert frames[0].kv in ("fetch", "")  # not known yet on a machine that has much to do
+            assert frames[0].kv in ("fetch", "")  # not known yet on a busy machine
             assert kit.metric("kv_sources_total", source="fetch") == 1
             assert tokens_of(frames) == tokens_of(warm)
             assert usage_of(frames).fetched_tokens == full * 16

@@ -1,4 +1,4 @@
-"""The leader over a real broker, and as a process of its own."""
+"""The leader over a real broker."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The worker as a process of its own: `python -m services.worker` on a real broker."""
+"""The worker as a process: `python -m services.worker` on a real broker."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The leader over real rank processes: batches, preemption and a lost rank do not change what callers get."""
+"""The leader over rank processes: batching, preemption and a lost rank change no tokens."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def engine(path: Path, **options: Any) -> RankEngine:
 
 
 def ask(number: int, name: str = "r") -> GenerateRequest:
-    """Greedy and sampled ones, short and long."""
+    """Requests vary in sampling and length."""
     return chat(
         f"{name}{number}",
         prompt="abc" * (1 + 9 * number),

@@ -1,4 +1,4 @@
-"""A worker started by hand with a model or a setting that cannot work: one sentence, exit code 2."""
+"""A worker started with an unusable model or setting: a one-line error and exit code 2."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def start(nats_url: str, model: Path, **settings: str) -> tuple[int, str]:
-    """Exit code and the last line of a worker that is to end by itself."""
+    """The exit code and the last line of a worker that ends by itself."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
     given = {"NATS_URL": nats_url, "GROUP": "refused", "MODEL": str(model), "LOG_LEVEL": "error"} | settings
     env |= {f"RYZ_{name}": value for name, value in given.items()}
