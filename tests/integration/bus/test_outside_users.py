@@ -228,7 +228,7 @@ async def test_a_copy_of_a_request_brings_one_frame(both: World) -> None:
     request = both.a.ask("copied", sampling={"max_tokens": 60, "logprobs": 5})
     assert isinstance(await both.a.run(request), Done)
     before = len(both.a.of("copied"))
-    await asyncio.sleep(1.1)  # a router drops copies that arrive within a second
+    await asyncio.sleep(1.1)  # a router drops copies that follow immediately
     for _ in range(5):
         await both.a.send(request)
         await asyncio.sleep(0.05)
@@ -292,7 +292,7 @@ async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
 
 
 async def test_services_still_cancel_and_ask_without_a_tenant(both: World) -> None:
-    """Services of an older version send no tenant; the broker authenticates them."""
+    """Services of an older version send no tenant; their calls are accepted."""
     await both.running()
     resend = Resend(request_id="victim", from_seq=0)
     reply = await resent(both.gateway, subjects.resend("g0"), resend)

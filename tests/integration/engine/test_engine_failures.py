@@ -126,7 +126,7 @@ async def test_a_rank_that_stands_still_is_named_and_ended(
         assert failure.reason.endswith("; it is stopped by a signal")
         await until(lambda: all(gone(rank.pid) for rank in info.ranks))
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)  # the signal may be revoked
+            os.kill(pid, signal.SIGCONT)  # a late SIGCONT must change nothing
         await engine.stop()
         again = await engine.start()
         assert pid not in {rank.pid for rank in again.ranks}

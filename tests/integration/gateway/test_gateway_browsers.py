@@ -32,7 +32,7 @@ async def send(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
 async def test_a_type_that_a_form_can_send_is_refused(path: str, kind: str) -> None:
-    """Browsers send these types without a preflight request; a `Blob` without a type has no header."""
+    """Browsers send these types without a preflight request; an untyped `Blob` is sent without the header."""
     async with running_gateway() as gateway:
         answer = await send(gateway, "POST", path, {"Content-Type": kind} if kind else {}, BODY)
         assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")

@@ -266,5 +266,5 @@ async def test_a_stream_that_lost_its_group_is_resumed_on_another_gateway(
         await client.resume(fleet.gateways[0])
         assert client.told == expected.told
         again = Client(body, stream_id=client.stream_id)
-        await again.resume(fleet.gateways[1])  # the first group's death lost the beginning of the stream
+        await again.resume(fleet.gateways[1])  # the beginning of the stream was lost with the first group
         assert (again.error, again.answers[0].status_code) == ("stream_gone", 410)

@@ -1,4 +1,4 @@
-"""Only Redis counts toward a call's time limit: waiting in this process does not open the circuit."""
+"""Only time in Redis counts toward a limit: a call that waits in this process does not open the circuit."""
 
 import asyncio
 import time

@@ -220,4 +220,4 @@ async def test_status_and_metrics_show_sessions_and_pins(
         await asyncio.sleep(10 * BEAT_MS / 1000)
         uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model})
         assert uneven is not None
-        assert 0.3 < uneven < 0.7  # three quarters of the requests instead of half
+        assert 0.3 < uneven < 0.7  # three quarters of the work instead of half

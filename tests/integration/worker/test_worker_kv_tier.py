@@ -71,7 +71,7 @@ def usage_of(frames: Any) -> Usage:
 
 
 async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
-    """Waits until the store has `blocks` blocks and the index has been told."""
+    """Waits until the store has `blocks` blocks and the index lists some."""
     async with asyncio.timeout(5):
         while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
