@@ -1,4 +1,4 @@
-"""Stacks that many tests share: trouble that is over leaves nothing behind."""
+"""Stacks that several chaos tests share; each test leaves its stack as it found it."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,14 +12,14 @@ from tests.kits.servers import RedisServer
 
 SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),
-    "RYZ_KV_FETCH": "always",  # conversations of a hundred tokens are as quickly computed
+    "RYZ_KV_FETCH": "always",  # by default, a hundred tokens are computed rather than fetched
     "RYZ_KV_FETCH_MIN_TOKENS": "16",
 }
 
 
 @pytest.fixture(scope="package")
 def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
-    """Two groups of two ranks that take turns; their Redis can be killed, slowed and filled."""
+    """Two groups of two ranks, routed round-robin; their Redis can be killed, slowed and filled."""
     redis = RedisServer(tmp_path_factory.mktemp("chaos-redis"))
     redis.start()
     try:
@@ -35,7 +35,7 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
 
 @pytest.fixture(scope="package")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two groups of two ranks that compute the demo model; every part of it may be killed."""
+    """Two groups of two ranks that compute the demo model; tests may kill every service of the stack."""
     with Stack(tmp_path_factory.mktemp("pair-stack"), env=PATIENT) as stack:
         yield stack.await_ready()
         assert stack.end() == 0

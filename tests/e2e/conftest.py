@@ -1,6 +1,6 @@
-"""Whole stacks for tests, each started once: one that computes the demo model, one with the null engine.
+"""Whole stacks for tests, each started once: null engine, demo model, and demo model with 8-bit weights.
 
-They end with this folder's last test: three of them without work take a fifth of two cores from what follows.
+They are stopped after this folder's last test, because three idle stacks use a fifth of two cores.
 """
 
 from collections.abc import Iterator

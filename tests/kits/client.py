@@ -1,4 +1,4 @@
-"""What states of generations share, for tests that build them without a client."""
+"""A `ClientContext` for tests that build generation states without a client."""
 
 from shared.client.generation.commands import GenerationStats
 from shared.client.generation.request_lifecycle import ClientContext
@@ -7,5 +7,5 @@ from shared.client.settings import ClientSettings
 
 
 def client_context(settings: ClientSettings, stats: GenerationStats | None = None) -> ClientContext:
-    """A context of its own, with a full budget."""
+    """A new context with a full retry budget."""
     return ClientContext(settings, stats or GenerationStats(), RetryBudget(settings.retries_per_s))

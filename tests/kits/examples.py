@@ -1,4 +1,4 @@
-"""Runs the examples as they are."""
+"""Runs the unchanged examples as processes."""
 
 import asyncio
 import os

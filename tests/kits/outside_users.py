@@ -1,4 +1,4 @@
-"""Services outside, A and B, with a real broker, a router and a leader."""
+"""Two external tenants, A and B, with a real broker, a router and a leader."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,13 +33,13 @@ COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant
 
 
 def raw(request: GenerateRequest) -> dict[str, Any]:
-    """A request's fields as they travel."""
+    """A request's fields as they are encoded."""
     fields: dict[str, Any] = msgpack.unpackb(codec.encode(request), strict_map_key=False)
     return fields
 
 
 class Service:
-    """A service outside that speaks the protocol by hand, and keeps every message that reaches it."""
+    """An external service that uses the bus without the client library and keeps all messages received."""
 
     def __init__(self, bus: NatsBus, caller: Caller) -> None:
         self.bus, self.caller = bus, caller
@@ -55,7 +55,7 @@ class Service:
 
     @property
     def frames(self) -> list[AnyFrame]:
-        """All frames so far, of all requests."""
+        """All frames received so far, of all requests."""
         batches = [message for message in self.heard if not message.no_responders]
         return [frame for one in batches for frame in codec.decode(one.data, FrameBatch).frames]
 
@@ -63,7 +63,13 @@ class Service:
         return [frame for frame in self.frames if frame.request_id == request_id]
 
     async def send(self, request: GenerateRequest, own: bool = True, **more: Any) -> None:
-        """Publishes on its own subject, or on that of services."""
+        """Publishes a request.
+
+        Args:
+            request: The request.
+            own: Use this caller's subject; otherwise the subject of internal services.
+            more: Fields to change.
+        """
         data = codec.encode(codec.convert(raw(request) | more, GenerateRequest))
         subject = subjects.generate(request.model, self.caller if own else None)
         await self.bus.publish(subject, data, reply=f"{self.inbox}.no-router")
@@ -83,13 +89,13 @@ class Service:
         return await self.end_of(request.request_id)
 
     async def barrier(self) -> None:
-        """Returns when the leader has dealt with everything that was sent before."""
+        """Returns when the leader has handled everything that was sent before."""
         await self.bus.flush()
         await self.run(self.ask(f"barrier-{len(self.heard)}", sampling={"max_tokens": 1}))
 
 
 class World:
-    """A broker with two tenants outside, a router, one group, and the gateway's connection."""
+    """A broker with two external tenants, a router, one group, and the gateway's connection."""
 
     def __init__(
         self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service], process: Process
@@ -98,14 +104,14 @@ class World:
         self.a, self.b, self.colleague = services
 
     async def running(self, request_id: str = "victim") -> GenerateRequest:
-        """A long request of B's, which has its first tokens."""
+        """Starts a long request of B's and returns it once its first tokens have arrived."""
         request = self.b.ask(request_id, "B's secret", sampling={"max_tokens": 150})
         await self.b.send(request)
         await until(lambda: any(isinstance(frame, Tokens) for frame in self.b.of(request_id)))
         return request
 
     async def b_is_whole(self, request_id: str = "victim") -> None:
-        """B's answer came to its end, once, and every frame is B's own."""
+        """Checks that B's answer is complete, has one end, and contains only B's frames."""
         assert isinstance(await self.b.end_of(request_id), Done)
         frames = self.b.of(request_id)
         assert [frame.seq for frame in frames] == list(range(len(frames)))

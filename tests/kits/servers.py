@@ -1,7 +1,7 @@
 """Real nats-server and redis-server processes for tests, on free ports of 127.0.0.1.
 
-The broker comes from the environment's own bin folder (the `local` extra brings it), else from PATH; the
-store is the one that `ryz up` would start. A missing one fails the test instead of skipping it.
+The broker comes from the environment's bin folder (the `local` extra installs it), else from PATH. Redis is
+the one that `ryz up` would start. A missing binary fails the test instead of skipping it.
 """
 
 import os
@@ -29,7 +29,7 @@ START_TIMEOUT_S = 10.0
 
 
 def find_binary(name: str) -> str:
-    """The path of a server binary; fails the test when there is none."""
+    """The path of a server binary; fails the test if it is not found."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -47,7 +47,13 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A server that can be killed and started again on the same port. `env` adds to the environment."""
+    """A server that can be killed and started again on the same port.
+
+    Args:
+        command: Program and arguments.
+        port: Port that the server listens on.
+        env: Variables added to this process's environment.
+    """
 
     def __init__(self, command: list[str], port: int, env: Mapping[str, str] | None = None) -> None:
         self.command = command
@@ -56,7 +62,7 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it accepts connections."""
+        """Starts the server and waits until it accepts connections."""
         self.process = subprocess.Popen(
             self.command,
             stdout=subprocess.DEVNULL,
@@ -76,7 +82,7 @@ class ServerProcess:
         raise RuntimeError(f"{self.command[0]} did not come up on port {self.port}")
 
     def stop(self, *, kill: bool = False) -> None:
-        """Ends it; `kill` gives it no chance to say goodbye."""
+        """Stops the server with SIGTERM, or with SIGKILL if `kill` is set."""
         if self.process is None:
             return
         if kill:
@@ -99,14 +105,17 @@ class NatsServer(ServerProcess):
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
 
 class GuardedNats(ServerProcess):
-    """A broker with the accounts and limits of a deployment; `more` goes before `deploy/nats.conf`.
+    """A broker with the accounts and limits of a deployment.
 
-    callers: services outside, besides the user `outside` that every broker has.
+    Args:
+        folder: Where its configuration and log are written.
+        more: Configuration placed before that of `deploy/nats.conf`.
+        callers: External users in addition to `outside`, which every broker has.
     """
 
     def __init__(self, folder: Path, more: str = "", callers: Collection[Caller] = ()) -> None:
@@ -125,7 +134,7 @@ class GuardedNats(ServerProcess):
         super().__init__([*command, "-l", str(self.log)], port, env)
 
     def url(self, user: str, scheme: str = "nats", host: str = "127.0.0.1") -> str:
-        """What a user connects to."""
+        """The URL for a user, with its password."""
         return f"{scheme}://{user}:{self.passwords[user]}@{host}:{self.port}"
 
 
@@ -139,12 +148,12 @@ class RedisServer(ServerProcess):
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
 
 class GuardedRedis(ServerProcess):
-    """A Redis with the users of a deployment, and `admin` beside them for the tests' own look at it."""
+    """A Redis with the users of a deployment, and the user `admin` for the tests."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
@@ -160,5 +169,5 @@ class GuardedRedis(ServerProcess):
         super().__init__([find_redis(), *(part for pair in options.items() for part in pair)], port)
 
     def url(self, user: str) -> str:
-        """What a user connects to."""
+        """The URL for a user, with its password."""
         return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"

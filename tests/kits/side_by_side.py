@@ -1,7 +1,7 @@
-"""Which tests share a process when several processes run them side by side, and which are run first.
+"""Distributes tests over parallel processes and orders them.
 
-The tests of a file stay together, so that a module's fixtures are made once. Files that use the same stack of
-a package stay together, too. Whole stacks come first: they take longest, and short files then fill the gaps.
+All tests of a file run in one process, so that module fixtures are made once. Files that use the same package
+stack run in one process, too. Files with whole stacks run first because they take longest.
 """
 
 import pytest
@@ -21,7 +21,7 @@ _STACK_OF = {
 
 
 def sort_for_many_processes(items: list[pytest.Item]) -> None:
-    """Sort whole stacks to the front, those that files share before others, in the order of `FOLDERS`."""
+    """Sort tests by the order of `FOLDERS`; files that share a stack come first."""
 
     def rank(item: pytest.Item) -> tuple[int, str]:
         file = item.nodeid.partition("::")[0]

@@ -1,4 +1,4 @@
-"""Another user of the machine, who runs Python of a test's making. Needs root, to become that user."""
+"""Runs Python code as another user of the machine. Needs root to switch to that user."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-USER_ID = 48_213  # a number that has no processes and no groups
+USER_ID = 48_213  # a uid without processes or groups
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 
 
 @contextmanager
 def stranger(code: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
-    """Runs `code` as that user inside the block; its standard output is a pipe."""
-    # the interpreter may lie where only root may look: it is loaded before it becomes that user
+    """Runs `code` as the other user while the context is open; its standard output is a pipe."""
+    # only root may be able to read the interpreter's files, so imports come before the change of user
     becomes = f"import os, socket, threading; os.setgroups([]); os.setgid({USER_ID}); os.setuid({USER_ID})\n"
     command = [sys.executable, "-I", "-S", "-u", "-c", becomes + code, *args]
     with subprocess.Popen(command, cwd="/", env={}, text=True, stdout=subprocess.PIPE) as process:
@@ -25,7 +25,7 @@ def stranger(code: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-# Arguments: the port. Says when it listens, and what it is sent, a line for each connection.
+# Argument: the port. Prints a line when it listens, and a line with the received bytes for each connection.
 FALSE_BROKER = """
 import sys, threading
 listener = socket.socket()
@@ -53,6 +53,6 @@ while True:
 
 
 def next_line(process: "subprocess.Popen[str]") -> str:
-    """The next line that it prints."""
+    """The next line that the process prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()

@@ -1,4 +1,4 @@
-"""A TCP proxy before a real server that can make it slow, cut its connections, or stall it."""
+"""A TCP proxy in front of a real server that can delay bytes, cut connections or stall them."""
 
 import asyncio
 import ssl
@@ -11,10 +11,15 @@ _END_S = 2.0
 
 
 class TcpProxy:
-    """Passes bytes both ways between a free port of 127.0.0.1 and a server.
+    """Forwards bytes in both directions between a free port of 127.0.0.1 and a server.
 
-    delay_s: how much later each chunk arrives, in each direction; takes effect on the next one.
-    tls: what clients speak with the proxy; the server is spoken to in the clear.
+    Args:
+        port: Port of the server.
+        host: Host of the server.
+        tls: TLS context for the clients' side; the server's side is plain TCP.
+
+    Attributes:
+        delay_s: Delay of each chunk, in each direction; a change applies from the next chunk on.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
@@ -46,16 +51,16 @@ class TcpProxy:
             await asyncio.wait(self._serving, timeout=_END_S)
 
     def stall(self) -> None:
-        """Keeps connections and passes nothing on until `resume`."""
+        """Keeps connections open and forwards nothing until `resume`."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Ends a stall and a refusal."""
+        """Forwards bytes and accepts connections again."""
         self._refusing = False
         self._flowing.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Closes all connections; with `refuse` new ones as well, until `resume`."""
+        """Closes all connections; with `refuse`, closes new ones as well until `resume`."""
         self._refusing = refuse
         for writer in tuple(self._writers):
             writer.close()

@@ -1,4 +1,4 @@
-"""Certificates made for a test, as files: an authority, a server's, a client's."""
+"""Certificate files made for a test: of an authority, a server and a client."""
 
 import ssl
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import trustme
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate's file and that of its key."""
+    """Paths of a certificate and its key."""
 
     cert: str
     key: str
 
 
 class Authority:
-    """An authority with its file; whoever trusts `ca` trusts what it issues."""
+    """A certificate authority; `ca` is the path of its certificate."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -26,7 +26,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.ca)
 
     def issue(self, name: str = "127.0.0.1") -> Pair:
-        """A certificate for that host or client."""
+        """Issues a certificate for a host or client name."""
         made = self._authority.issue_cert(name)
         pair = Pair(str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key"))
         Path(pair.cert).write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
@@ -34,7 +34,7 @@ class Authority:
         return pair
 
     def server_context(self, name: str = "127.0.0.1") -> ssl.SSLContext:
-        """For a server of this process."""
+        """The TLS context for a server in this process."""
         pair, context = self.issue(name), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.cert, pair.key)
         return context

@@ -1,9 +1,9 @@
-"""Waiting for something to become true, within a bound."""
+"""Waits for a condition, with a timeout."""
 
 import asyncio
 from collections.abc import Callable
 
-PATIENCE_S = 20.0  # a bound for what takes milliseconds on a machine that is not busy
+PATIENCE_S = 20.0  # timeout for operations that take milliseconds on an idle machine
 
 
 async def until(true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:

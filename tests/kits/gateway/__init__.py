@@ -1,1 +1,1 @@
-"""A gateway in this process for tests, and HTTP by hand."""
+"""A gateway in the test's process, and a raw HTTP client."""

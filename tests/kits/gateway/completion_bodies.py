@@ -1,4 +1,4 @@
-"""Checked bodies of the completion routes, for tests of their translation."""
+"""Validated bodies of the completion routes, for tests of their translation."""
 
 from typing import Any
 

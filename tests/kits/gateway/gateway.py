@@ -1,6 +1,6 @@
-"""A gateway over a bus in memory, with a scripted router and leader behind it.
+"""A gateway on an in-memory bus, with a scripted router and leader behind it.
 
-What the leader does is chosen by the model's name: see `Fleet`.
+The model's name selects the leader's behaviour: see `Fleet`.
 """
 
 import asyncio
@@ -50,11 +50,15 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_
 
 @dataclass
 class Fleet:
-    """Router and leader in one.
+    """Router and leader in one. The model's name selects the behaviour.
 
-    Models: `demo` answers `WORDS` in every choice, `slow` sends a word every 10 ms for ever, `flood` many
-    words, `long` twenty million characters and ends, `stuck` accepts and says nothing, `late-refusal` accepts
-    and fails, `breaks` fails after one word.
+    - `demo` answers `WORDS` in every choice.
+    - `slow` sends a word every 10 ms without end.
+    - `flood` sends many words.
+    - `long` sends twenty million characters and ends.
+    - `stuck` accepts and sends nothing more.
+    - `late-refusal` accepts and fails.
+    - `breaks` fails after one word.
     """
 
     bus: MemoryBus
@@ -68,7 +72,7 @@ class Fleet:
             ModelCard(name="a/b", context_length=8),
         ]
     )
-    decided: tuple[str, KVSource] = ("", "")  # why it was routed here, and where its KV comes from
+    decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
 
     async def start(self) -> None:
         self.sessions = await SessionServices(self.bus).start()
@@ -162,7 +166,7 @@ class Fleet:
 
 @dataclass
 class Gateway:
-    """A gateway that serves, and what is around it."""
+    """A running gateway with its bus and fleet."""
 
     port: int
     service: Service
@@ -177,7 +181,7 @@ class Gateway:
 
     @property
     def running(self) -> int:
-        """Generations under way, as the gateway counts them."""
+        """Number of running generations, as the gateway counts them."""
         count = self.service.status().detail["running"]
         assert isinstance(count, int)
         return count
@@ -186,7 +190,7 @@ class Gateway:
         await eventually(lambda: not self.running)
 
     async def wait_cancelled(self) -> None:
-        """Every request that the fleet has is cancelled within a second."""
+        """Waits until every request of the fleet is cancelled; fails after a second for each."""
         for request in self.fleet.requests:
             async with asyncio.timeout(1):
                 await self.fleet.cancel_of(request.request_id).wait()
@@ -197,7 +201,7 @@ class Gateway:
 
 @asynccontextmanager
 async def running_gateway(*, max_payload: int = 1024 * 1024, **settings: Any) -> AsyncIterator[Gateway]:
-    """A gateway on a free port; at the end it drains as a service does, and every task of it must be gone."""
+    """Runs a gateway on a free port. On exit it drains as a service does and may leave no task."""
     chosen = GatewaySettings.model_validate(
         {"http_port": 0, "instance_id": "test", "drain_timeout_s": 0.2} | settings
     )

@@ -1,4 +1,4 @@
-"""HTTP by hand over real sockets, for what no client library would send."""
+"""Raw HTTP over sockets, for requests that no client library would send."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ class RawAnswer:
 
 
 class RawConnection:
-    """A connection that sends what it is told."""
+    """A connection that sends bytes unchanged."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Sends it all; a connection that is gone already is no error here."""
+        """Sends all bytes; ignores a connection that is already closed."""
         try:
             self.writer.write(data)
             await self.writer.drain()
@@ -40,7 +40,11 @@ class RawConnection:
             pass
 
     async def answer(self, timeout_s: float = 5.0) -> RawAnswer:
-        """The next answer; raises `EOFError` when the connection is closed instead."""
+        """The next answer.
+
+        Raises:
+            EOFError: The connection was closed before an answer.
+        """
         async with asyncio.timeout(timeout_s):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
@@ -55,7 +59,7 @@ class RawConnection:
         return RawAnswer(int(first.split()[1]), headers, body)
 
     async def closed(self, timeout_s: float = 5.0) -> bool:
-        """Whether the other side closes within that time; what comes until then is read away."""
+        """Whether the peer closes within `timeout_s`; bytes received until then are discarded."""
         try:
             async with asyncio.timeout(timeout_s):
                 while await self.reader.read(65_536):
@@ -71,7 +75,7 @@ class RawConnection:
 async def raw_connection(
     port: int, source: str = "127.0.0.1", host: str = "127.0.0.1"
 ) -> AsyncIterator[RawConnection]:
-    """A connection from that address of this machine."""
+    """A connection from the local address `source`."""
     reader, writer = await asyncio.open_connection(host, port, local_addr=(source, 0))
     try:
         yield RawConnection(reader, writer)
@@ -82,7 +86,7 @@ async def raw_connection(
 
 
 async def ask(port: int, data: bytes) -> RawAnswer:
-    """The answer to those bytes on a connection of their own."""
+    """Sends `data` on a new connection and returns the answer."""
     async with raw_connection(port) as connection:
         await connection.send(data)
         return await connection.answer()

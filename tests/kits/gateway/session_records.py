@@ -40,7 +40,7 @@ def store(services: SessionServices, *records: SessionRecord) -> None:
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
-    """Status, code, message."""
+    """Status, error code and message of an answer."""
     error = answer.json()["error"]
     assert answer.headers["x-ryz-reason"]
     return answer.status_code, error["code"], error["message"]

@@ -1,6 +1,6 @@
-"""The services behind the session calls, scripted on any bus: one object that plays all of them.
+"""A scripted object that stands in for all services behind the session calls, on any bus.
 
-It keeps records by the store's rule (a higher version wins), pins, and says of groups what it is told to.
+It keeps pins, and records by the store's rule (a higher version wins), and reports the groups that a test sets.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ Key = tuple[str, str]
 
 @dataclass
 class SessionServices:
-    """KV state service, router and leaders. `groups` are the model's, with their states."""
+    """KV state service, router and leaders; `groups` maps the model's groups to their states."""
 
     bus: Bus
     groups: dict[str, str] = field(default_factory=lambda: {"g0": "ready", "g1": "ready"})
@@ -75,11 +75,11 @@ class SessionServices:
             await self.leave(subject)
 
     async def listen(self, subject: str, handler: Callable[[Message], Wire]) -> None:
-        """Answers what comes there."""
+        """Answers messages on `subject` with the result of `handler`."""
         self.subscriptions[subject] = await self.bus.subscribe(subject, self._answering(handler))
 
     async def leave(self, subject: str) -> None:
-        """Nobody listens there any more."""
+        """Ends the subscription to `subject`."""
         await self.subscriptions.pop(subject).unsubscribe()
 
     def _answering(self, handler: Callable[[Message], Wire]) -> Handler:

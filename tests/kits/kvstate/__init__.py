@@ -1,1 +1,1 @@
-"""The KV state service and its stores for tests."""
+"""Helpers for tests of the KV state service and its stores."""

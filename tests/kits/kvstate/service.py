@@ -1,4 +1,4 @@
-"""The KV state service for tests: beside a real broker and a real Redis, with ranks that write bytes."""
+"""The KV state service on a real broker and a real Redis, and a function that writes blocks as ranks do."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,12 +20,12 @@ PARTS = 2
 
 @asynccontextmanager
 async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterator[Service]:
-    """A replica of the service; `more` are settings."""
+    """Runs a replica of the service; `more` are its settings."""
     settings = KVStateSettings.model_validate(
         {
             "nats_url": nats_url,
             "redis_url": redis_url,
-            "redis_timeout_s": 2.0,  # a busy machine is no outage; tests of outages set their own
+            "redis_timeout_s": 2.0,  # long enough for a busy machine; tests of outages set a shorter one
             "kv_timeout_s": 2.0,
             "redis_probe_s": 0.05,
             "redis_check_s": 0.05,
@@ -44,12 +44,12 @@ async def running(nats_url: str, redis_url: str, **more: object) -> AsyncIterato
 
 
 def chain(length: int) -> list[bytes]:
-    """Names of blocks that no other test has."""
+    """Block names that no other test uses."""
     return [uuid4().bytes for _ in range(length)]
 
 
 async def write(redis: aioredis.Redis, names: Sequence[bytes], part_bytes: int = 1000) -> None:
-    """Writes blocks as all ranks of a group would, to expire soon."""
+    """Writes blocks as all ranks of a group would, with a short expiry."""
     pipe = redis.pipeline(transaction=False)
     for name in names:
         values: dict[Any, Any] = {head_field(head): bytes(part_bytes) for head in range(PARTS)}
@@ -59,7 +59,7 @@ async def write(redis: aioredis.Redis, names: Sequence[bytes], part_bytes: int =
 
 
 def held(tenant: str, session_id: str, names: Sequence[bytes]) -> HeldBlocks:
-    """What a leader commits."""
+    """The message entry by which a leader commits blocks of a session."""
     return HeldBlocks(tenant=tenant, session_id=session_id, names=b"".join(names), parts=PARTS)
 
 
@@ -77,7 +77,7 @@ def record(tenant: str, session_id: str = "s", version: int = 1, text: str = "he
 
 
 def new_tenant() -> str:
-    """A tenant that no other test has."""
+    """A tenant that no other test uses."""
     return f"t{uuid4().hex[:12]}"
 
 

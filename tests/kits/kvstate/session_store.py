@@ -1,4 +1,4 @@
-"""Session stores of every kind for the contract tests, and entries to put into them."""
+"""Session stores of every kind for the contract tests, and entries to store."""
 
 import time
 from collections.abc import AsyncIterator
@@ -87,7 +87,7 @@ def entry(
 
 
 def guarded_url(request: pytest.FixtureRequest) -> str:
-    """Of a Redis where the store has no more rights than the service's user."""
+    """The URL of a Redis where the store has only the rights of the service's user."""
     server: GuardedRedis = request.getfixturevalue("guarded_redis")
     return server.url("kvstate")
 

@@ -1,1 +1,1 @@
-"""Routers for tests, and the callers and leaders around them."""
+"""Routers for tests, with callers and leaders."""

@@ -1,4 +1,4 @@
-"""Fleets of groups that a test describes."""
+"""Builds fleet states from a test's description of the groups."""
 
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies import PolicyName

@@ -1,4 +1,4 @@
-"""Routers on a real broker, between a caller and leaders that answer at once."""
+"""Routers on a real broker, with a caller and leaders that answer immediately."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ BEAT_MS = 40
 
 
 class Leader:
-    """Beats, and ends every request at once. A request that it knows is answered again, not run again."""
+    """Sends heartbeats and ends every request immediately; a known request is answered again, not rerun."""
 
     def __init__(self, bus: NatsBus, group: str, model: str) -> None:
         self.bus, self.group, self.model = bus, group, model
@@ -61,7 +61,7 @@ class Leader:
         await self.deafen()
 
     async def deafen(self) -> None:
-        """Its work subscription is gone, its heartbeats are not."""
+        """Ends the work subscription and keeps sending heartbeats."""
         if self.working:
             self.working = False
             await self._work.unsubscribe()
@@ -166,7 +166,7 @@ async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
 
 
 async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> asyncio.subprocess.Process:
-    """A process; returns when it is ready."""
+    """Starts a router process and waits until it is ready."""
     env = {
         "RYZ_NATS_URL": nats_url,
         "RYZ_INSTANCE_ID": instance_id,

@@ -1,1 +1,1 @@
-"""Several services as processes, between a single service and `ryz up`."""
+"""Several services as processes on one broker, without the `ryz up` supervisor."""

@@ -1,6 +1,6 @@
-"""Two gateways, a router and a group on one broker, all of them processes; and a client that resumes streams.
+"""Two gateways, a router and a group as processes on one broker, and a client that resumes streams.
 
-The group runs the null engine with slow steps, so a stream lasts long enough to be broken.
+The group runs the null engine with slow steps, so that a stream lasts long enough to be interrupted.
 """
 
 import asyncio
@@ -27,9 +27,16 @@ KEYS = {"one": "key-of-one", "two": "key-of-two"}
 
 @dataclass
 class Client:
-    """The stream as its client has it: whole events only, like an `EventSource`.
+    """A client of one stream that keeps whole events only, like an `EventSource`.
 
-    events: id and data of each. error: the code of an error event, which is not among them.
+    Attributes:
+        body: The request.
+        tenant: Tenant whose key is sent.
+        headers: Further headers of the request.
+        events: Id and data of each event, without an error event.
+        stream_id: The stream's id; empty before the answer.
+        error: Code of the error event; empty without one.
+        answers: Responses, one for each connection.
     """
 
     body: dict[str, Any]
@@ -42,24 +49,24 @@ class Client:
 
     @property
     def path(self) -> str:
-        """The route that begins the stream."""
+        """The route that starts the stream."""
         return "/v1/chat/completions" if "messages" in self.body else "/v1/completions"
 
     @property
     def last_id(self) -> str:
-        """Of the last event; empty before the first."""
+        """Id of the last event; empty before the first."""
         return self.events[-1][0] if self.events else ""
 
     @property
     def done(self) -> bool:
-        """The last event has come."""
+        """Whether the last event was `[DONE]`."""
         return bool(self.events) and self.events[-1][1] == "[DONE]"
 
     @property
     def told(self) -> dict[Any, Any]:
-        """What was said, whichever way it was cut into events: each choice's text, logprobs and end.
+        """Text, logprobs and finish reason of each choice, independent of the division into events.
 
-        Which tokens come in one event depends on how busy the group was.
+        The number of tokens in an event depends on the group's load.
         """
         told: dict[Any, Any] = {"done": self.done}
         for _, data in self.events:
@@ -78,21 +85,21 @@ class Client:
         return told
 
     async def begin(self, url: str, *, cut_after: int = 0) -> None:
-        """Starts the stream and reads it, up to so many bytes."""
+        """Starts the stream and reads it, up to `cut_after` bytes if that is not 0."""
         options = {"include_event_ids": True, **self.body.get("stream_options", {})}
         body = self.body | {"stream_options": options}
         async with self._http(url) as http, http.stream("POST", self.path, json=body) as answer:
             await self._read(answer, cut_after)
 
     async def resume(self, url: str, *, cut_after: int = 0, query: bool = False, name: str = "") -> None:
-        """Goes on after the last event that came."""
+        """Resumes the stream after the last event received."""
         position = {} if query else {"Last-Event-ID": self.last_id}
         path = f"/v1/streams/{name or self.stream_id}" + (f"?from={self.last_id}" if query else "")
         async with self._http(url) as http, http.stream("GET", path, headers=position) as answer:
             await self._read(answer, cut_after)
 
     async def finish(self, urls: list[str]) -> None:
-        """Resumes until the end, wherever there is an answer."""
+        """Resumes at any of the gateways until the stream has ended."""
         rng = random.Random(self.stream_id)
         give_up = time.monotonic() + 30
         while not self.done and not self.error:
@@ -133,7 +140,7 @@ class Client:
 
 
 class Fleet:
-    """The processes. `gateways` are URLs, by place."""
+    """The processes; a gateway is named by its index in `gateways`."""
 
     def __init__(self, folder: Path, *, groups: int = 1, **settings: str) -> None:
         self.nats = NatsServer(folder)
@@ -146,22 +153,22 @@ class Fleet:
 
     @property
     def gateways(self) -> list[str]:
-        """Their addresses."""
+        """URLs of the gateways."""
         return [f"http://127.0.0.1:{port}" for port in self.ports]
 
     def start_gateway(self, place: int) -> None:
-        """Starts it, again perhaps; does not wait."""
+        """Starts or restarts a gateway without waiting for it."""
         keys = ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items())
         self._start(f"gateway{place}", "gateway", http_port=str(self.ports[place]), api_keys=keys)
 
     def kill(self, name: str, how: int = signal.SIGKILL) -> None:
-        """Ends a process and waits until it is gone."""
+        """Sends a signal to a process and waits for its exit."""
         process = self.processes.pop(name)
         process.send_signal(how)
         process.wait(timeout=30)
 
     def await_gateway(self, place: int) -> None:
-        """Waits until it answers and lists the model."""
+        """Waits until the gateway answers and lists the model."""
         give_up = time.monotonic() + START_S
         headers = {"Authorization": f"Bearer {KEYS['one']}"}
         while True:
@@ -179,7 +186,7 @@ class Fleet:
         return self._metric(self.gateways[place], name)
 
     def running(self) -> float:
-        """Sequences in the groups, waiting ones included."""
+        """Number of sequences in the groups, waiting ones included."""
         return sum(
             self._metric(f"http://127.0.0.1:{self.admin + place}", f"ryz_worker_num_requests_{state}")
             for place in range(self.groups)
@@ -187,7 +194,7 @@ class Fleet:
         )
 
     async def until(self, condition: Any, what: str, timeout_s: float = 10.0) -> None:
-        """Waits for it."""
+        """Waits for a condition, which `what` describes in the error."""
         give_up = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < give_up, f"not within {timeout_s:g} s: {what}"

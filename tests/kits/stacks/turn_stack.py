@@ -1,4 +1,4 @@
-"""A stack of processes that keeps sessions: broker, Redis, state service, router, groups, two gateways."""
+"""A stack of processes with sessions: broker, Redis, KV state service, router, groups, two gateways."""
 
 import asyncio
 import time
@@ -13,17 +13,23 @@ from tests.kits.servers import RedisServer
 from tests.kits.stacks.stream_stack import KEYS, START_S, Fleet
 
 JSON = dict[str, Any]
-# a machine with more to do than it has cores is slow to store, and its leaders are silent now and then
+# on an overloaded machine the store is slow and heartbeats are late
 PATIENT = {"null_step_delay_ms": "2", "session_done_wait_s": "3", "router_heartbeat_slack_s": "1.0"}
 
 
 def body(text: str, **more: Any) -> JSON:
-    """A turn with one message."""
+    """The body of a turn with one message."""
     return {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 4, **more}
 
 
 class TurnsFleet(Fleet):
-    """A fleet with a store. settings: of all services."""
+    """A fleet with a Redis.
+
+    Args:
+        folder: Where the servers keep files and logs.
+        groups: Number of groups.
+        settings: Settings of all services.
+    """
 
     def __init__(self, folder: Path, *, groups: int = 2, **settings: str) -> None:
         (folder / "redis").mkdir()
@@ -31,17 +37,17 @@ class TurnsFleet(Fleet):
         super().__init__(folder, groups=groups, **PATIENT | settings)
 
     def http(self, place: int = 0, tenant: str = "one") -> httpx.AsyncClient:
-        """A client of that gateway."""
+        """A client of gateway `place` with the key of `tenant`."""
         headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
         limits = httpx.Limits(max_connections=100)
         return httpx.AsyncClient(base_url=self.gateways[place], headers=headers, timeout=30, limits=limits)
 
     async def said(self, session_id: str) -> list[str]:
-        """What the users said in a session, by its stored record; empty: there is none."""
+        """The user messages of a session's stored record; empty if there is no record."""
         return await self.said_by(0, session_id)
 
     async def said_by(self, place: int, session_id: str) -> list[str]:
-        """The same, asked at that gateway."""
+        """As `said`, through gateway `place`."""
         async with self.http(place) as http:
             answer = await http.get(f"/v1/sessions/{session_id}?messages=true")
         if answer.status_code == 404:
@@ -60,20 +66,20 @@ class TurnsFleet(Fleet):
         headers: dict[str, str] | None = None,
         **more: Any,
     ) -> httpx.Response:
-        """One turn of a session, answered whole; `more` are fields of the body."""
+        """Runs one turn of a session without streaming; `more` are fields of the body."""
         async with self.http(place) as http:
             named = {"X-Session-Id": session, **(headers or {})}
             return await http.post("/v1/chat/completions", json=body(text, **more), headers=named)
 
     def start_group(self, place: int) -> None:
-        """Starts a group, again perhaps; does not wait."""
+        """Starts or restarts a group without waiting for it."""
         self._start(
             f"group{place}", "worker", group=f"g{place}", engine="null", model_name="demo",
             admin_port=str(self.admin + place),
         )  # fmt: skip
 
     def await_group(self, place: int) -> None:
-        """Waits until it takes work."""
+        """Waits until the group is ready."""
         give_up = time.monotonic() + START_S
         while True:
             with suppress(httpx.TransportError):
@@ -83,7 +89,7 @@ class TurnsFleet(Fleet):
             time.sleep(0.05)
 
     def flush(self) -> None:
-        """The store forgets everything."""
+        """Deletes everything in Redis."""
         with redis.Redis.from_url(self.redis.url) as store:
             store.flushall()
 
@@ -106,5 +112,5 @@ class TurnsFleet(Fleet):
 
 
 async def both(*calls: Any) -> list[httpx.Response]:
-    """The answers to calls that are made at once."""
+    """The answers to calls that run concurrently."""
     return list(await asyncio.gather(*calls))

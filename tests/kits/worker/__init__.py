@@ -1,1 +1,1 @@
-"""Leaders, schedulers and ranks of one group for tests."""
+"""Leaders, schedulers and ranks of one group, for tests."""

@@ -1,8 +1,7 @@
-"""A leader that only beats and accepts, as a process that tests can kill, freeze and cut off.
+"""A leader process that sends heartbeats and accepts requests; tests can kill, freeze and disconnect it.
 
-`python -m tests.kits.worker.beating_leader URL GROUP INSTANCE MODEL [HEARTBEATS-URL]`. Like a real one it has
-two connections under the names of `Service.connect_bus`. Each request that it takes is accepted and never
-ended.
+`python -m tests.kits.worker.beating_leader URL GROUP INSTANCE MODEL [HEARTBEATS-URL]`. It has two connections
+with the names of `Service.connect_bus`, as a real leader has. It accepts requests and never ends them.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ BEAT_MS = 25
 
 
 async def main(url: str, group: str, instance_id: str, model: str, beats_url: str = "") -> None:
-    """Beats for ever."""
+    """Sends heartbeats until the process is ended."""
     bus = await NatsBus.connect(url, name=f"worker/{instance_id}")
     beats = await NatsBus.connect(beats_url or url, name=f"worker/{instance_id}/heartbeats")
     taken = 0
@@ -49,7 +48,7 @@ async def main(url: str, group: str, instance_id: str, model: str, beats_url: st
             accepted_total=taken,
         )
         seq += 1
-        with suppress(Unavailable):  # it comes back
+        with suppress(Unavailable):  # the connection will be restored
             await beats.publish(subjects.heartbeat(group), encode(heartbeat))
         await asyncio.sleep(BEAT_MS / 1000)
 

@@ -1,4 +1,4 @@
-"""A group with a KV store in memory: a null engine that stores and fetches, and who knows the names."""
+"""A group with an in-memory KV store: a null engine that stores and fetches, and the index of block names."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,13 +17,16 @@ from shared.errors import Unavailable
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks
 from tests.kits.worker.leader import Kit
 
-Store = dict[bytes, list[int]]  # name -> the tokens that a block of the null engine holds
+Store = dict[bytes, list[int]]  # block name -> tokens of the null engine's block
 
 
 class StoreEngine(NullEngine):
-    """Ranks with a store. What goes wrong is set by the test.
+    """A null engine with a KV store; tests set the faults.
 
-    error, crowded: of what is written and read. hangs: fetches are answered when `release` is called.
+    Attributes:
+        error: Error of every store and fetch; empty for none.
+        crowded: Whether a failed store is reported as crowded.
+        hangs: Whether fetches wait for `release`.
     """
 
     def __init__(self, store: Store, *, num_blocks: int = 64, delay_s: float = 0.0) -> None:
@@ -71,7 +74,7 @@ class StoreEngine(NullEngine):
         return future
 
     def release(self) -> None:
-        """Answers what hangs."""
+        """Answers the waiting fetches."""
         self.hangs = False
         waiting, self._waiting = self._waiting, []
         for order, future in waiting:
@@ -79,7 +82,7 @@ class StoreEngine(NullEngine):
                 future.set_result(self._read(order))
 
     def die(self) -> None:
-        """A rank is gone between steps."""
+        """Reports the loss of a rank between steps."""
         self._end("gone")
         self._on_failure()
 
@@ -120,9 +123,12 @@ class StoreEngine(NullEngine):
 
 
 class Index:
-    """What is in the store, as the KV state service would say it.
+    """The index of the store, in place of the KV state service.
 
-    away, delay_s: of every answer. answers: to the next commits, in place of true ones.
+    Attributes:
+        away: Whether every call raises `Unavailable`.
+        delay_s: Delay of every `find`.
+        answers: Answers to the next commits, in place of true ones.
     """
 
     def __init__(self, store: Store) -> None:
@@ -135,7 +141,7 @@ class Index:
 
     @property
     def held(self) -> list[HeldBlocks]:
-        """All that was told."""
+        """All committed entries."""
         return [one for commit in self.commits for one in commit]
 
     async def find(
@@ -159,7 +165,7 @@ class Index:
 
 
 def store_state(leader: Leader) -> dict[str, object]:
-    """What `ryz status` shows of the store."""
+    """The part of the leader's status about the KV store."""
     state = leader.detail()["kv_store"]
     assert isinstance(state, dict)
     return state
@@ -171,7 +177,7 @@ QUICK = KVOptions(
 
 
 class Group(Kit):
-    """A kit whose engine has a store."""
+    """A kit whose engine has a KV store."""
 
     def __init__(self, bus: MemoryBus, store: Store | None = None, group: str = "g0", **options: Any) -> None:
         self.blocks: Store = {} if store is None else store
@@ -189,7 +195,7 @@ class Group(Kit):
         return self
 
     def drop(self, names: list[bytes]) -> None:
-        """The group has these no longer."""
+        """Evicts these blocks from the group."""
         scheduler = self.leader.parts.engine.scheduler
         assert scheduler is not None
         scheduler.blocks.drop(names)

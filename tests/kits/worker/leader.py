@@ -49,7 +49,7 @@ from tests.kits.waiting import PATIENCE_S
 
 
 class DictStore:
-    """Session records in a dict; may be told to be away."""
+    """Session records in a dict; with `away` set every call raises `Unavailable`."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], SessionRecord] = {}
@@ -95,13 +95,18 @@ def null_engine(*, blocks: int = 256, delay_s: float = 0.0, context: int = 2048)
 
 
 def leader_context(bus: Bus | None = None, clock: Callable[[], float] = time.monotonic) -> LeaderContext:
-    """For parts of a leader that a test makes itself."""
+    """The context for parts of a leader that a test builds itself."""
     metrics = WorkerMetrics(CollectorRegistry())
     return LeaderContext("g0", "i", "demo", bus or MemoryBus(MemoryBroker()), metrics, clock)
 
 
 class RedisIndex:
-    """What ranks have written, as the KV state service would find it; may be told to be away or slow."""
+    """An index of what ranks have written to Redis, in place of the KV state service.
+
+    Attributes:
+        away: Whether every call raises `Unavailable`.
+        delay_s: Delay of every `find`.
+    """
 
     def __init__(self, url: str) -> None:
         self.redis = Redis.from_url(url)
@@ -137,7 +142,7 @@ class RedisIndex:
 
 
 class Kit:
-    """Use as `async with Kit(bus) as kit`; at the end nothing may have crashed or logged an error."""
+    """A leader and a caller, as an async context manager; exit fails if a task crashed or logged an error."""
 
     def __init__(
         self,
@@ -161,7 +166,7 @@ class Kit:
         self.registry = CollectorRegistry()
         options.setdefault("steps", SchedulerLimits(256, 64, 64))
         options.setdefault("back_off", RestartPauses(first_s=0.02))
-        # a busy machine gives this process no time for seconds, which a leader would log as an error
+        # a busy machine can pause this process for seconds, which a leader would log as an error
         options.setdefault("heartbeat_stale_s", PATIENCE_S)
         ports = LeaderPorts(
             bus=bus,
@@ -214,7 +219,7 @@ class Kit:
         await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
 
     async def end_of(self, request_id: str, timeout_s: float = PATIENCE_S) -> list[AnyFrame]:
-        """All frames, once the last one is there; checks that numbers have no gap."""
+        """Waits for the last frame and returns all frames; checks that their numbers have no gap."""
         async with asyncio.timeout(timeout_s):
             while not any(isinstance(frame, Done | Failed) for frame in self.frames[request_id]):
                 self.arrived.clear()
@@ -237,7 +242,7 @@ class Kit:
         return self.registry.get_sample_value(f"ryz_worker_{name}", labels) or 0.0
 
     async def all_free(self, timeout_s: float = PATIENCE_S) -> None:
-        """Waits until no request, block or place is taken, in the leader and in the engine."""
+        """Waits until the leader and the engine hold no request, block or queue place."""
 
         def free() -> bool:
             load, held = self.leader.load(), getattr(self.engine, "held_blocks", 0)
@@ -246,7 +251,7 @@ class Kit:
         await self.until(free, timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Looks every few milliseconds."""
+        """Waits for a condition, polled every few milliseconds."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 (it is about the state, not about an event)
                 await asyncio.sleep(0.003)

@@ -1,4 +1,4 @@
-"""A rank that dies of a real SIGSEGV when it computes a prompt with certain tokens in it."""
+"""A rank that dies of a real SIGSEGV when it computes a prompt that contains certain tokens."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def _has_poison(plan: StepPlan) -> bool:
 
 
 def main() -> None:
-    """What a rank's process runs, with a step that crashes."""
+    """Entry point of the rank's process, with a step that crashes."""
     from services.worker.engine.__main__ import main as rank  # noqa: PLC0415
 
     step = runner.Runner.run_step

@@ -1,4 +1,4 @@
-"""The worker as a process of its own, with the null engine."""
+"""Runs the worker as a separate process with the null engine."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A scheduler driven as the leader's loop drives it, on anything that computes plans at once."""
+"""Drives a scheduler as the leader's loop does, with an engine that computes plans immediately."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from shared.messages import Sampling
 
-Output = tuple[list[int], str]  # tokens, and why there are no more: `stop`, `length` or `error`
+Output = tuple[list[int], str]  # tokens and finish reason: `stop`, `length` or `error`
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Run:
         self.scheduler.check_invariants()
 
     def step(self) -> None:
-        """Submits what may be submitted, and takes one result."""
+        """Submits plans as far as the scheduler allows, and handles one result."""
         while len(self.results) <= self.run_ahead and self.submit():
             pass
         if self.results:

@@ -1,6 +1,6 @@
-"""A leader that does as it is told: answers with given frames, loses some, and keeps all for resends.
+"""A scripted leader for tests of callers: sends given frames, loses some, and keeps all for resends.
 
-For tests of callers: it takes requests from `generate` directly, as if a router stood before it.
+It subscribes to `generate` directly, so tests need no router.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Script = Callable[[GenerateRequest], list[AnyFrame]]
 
 
 def answer(request: GenerateRequest, num_tokens: int = 4, group: str = "g0") -> list[AnyFrame]:
-    """Accepted, one frame for each token, Done; of a resumed request what is left of them."""
+    """Accepted, one frame for each token, and Done; for a resumed request only the remaining ones."""
     names: dict[str, Any] = {"request_id": request.request_id, "attempt": request.attempt}
     session_id = request.session.session_id if request.session else ""
     resume = request.resume
@@ -47,9 +47,14 @@ def answer(request: GenerateRequest, num_tokens: int = 4, group: str = "g0") -> 
 
 
 class ScriptedLeader:
-    """Sends `script(request)`, less the frame numbers in `lose`, `duplicate` ones twice, in `order` if given.
+    """Answers each request with the frames of `script(request)`, and keeps every message it receives.
 
-    Everything it gets is kept: `requests`, `cancels`, `resends`.
+    Attributes:
+        lose: Numbers of the frames that are not sent.
+        duplicate: Numbers of the frames that are sent twice.
+        order: Numbers of the frames in the order of sending; None for their own order.
+        silent: Whether requests are not answered.
+        requests: Requests received; `cancels` and `resends` likewise.
     """
 
     def __init__(self, bus: Bus, *, group: str = "g0", script: Script | None = None) -> None:
@@ -72,7 +77,7 @@ class ScriptedLeader:
         self._subscriptions: list[Subscription] = []
 
     async def start(self) -> "ScriptedLeader":
-        """Listens."""
+        """Subscribes to its subjects."""
         for subject, handler, many in (
             (subjects.GENERATE_ALL, self._work, 64),
             (subjects.resend(self.group), self._resend, 0),
@@ -83,12 +88,12 @@ class ScriptedLeader:
         return self
 
     async def stop(self) -> None:
-        """Listens no more, as if it had died."""
+        """Ends all subscriptions, as if the leader had died."""
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
 
     async def send(self, request: GenerateRequest, frames: Iterable[AnyFrame]) -> None:
-        """Sends frames as they are, in one batch."""
+        """Sends frames unchanged, in one batch."""
         batch = FrameBatch(frames=list(frames), group=self.group if self.says_group else "")
         await self.bus.publish(request.reply_to, encode(batch))
 
