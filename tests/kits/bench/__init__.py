@@ -1,1 +1,1 @@
-"""What tests of benchmarks measure in place of a stack."""
+"""Stand-ins for a stack in tests of the benchmarks."""

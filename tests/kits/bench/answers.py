@@ -1,4 +1,4 @@
-"""A server that answers completions with given bytes."""
+"""A server that answers completion requests with given bytes."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
 
 @asynccontextmanager
 async def answering(answer: Callable[[int, bytes], bytes | None]) -> AsyncIterator[int]:
-    """A server whose n-th request gets `answer(n, body)`; None closes the connection."""
+    """Runs a server and yields its port; request n gets `answer(n, body)`, and None closes the connection."""
     number = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def answering(answer: Callable[[int, bytes], bytes | None]) -> AsyncIterat
                 if b"connection: close" in reply:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the generator has left
+            pass  # the load generator has disconnected
         finally:
             writer.close()
 

@@ -9,7 +9,7 @@ from benchmarks.peers.base import Timing
 
 
 class Helper:
-    """Answers, refuses, breaks or dies."""
+    """Calls that return, raise or end the child process."""
 
     def __init__(self, refuse: str = "", broken: bool = False) -> None:
         if refuse:
@@ -18,23 +18,23 @@ class Helper:
             raise ZeroDivisionError("no luck")
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
-        """As a peer that needs a millisecond for each token of all prompts."""
+        """Reports the timing of a peer that needs a millisecond for each token of all prompts."""
         del threads
         steps = (num_tokens - 1) / 1e3
         return Timing(len(prompts) * len(prompts[0]) / 1e3, steps, [[0] * num_tokens for _ in prompts])
 
     def variable(self, name: str) -> str:
-        """One of its environment."""
+        """A variable of the child's environment."""
         return os.environ.get(name, "")
 
     def refuse(self) -> None:
-        """An error of ours."""
+        """Raises an error of this project."""
         raise BenchError("it was refused")
 
     def leave(self, code: int) -> None:
-        """Ends without an answer."""
+        """Ends the process without an answer."""
         os._exit(code)
 
     def sleep(self, seconds: float) -> None:
-        """Does not answer for a while."""
+        """Answers after a pause."""
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What a bench reports, made up."""
+"""Invented benchmark reports."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Streams, faults, storms and fuzzers for the chaos tests."""
+"""Stream readers, fault injection, mixed client load and fuzzers for the chaos tests."""

@@ -1,4 +1,4 @@
-"""Kills ranks and leaders of a stack, one after another, each when all groups are well again."""
+"""Kills ranks and leaders of a stack one after another, each when all groups are ready again."""
 
 import asyncio
 import os
@@ -13,14 +13,14 @@ from typing import Literal
 from benchmarks.failover.failover_fleet import FleetProbe
 from shared.bus.nats import NatsBus
 
-READY_S = 90.0  # about one second where there is nothing else to do, four for a leader
-SETTLE_S = 2.2  # what was ready for so long before it died is started again without a longer pause
+READY_S = 90.0  # on an idle machine a rank takes about one second, a leader four
+SETTLE_S = 2.2  # a service that was ready this long before it died is restarted without a longer pause
 Victim = Literal["rank", "leader"]
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """Who was killed, and how long the group was away."""
+    """The rank or leader killed, and the seconds until its group was ready again."""
 
     group: str
     victim: Victim
@@ -28,9 +28,15 @@ class Killed:
 
 
 def kill_in_turn(urls: Mapping[str, str], victims: list[Victim], seed: int = 0) -> list[Killed]:
-    """Kills one after another, of groups drawn by chance; returns when all are back.
+    """Kills the victims one after another, each of a random group.
 
-    urls: the broker's, by user. See `StackState`.
+    Args:
+        urls: The broker's URLs by user; see `StackState`.
+        victims: What to kill, in order.
+        seed: Seed of the choices.
+
+    Returns:
+        One entry for each victim, once all groups are ready again.
     """
     return asyncio.run(_kill(urls, victims, random.Random(seed)))
 
@@ -66,7 +72,7 @@ async def _back(fleet: FleetProbe, group: str, since: float) -> None:
 
 
 async def all_ready(fleet: FleetProbe) -> dict[str, tuple[int, list[int]]]:
-    """Waits until all groups are ready; leader and ranks of each."""
+    """Waits until all groups are ready; returns the process ids of each group's leader and ranks."""
     async with asyncio.timeout(READY_S):
         while True:
             lately = time.monotonic() - 1

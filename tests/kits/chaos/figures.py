@@ -1,6 +1,6 @@
-"""What chaos tests have counted, one object for each test, in the file that `RYZ_CHAOS_FIGURES` names.
+"""Writes the figures of chaos tests, one object for each test, to the file that `RYZ_CHAOS_FIGURES` names.
 
-Whatever the outcome was, so that a run that failed can be read, too.
+Failed tests write theirs as well.
 """
 
 import json
@@ -14,11 +14,11 @@ _PATH = os.environ.get("RYZ_CHAOS_FIGURES", "")
 
 
 def record(test: str, **figures: Any) -> None:
-    """Keeps what a test has seen, beside what others have, and prints it."""
+    """Adds the figures of a test to the file and prints them."""
     print(f"{test}: {figures}", flush=True)
     if not _PATH:
         return
     path = Path(_PATH)
     told = json.loads(path.read_text()) if path.exists() else {"machine": machine(SERVING_PACKAGES)}
-    told[test] = {"commit": commit()} | figures  # other tests may have run at other ones
+    told[test] = {"commit": commit()} | figures  # figures in one file may come from several commits
     path.write_text(json.dumps(told, indent=1) + "\n")

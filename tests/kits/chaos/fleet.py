@@ -1,4 +1,4 @@
-"""A stack whose Redis is behind a proxy, and conversations that change groups with every turn."""
+"""A stack whose Redis is behind a proxy, and conversations that change the group with every turn."""
 
 import asyncio
 import os
@@ -19,12 +19,12 @@ from tests.kits.servers import RedisServer
 from tests.kits.tcp_proxy import TcpProxy
 
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?") * 2
-KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks, so the oracle warms nobody
-PATIENCE_S = 5.0  # of one turn; without trouble it takes a tenth of a second
+KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks: the oracle warms no cache
+PATIENCE_S = 5.0  # for one turn, which takes 0.1 s without a fault
 
 
 class ThreadedProxy:
-    """A `TcpProxy` on a loop of its own, for tests that are not asynchronous."""
+    """A `TcpProxy` with its own event loop and thread, for synchronous tests."""
 
     def __init__(self, port: int) -> None:
         self._proxy = TcpProxy(port)
@@ -36,7 +36,7 @@ class ThreadedProxy:
         return f"redis://127.0.0.1:{self._proxy.port}/0"
 
     def slow(self, delay_s: float) -> None:
-        """Makes each chunk come so much later, in each direction."""
+        """Sets the delay of each chunk, in each direction."""
         self._proxy.delay_s = delay_s
 
     def stall(self) -> None:
@@ -66,12 +66,12 @@ class ThreadedProxy:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A service's metrics, as Prometheus would read them."""
+    """A service's metrics, read over HTTP as Prometheus does."""
 
     url: str
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of one series; 0 when there is none yet, or nobody answers."""
+        """The value of one series; 0 if it does not exist yet or the service does not answer."""
         try:
             text = httpx.get(f"{self.url}/metrics", timeout=5).text
         except httpx.TransportError:
@@ -84,7 +84,7 @@ class Metrics:
 
 
 class Said(NamedTuple):
-    """What must be the same with trouble and without: how long the history was, and the answer."""
+    """What a fault must not change: the length of the history, in tokens, and the answer."""
 
     prompt_tokens: int
     tokens: list[str]
@@ -92,7 +92,7 @@ class Said(NamedTuple):
 
 @dataclass(slots=True)
 class Talk:
-    """A conversation of one tenant: only what is new is sent, history is the session's."""
+    """A conversation of one tenant; the client sends new messages only, and the session has the history."""
 
     client: httpx.Client
     session_id: str
@@ -103,7 +103,7 @@ class Talk:
     sources: list[str] = field(default_factory=list)
 
     def next(self) -> Said:
-        """One more turn."""
+        """Runs one more turn."""
         text = TURNS[self.turns].format(name=self.name)
         self.turns += 1
         answer = self.client.post(
@@ -128,7 +128,7 @@ class Talk:
 
 
 class Chaos:
-    """The stack with all that can be done to it. `metrics` are by service, or by group."""
+    """A stack with methods that inject faults; `metrics` are by service, for workers by group."""
 
     def __init__(self, stack: Stack, redis: RedisServer, proxy: ThreadedProxy) -> None:
         self.stack, self.redis, self.proxy = stack, redis, proxy
@@ -139,7 +139,7 @@ class Chaos:
         }
 
     def client_of(self, tenant: str) -> httpx.Client:
-        """Speaks for a tenant."""
+        """The HTTP client of a tenant."""
         if tenant not in self._clients:
             headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
             self._clients[tenant] = httpx.Client(base_url=self.stack.state.url, headers=headers, timeout=60)
@@ -147,7 +147,7 @@ class Chaos:
 
     @contextmanager
     def no_redis(self) -> Iterator[None]:
-        """It is killed, and comes back empty."""
+        """Kills Redis; on exit it is started again, empty."""
         self.redis.stop(kill=True)
         try:
             yield
@@ -156,7 +156,7 @@ class Chaos:
 
     @contextmanager
     def slow_redis(self, delay_s: float) -> Iterator[None]:
-        """All that goes there or comes from there takes so much longer."""
+        """Delays everything sent to or from Redis."""
         self.proxy.slow(delay_s)
         try:
             yield
@@ -165,7 +165,7 @@ class Chaos:
 
     @contextmanager
     def stalled_redis(self) -> Iterator[None]:
-        """It takes connections and says nothing."""
+        """Redis accepts connections and sends nothing."""
         self.proxy.stall()
         try:
             yield
@@ -174,7 +174,7 @@ class Chaos:
 
     @contextmanager
     def no_kvstate(self) -> Iterator[None]:
-        """It is killed; the supervisor starts another one, perhaps not before this ends."""
+        """Kills kvstate; the supervisor restarts it, possibly after this context ends."""
         pid = self.stack.pid_of("kvstate")
         os.kill(pid, signal.SIGKILL)
         yield
@@ -182,7 +182,7 @@ class Chaos:
 
     @contextmanager
     def full_redis(self) -> Iterator[None]:
-        """It takes nothing more; whatever goes, that is not enough."""
+        """Sets Redis's memory limit so low that it refuses all writes, whatever it evicts."""
         with self.keyspace() as keyspace:
             keyspace.config_set("maxmemory", 1)
             try:
@@ -191,12 +191,12 @@ class Chaos:
                 keyspace.config_set("maxmemory", 0)
 
     def close(self) -> None:
-        """Ends the clients' connections."""
+        """Closes the clients' connections."""
         for client in self._clients.values():
             client.close()
 
     def session(self, session_id: str) -> dict[str, Any]:
-        """As `/v1/sessions` shows it; empty while it is not stored, or nobody knows."""
+        """A session as `/v1/sessions` shows it; empty if it is not stored or the store is unavailable."""
         answer = self.client_of("rough").get(f"/v1/sessions/{session_id}")
         if answer.status_code in {404, 503}:
             return {}
@@ -204,14 +204,14 @@ class Chaos:
         return found
 
     def keyspace(self) -> redis.Redis:
-        """Redis itself, not through the proxy."""
+        """A client of Redis that bypasses the proxy."""
         return redis.Redis.from_url(self.redis.url)
 
 
 class Story:
-    """Sessions of which each turn is on the other group, and what has to be said in them.
+    """Sessions whose turns alternate between the groups, and their expected answers.
 
-    An odd number of them, one after another, and a router that takes turns: so each alternates.
+    Round-robin routing and an odd number of sessions, run one after another, make each of them alternate.
     """
 
     def __init__(self, chaos: Chaos, label: str, names: Sequence[str]) -> None:
@@ -227,7 +227,7 @@ class Story:
             self.talks.append(Talk(chaos.client_of("rough"), session_id, name, temperature))
 
     def turn(self, times: int = 1) -> None:
-        """One more turn of each session; its tokens are those of the undisturbed one."""
+        """Runs one more turn of each session and compares its tokens with those of the undisturbed run."""
         for _ in range(times):
             for talk, expected in zip(self.talks, self._expected, strict=True):
                 assert talk.next() == expected[talk.turns - 1], talk
@@ -239,7 +239,7 @@ class Story:
 
     @contextmanager
     def told_at_once(self) -> Iterator[Callable[[], bool]]:
-        """All sessions have all turns but the last, each in a thread; yields whether any still talks."""
+        """Runs all turns but the last of all sessions, a thread each; yields whether any is still running."""
         self._alternates = False
         with ThreadPoolExecutor(len(self.talks)) as pool:
             told = [
@@ -256,5 +256,5 @@ class Story:
             assert talk.next() == expected[talk.turns - 1], talk
 
     def sources(self) -> list[str]:
-        """Where the KV of the last turn of each session came from."""
+        """The KV source of each session's last turn."""
         return [talk.sources[-1] for talk in self.talks]

@@ -1,6 +1,6 @@
-"""HTTP requests that nobody should send, as hypothesis strategies: odd bodies, headers and paths.
+"""Malformed HTTP requests as hypothesis strategies: odd bodies, headers and paths.
 
-Those for every documented route come from schemathesis by way of `documented`; the others are ours.
+`documented` takes those of the documented routes from schemathesis; the other strategies are this module's.
 """
 
 import json
@@ -22,7 +22,16 @@ LARGE_BODY = 5 * 2**20
 
 
 class Request(NamedTuple):
-    """One request. target: path and query as they are sent. cut: the connection ends before the body does."""
+    """One request.
+
+    Attributes:
+        method: The HTTP method.
+        target: Path and query as they are sent.
+        headers: Names and values.
+        body: The whole body.
+        chunked: Whether the body is sent in chunks.
+        cut: Whether the connection ends before the body does.
+    """
 
     method: str
     target: bytes
@@ -32,7 +41,7 @@ class Request(NamedTuple):
     cut: bool = False
 
     def wire(self) -> bytes:
-        """As it goes out."""
+        """The bytes to send."""
         head = [b"%b %b HTTP/1.1" % (self.method.encode(), self.target or b"/")]
         names = {name.lower() for name, _ in self.headers}
         given = list(self.headers)
@@ -78,7 +87,7 @@ _ODD_JSON = (
 
 
 def _plain(value: Any) -> Any:
-    """Without what JSON does not have."""
+    """The value without what JSON cannot represent."""
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
@@ -93,7 +102,7 @@ def _dump(value: Any, *, ascii_only: bool) -> bytes:
 
 @st.composite
 def bodies(draw: st.DrawFn, near: dict[str, Any]) -> bytes:
-    """A body with up to four edits, streamed or not, perhaps with damaged bytes; or none that is JSON."""
+    """A body with up to four edits, streamed or not, possibly with damaged bytes; or one that is not JSON."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from(_ODD_JSON) | st.binary(max_size=60))
     raw = json.loads(json.dumps(near))
@@ -166,7 +175,7 @@ queries = st.lists(
 
 @st.composite
 def session_calls(draw: st.DrawFn) -> Request:
-    """On the session routes, and near them."""
+    """Requests to the session routes and to similar paths."""
     one = f"/v1/sessions/{draw(ids)}"
     method, path, near = draw(
         st.sampled_from((
@@ -184,7 +193,7 @@ def session_calls(draw: st.DrawFn) -> Request:
 
 @st.composite
 def stream_calls(draw: st.DrawFn) -> Request:
-    """On streams that there are, were, or never were. `@3` stands for the third latest one."""
+    """Requests for existing, ended and invented streams. `@3` stands for the third latest stream."""
     name = f"@{draw(st.integers(1, KNOWN_STREAMS))}" if draw(st.booleans()) else draw(ids)
     method = draw(st.sampled_from(("GET", "GET", "GET", "DELETE", "POST")))
     return Request(method, f"/v1/streams/{name}?{draw(queries)}".encode("utf-8", "replace"), draw(headers))
@@ -208,13 +217,13 @@ _noise = st.builds(
 
 
 def ours() -> st.SearchStrategy[Request]:
-    """All that schemathesis does not know of."""
+    """All requests that are not from schemathesis."""
     chat, completion = _posts("/v1/chat/completions", CHAT), _posts("/v1/completions", COMPLETION)
     return chat | chat | chat | completion | completion | session_calls() | stream_calls() | _noise
 
 
 def documented(openapi: dict[str, Any]) -> st.SearchStrategy[Request]:
-    """What a document of the API lets expect, and what it does not allow."""
+    """Requests that the API's document allows, and ones that it does not allow."""
     schema = schemathesis.openapi.from_dict(openapi)
     cases = []
     for found in schema.get_all_operations():

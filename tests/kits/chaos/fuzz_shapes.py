@@ -1,8 +1,7 @@
-"""Messages that nobody should send, as hypothesis strategies: from noise to messages that are nearly right.
+"""Malformed messages as hypothesis strategies, from noise to nearly valid messages.
 
-Nearly right ones are the golden examples with some fields dropped, replaced, doubled or nested, or with some
-of their bytes changed. Strings and numbers are often such that services know them, so that garbage gets past
-the first check.
+The nearly valid ones are the golden examples with fields dropped, replaced, doubled or nested, or with some
+bytes changed. Many strings and numbers are ones that services know, so that messages pass the first checks.
 """
 
 import json
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from tests.contract.golden_messages import GOLDEN_FILE
 
 GOLDEN = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN_FILE.read_text()).items()}
-LARGE = 2**20 - 4096  # what the broker takes, with room for headers
+LARGE = 2**20 - 4096  # bytes; the broker's limit, less room for headers
 
 KNOWN_WORDS = (
     "demo", "default", "acme", "s1", "g0", "g1", "nobody", "r-1", "r-2", "user", "assistant", "auto",
@@ -61,7 +60,7 @@ def _pack(value: Any) -> bytes:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something can be changed in plain data; each place is the way there."""
+    """The paths of all values in plain data."""
     if len(path) >= NESTED or not isinstance(value, dict | list):
         return []
     found = []
@@ -87,7 +86,7 @@ def _put(holder: Any, key: Any, draw: st.DrawFn) -> None:
 
 
 def _put_alike(holder: Any, key: Any, draw: st.DrawFn) -> None:
-    """Another value of the same type: what is left to the checks of each field, and beyond."""
+    """Replaces a value by one of the same type, which passes the type checks."""
     value = holder[key]
     if isinstance(value, str):
         holder[key] = draw(words)
@@ -125,7 +124,7 @@ EDITS: tuple[Callable[[Any, Any, st.DrawFn], None], ...] = (
 
 
 def edit_somewhere(draw: st.DrawFn, raw: Any) -> None:
-    """Changes plain data in one place, somewhere inside."""
+    """Changes plain data at one random path."""
     if not (places := _places(raw)):
         return
     *way, key = draw(st.sampled_from(places))
@@ -138,7 +137,7 @@ def edit_somewhere(draw: st.DrawFn, raw: Any) -> None:
 
 @st.composite
 def edited(draw: st.DrawFn, name: str) -> bytes:
-    """The golden message with up to four of its fields changed; request ids are often new ones."""
+    """The golden message with up to four fields changed, often with a new request id."""
     raw = msgpack.unpackb(GOLDEN[name], strict_map_key=False)
     for field, known in (("model", "demo"), ("group", "g0"), ("tenant", "default")):
         if isinstance(raw.get(field), str) and draw(st.booleans()):
@@ -164,7 +163,7 @@ def edited(draw: st.DrawFn, name: str) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, name: str) -> bytes:
-    """The golden message with some of its bytes changed, taken away or put in, or cut off."""
+    """The golden message with bytes changed, removed or inserted, or truncated."""
     data = bytearray(GOLDEN[name])
     for _ in range(draw(st.integers(1, 4))):
         if not data:
@@ -184,7 +183,7 @@ def damaged(draw: st.DrawFn, name: str) -> bytes:
 
 @st.composite
 def announced(draw: st.DrawFn) -> bytes:
-    """Lengths that are not there, endless nesting, types of no use; a few as large as the broker takes."""
+    """False lengths, deep nesting and unused types; a few are as large as the broker accepts."""
     head = draw(
         st.sampled_from((b"\xdc", b"\xdd", b"\xde", b"\xdf", b"\xc4", b"\xc6", b"\xc9", b"\xd9", b"\xdb"))
     )
@@ -204,11 +203,11 @@ def announced(draw: st.DrawFn) -> bytes:
 
 
 def messages(name: str) -> st.SearchStrategy[bytes]:
-    """Whatever could arrive where that message is expected."""
+    """Valid and malformed bytes for a place where that message is expected."""
     near = edited(name)
     other = st.sampled_from(sorted(GOLDEN)).flatmap(edited)
     shaped = values.map(_pack) | st.dictionaries(st.sampled_from(FIELDS), values, max_size=6).map(_pack)
     noise = announced() | st.binary(max_size=200)
     anything = near | near | near | near | damaged(name) | other | shaped | noise
-    # lists of lists that are edited again would have tens of megabytes
+    # repeated edits of nested lists could produce tens of megabytes
     return anything.map(lambda data: data[:LARGE])

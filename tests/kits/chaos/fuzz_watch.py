@@ -1,4 +1,4 @@
-"""Sees that garbage leaves a stack as it was: same processes, nothing stuck, no bug, bounded memory."""
+"""Checks that malformed input leaves a stack unchanged: processes, idleness, error logs and memory."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ import psutil
 from tests.kits.e2e.stack import Stack, wait_for
 
 SERVICES = ("gateway", "router", "kvstate", "worker-g0", "worker-g1")
-MOST_GROWTH = 160 * 2**20  # of one process: caches that fill up to their limits, and what the allocator keeps
+MOST_GROWTH = 160 * 2**20  # bytes per process, for caches that fill up and memory that the allocator keeps
 IDLE_S = 60.0
 QUESTION = {"model": "demo", "max_tokens": 4, "messages": [{"role": "user", "content": "still there?"}]}
 
 
 class Watch:
-    """Remembers how the stack is now; `check` compares."""
+    """Records the state of the stack; `check` compares with it."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -24,13 +24,13 @@ class Watch:
         self._read = {name: self._log(name).stat().st_size for name in SERVICES}
 
     def check(self) -> None:
-        """In mid-stream: everybody is alive, and a real request is answered."""
+        """Checks, also under load, that no service was restarted, and that a valid request is answered."""
         assert self._now() == self._pids, "a service was started again"
         assert self.bugs() == []
         wait_for(self._answers, "a real request is answered", 20.0)
 
     def check_at_rest(self) -> None:
-        """At the end: besides, everybody tells its status, nothing runs or waits, memory is in bounds."""
+        """As `check`; also checks that the stack becomes idle and that memory is within bounds."""
         self.check()
         wait_for(lambda: self._busy() == {}, "nothing runs or waits any more", IDLE_S)
         grown = {name: self._size(name) - self._sizes[name] for name in SERVICES}
@@ -38,7 +38,7 @@ class Watch:
         self.check()
 
     def bugs(self) -> list[str]:
-        """What the logs have of errors since the beginning, and every trace."""
+        """Errors and stack traces in the logs since the start, five at most."""
         found = []
         for name in SERVICES:
             with self._log(name).open("rb") as file:
@@ -58,7 +58,7 @@ class Watch:
         return answer.status_code == 200
 
     def _busy(self) -> dict[str, object]:
-        """What is not at rest, by service."""
+        """The activity of each service that is not idle."""
         told = self.stack.status()["services"]
         assert sorted(one["service"] for one in told) == ["gateway", "kvstate", "router", "worker", "worker"]
         busy: dict[str, object] = {}

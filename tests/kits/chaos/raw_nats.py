@@ -1,4 +1,4 @@
-"""A connection to the broker that checks nothing: subjects, replies and headers go out as they are given."""
+"""A broker connection without checks: subjects, reply subjects and headers are sent as given."""
 
 import asyncio
 from contextlib import suppress
@@ -11,9 +11,13 @@ ANSWER_S = 10.0
 
 
 class RawNats:
-    """One user of the broker. answers: how many came, by the last token of their subject.
+    """The connection of one broker user.
 
-    refusals: what the broker said it does not allow.
+    Attributes:
+        user: Name of the user.
+        answers: Number of answers by the last token of their subject.
+        refusals: Permission errors from the broker.
+        lost: Whether the broker has closed the connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str) -> None:
@@ -28,7 +32,7 @@ class RawNats:
 
     @classmethod
     async def connect(cls, url: str) -> Self:
-        """As the URL's user, with a subscription to `inbox`."""
+        """Connects as the URL's user and subscribes to `inbox`."""
         parts = urlsplit(url)
         assert parts.hostname
         assert parts.port
@@ -48,11 +52,11 @@ class RawNats:
 
     @property
     def inbox(self) -> str:
-        """Where its answers come; a token is to follow."""
+        """Prefix of its reply subjects; one more token follows."""
         return f"_INBOX.{self.user}.fuzz"
 
     def publish(self, subject: str, data: bytes, reply: bytes = b"", headers: bytes = b"") -> None:
-        """Headers are what stands between the version line and the empty line."""
+        """Publishes a message; `headers` are the bytes between the version line and the empty line."""
         names = subject.encode() + (b" " + reply if reply else b"")
         if headers:
             head = b"NATS/1.0\r\n" + headers + b"\r\n\r\n"
@@ -62,14 +66,14 @@ class RawNats:
         self._writer.write(b"\r\n")
 
     async def flush(self) -> None:
-        """Returns when the broker has read all of it."""
+        """Returns when the broker has read everything sent before."""
         self._writer.write(b"PING\r\n")
         await self._writer.drain()
         async with asyncio.timeout(ANSWER_S):
             await self._pongs.get()
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._writer.close()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
@@ -97,6 +101,6 @@ class RawNats:
                 place = words[0].decode().rpartition(".")[2]
                 self.answers[place] = self.answers.get(place, 0) + 1
                 if verb == b"MSG":
-                    msgpack.unpackb(data[:-2], strict_map_key=False)  # what services say can be read
+                    msgpack.unpackb(data[:-2], strict_map_key=False)  # every answer must be decodable
             elif verb == b"-ERR":
                 self.refusals.append(rest.decode())

@@ -1,4 +1,4 @@
-"""Many examples of a hypothesis strategy, in rounds: hypothesis remembers all of a run, gigabytes of it."""
+"""Draws many examples of a hypothesis strategy in rounds: hypothesis keeps each run's examples in memory."""
 
 import random
 from collections.abc import Callable
@@ -14,9 +14,9 @@ ROUND = 500
 
 
 def each_of(strategy: st.SearchStrategy[T], count: int, act: Callable[[T], None]) -> None:
-    """Calls `act` with that many examples: the same ones in every short run, others in every full one.
+    """Calls `act` with `count` examples, the same ones in every short run and new ones in every full run.
 
-    A failure is not made smaller: what fails is a service, and it has been sent all that came before, too.
+    A failing example is not shrunk, because the failure may also depend on all messages sent before.
     """
     first = random.getrandbits(32) if full else 0
     for number in range(first, first + -(-count // ROUND)):

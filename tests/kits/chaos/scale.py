@@ -1,4 +1,4 @@
-"""How long chaos tests are: short in `make test`, in full in `make chaos` (`RYZ_CHAOS=full`)."""
+"""The length of chaos tests: short in `make test`, full in `make chaos` (`RYZ_CHAOS=full`)."""
 
 import os
 from typing import TypeVar
@@ -8,5 +8,5 @@ full = os.environ.get("RYZ_CHAOS") == "full"
 
 
 def scaled(short: T, long: T) -> T:
-    """The one of the two that this run is to have."""
+    """The value for this run's length."""
     return long if full else short

@@ -1,4 +1,4 @@
-"""Services started by hand, as processes that a test may kill, and what a stack says of itself."""
+"""Services started as processes that a test may kill, and queries of a stack's readiness and metrics."""
 
 import os
 import signal
@@ -15,12 +15,18 @@ from tests.kits.e2e.stack import ROOT, Stack, wait_for
 from tests.kits.servers import free_port
 
 START_S = 40.0
-# in full it is the default; on a machine with more to do than it has cores anybody is silent now and then
+# full runs use the default; short runs may share an overloaded machine, where heartbeats are late
 PATIENT = {"RYZ_ROUTER_HEARTBEAT_SLACK_S": scaled("0.6", "0.175")}
 
 
 class ServiceProcess:
-    """One service of ours, a context manager that waits until it is ready. settings: `RYZ_` variables."""
+    """One service process; as a context manager it waits until the service is ready.
+
+    Args:
+        kind: Name of the service, such as `router`.
+        nats_url: URL of the broker.
+        settings: `RYZ_` variables.
+    """
 
     def __init__(self, kind: str, nats_url: str, **settings: str) -> None:
         self.port = free_port()
@@ -32,16 +38,16 @@ class ServiceProcess:
         )
 
     def await_ready(self) -> None:
-        """Waits until it takes work."""
+        """Waits until the service is ready."""
         wait_for(self.is_ready, f"a {self.kind} is ready", START_S)
 
     def is_ready(self) -> bool:
-        """Whether it takes work; fails when it has ended."""
+        """Whether the service is ready; fails if it has ended."""
         assert self.process.poll() is None, f"the {self.kind} ended with {self.process.returncode}"
         return ready_code(f"http://127.0.0.1:{self.port}") == 200
 
     def end(self) -> int:
-        """Ends it in good order; its exit code."""
+        """Stops the service gracefully and returns its exit code."""
         self.process.terminate()
         return self.process.wait(timeout=20)
 
@@ -56,7 +62,7 @@ class ServiceProcess:
 
 
 def ready_code(url: str) -> int:
-    """The status of /ready; 0 when nobody answers."""
+    """The HTTP status of /ready; 0 without an answer."""
     try:
         return httpx.get(f"{url}/ready", timeout=2).status_code
     except httpx.TransportError:
@@ -64,7 +70,7 @@ def ready_code(url: str) -> int:
 
 
 def metrics_of(stack: Stack) -> dict[str, Metrics]:
-    """The metrics of each service, by its name, or by its group's."""
+    """The metrics of each service by its name, those of workers by their group."""
     told = {
         one["detail"].get("group", one["service"]): Metrics(one["detail"]["admin_url"])
         for one in stack.status()["services"]
@@ -73,7 +79,7 @@ def metrics_of(stack: Stack) -> dict[str, Metrics]:
 
 
 def await_idle(stack: Stack, groups: int, timeout_s: float = 20.0) -> None:
-    """Waits until all groups are ready, nothing runs or waits in any, and all of their blocks are free."""
+    """Waits until all groups are ready, no request runs or waits, and all blocks are free."""
 
     def idle() -> bool:
         told = stack.status()["groups"]
@@ -88,14 +94,14 @@ def await_idle(stack: Stack, groups: int, timeout_s: float = 20.0) -> None:
 
 
 def kill(stack: Stack, name: str) -> int:
-    """Kills a service of the stack, and does not wait for the next one; the process that died."""
+    """Kills a service of the stack without waiting for its restart; returns the killed process id."""
     pid = stack.pid_of(name)
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
 def await_next(stack: Stack, name: str, before: int, timeout_s: float = START_S) -> float:
-    """Waits until a killed service is there again and ready; seconds that it took."""
+    """Waits until a killed service is restarted and ready; returns the seconds waited."""
     began = time.monotonic()
 
     def back() -> bool:

@@ -1,7 +1,7 @@
-"""A storm of clients over a stack, and a judge: does every request end once, in time, and rightly?
+"""Runs many clients of different kinds against a stack and checks that every request ends once and correctly.
 
-What clients do is in `storm_visits.py`, what is done to the stack in `storm_faults.py`, what is left
-afterwards is counted by `storm_stock.py`.
+`storm_visits.py` has the clients and `storm_faults.py` the faults; `storm_stock.py` counts the resources that
+are still in use afterwards.
 """
 
 import asyncio
@@ -43,27 +43,31 @@ SHARES = {
     "direct leaver": 2,
 }
 DEADLINE_S = 30.0
-MARGIN_S = 15.0  # beyond all deadlines; who has no end then hangs
+MARGIN_S = 15.0  # after the deadline; a request without an end by then hangs
 FLOOD = 600
 MAX_WORDS = 500
-Attempt = tuple[str, int, str]  # request, number, group
+Attempt = tuple[str, int, str]  # request id, attempt number, group
 OF_THEIR_OWN = {
     ("flood", "rate_limited"),
     ("hurried", "deadline_exceeded"),
     ("hurried", "failed deadline_exceeded"),
 }
 OF_CONNECTIONS = {"lost", "cut short", "unreached"}
-# Without text yet: nobody was there to take it. With text: nobody until its deadline. And what a client comes
-# back to may be lost with the gateway that read it and the group that had it.
+# Endings that a fault excuses. Before any text: no group took the request. After text ("failed"): no group
+# continued it before its deadline. OF_RETURNING: a stream may be lost with its gateway and its group.
 OF_TROUBLE = {"unavailable", "model_not_found", "group_lost", "deadline_exceeded", "failed deadline_exceeded"}
 OF_RETURNING = {"stream_not_found", "stream_gone", "failed group_lost", "late"}
 
 
 @dataclass(slots=True)
 class Outcome:
-    """endings: how often which kind of client had which end. problems: what must not be.
+    """Results of one run.
 
-    words: an example of each end that has some.
+    Attributes:
+        endings: Number of visits by kind of client and ending.
+        problems: Violations found.
+        words: An example message for each ending that has one.
+        ends_seen: Number of attempts whose terminal frame was seen on the bus.
     """
 
     endings: Counter[str] = field(default_factory=Counter)
@@ -72,14 +76,14 @@ class Outcome:
     ends_seen: int = 0
 
     def count(self, *words: str) -> int:
-        """Ends of these kinds."""
+        """Number of visits with these endings."""
         return sum(n for ending, n in self.endings.items() if ending.partition(": ")[2] in words)
 
 
 class Witness:
-    """Hears all frames that leaders send to callers, and keeps the last ones, by attempt and group.
+    """Reads all frames that leaders send to callers, and keeps the terminal frames by attempt and group.
 
-    A frame that is sent again is the same frame. A refusal, in place of the first frame, ends nothing.
+    A resent frame counts once. A refusal, which comes in place of the first frame, is not a second end.
     """
 
     def __init__(self) -> None:
@@ -91,7 +95,7 @@ class Witness:
         return len(self._ends)
 
     def twice(self) -> list[str]:
-        """Attempts that were accepted and have more than one end."""
+        """Descriptions of accepted attempts with more than one terminal frame."""
         found = {
             attempt: [data for seq, data in ends if seq > self._first.get(attempt, seq)]
             for attempt, ends in self._ends.items()
@@ -103,7 +107,7 @@ class Witness:
         ]
 
     async def hear(self, message: Message) -> None:
-        """One message in somebody's inbox; answers of another kind are passed over."""
+        """Handles a message in any caller's inbox; ignores all but frame batches."""
         if not message.subject.endswith(".f"):
             return
         try:
@@ -120,7 +124,7 @@ class Witness:
 
 
 class Storm:
-    """Opened on a stack in peace, when it learns the right answers; `run` as often as you like."""
+    """Runs visits with `run`; a context manager that records the expected answers on entry, without faults."""
 
     def __init__(self, stack: Stack, model: str, *, tokens: int, seed: int) -> None:
         self._stack = stack
@@ -129,7 +133,7 @@ class Storm:
         self._chance = random.Random(seed)
         self._exits = AsyncExitStack()
         self.witness = Witness()
-        self.losses: list[float] = []  # when routers gave a group up, rightly or not
+        self.losses: list[float] = []  # times at which a router declared a group lost
 
     async def __aenter__(self) -> Self:
         self.asks = await self._bus("cli")
@@ -150,7 +154,17 @@ class Storm:
     async def run(
         self, visits: int, seconds: float, faults: Faults | None = None, floods: int = 1
     ) -> Outcome:
-        """So many visits and floods, spread over a time, while `faults` happen, to the end of all."""
+        """Runs visits and floods, and injects faults meanwhile.
+
+        Args:
+            visits: Number of visits.
+            seconds: Time over which the visits start.
+            faults: Faults to inject; None for none.
+            floods: Number of floods.
+
+        Returns:
+            The outcome, when all visits have ended.
+        """
         outcome, before = Outcome(), len(self.witness)
         names, weights = list(SHARES), list(SHARES.values())
         chosen = [self._visits.kinds[name] for name in names]
@@ -185,7 +199,7 @@ class Storm:
                 ending = await visit()
         except TimeoutError:
             ending = "hung"
-        except Exception as error:  # what a client cannot read is a problem of the stack's
+        except Exception as error:  # an unreadable answer counts as a wrong one
             ending = f"unequal: {error!r}"
         outcome.endings[f"{kind}: {word(ending)}"] += 1
         outcome.words.setdefault(f"{kind}: {word(ending)}", ending.partition(": ")[2][:MAX_WORDS])
@@ -206,7 +220,7 @@ class Storm:
         return bus
 
     async def _learn(self, direct: InferenceClient) -> Script:
-        """The right answers, by two runs that agree."""
+        """Records the expected answers; two runs must agree."""
         url = self._stack.state.url
         bodies = make_bodies(self._model, 12, self._tokens)
         requests = make_requests(self._model, 8, self._tokens)
@@ -250,9 +264,17 @@ class Storm:
 
 
 def problem(kind: str, ending: str, began: float, faults: Faults | None, *, moved: bool) -> str:
-    """Why that end must not be; empty: it may. What went on since `began` is the only excuse there is.
+    """Decides whether an ending is allowed; only a fault active since `began` excuses a failure.
 
-    moved: a group was given up since then. A stream that moved is kept from there on only.
+    Args:
+        kind: Kind of client.
+        ending: How the visit ended.
+        began: When the visit began.
+        faults: Faults of the run.
+        moved: Whether a group was declared lost since then; a moved stream keeps only its part after the move.
+
+    Returns:
+        The reason why the ending is a problem; empty if it is allowed.
     """
 
     def during(*parts: str, how: str = "") -> bool:
@@ -274,7 +296,7 @@ def problem(kind: str, ending: str, began: float, faults: Faults | None, *, move
 
 
 def shown(outcomes: Sequence[Outcome]) -> str:
-    """For the test's output."""
+    """A summary for the test's output."""
     return "\n".join(
         f"{sum(one.endings.values())} visits, {one.ends_seen} ends seen: {dict(sorted(one.endings.items()))}"
         + "".join(f"\n    {ending}: {words}" for ending, words in sorted(one.words.items()) if words)

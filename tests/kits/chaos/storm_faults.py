@@ -1,7 +1,7 @@
-"""Kills and freezes any part of a stack, at random, and keeps a log of it that explains what clients see.
+"""Kills and freezes services of a stack at random, and keeps a log that explains what clients see.
 
-A service is killed only when it has been ready for a while: the supervisor gives up on what dies again and
-again, and rightly.
+A service is killed only when it has been ready for `SETTLED_S`, because the supervisor gives up on services
+that die repeatedly.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ import psutil
 
 from tests.kits.e2e.stack import Stack
 
-SETTLED_S = 2.4  # a service that was ready for so long before it dies is started again without a longer pause
-BACK_S = 12.0  # until what was killed serves as before, on a machine that is busy with other things
+SETTLED_S = 2.4  # a service that was ready this long before it dies is restarted without a longer pause
+BACK_S = 12.0  # until a killed service works as before, on a busy machine
 POLL_S = 0.1
-GROUP_AWAY_S = 4.0  # a group that was hit is taken to be away for so long
-BOTH_AWAY = 0.25  # of the hits on a group while another one is away, so many are carried out
-# how often each is hit, and how long it is frozen at most
+GROUP_AWAY_S = 4.0  # a group is assumed unavailable this long after a fault
+BOTH_AWAY = 0.25  # share of the faults that hit a group while another one is unavailable and are carried out
+# relative frequency of faults, and longest freeze in seconds
 TARGETS = {
     "rank": (6, 3.0),
     "worker": (6, 2.5),
@@ -34,7 +34,14 @@ TARGETS = {
 
 @dataclass(slots=True)
 class Fault:
-    """until: when it was over; a kill is over when the supervisor has had time to start another process."""
+    """One fault.
+
+    Attributes:
+        part: What was hit.
+        kind: `kill` or `freeze`.
+        at: When it began.
+        until: When it was over; after a kill, when the supervisor has had time for the restart.
+    """
 
     part: str
     kind: str
@@ -43,23 +50,23 @@ class Fault:
 
 
 class Faults:
-    """Call `run`; `log` is what happened so far."""
+    """Injects faults with `run`; `log` has the faults so far."""
 
     def __init__(self, stack: Stack, seed: int, *, ranks: bool = True) -> None:
         self.log: list[Fault] = []
         self._stack = stack
         self._chance = random.Random(seed)
         self._parts = [part for part in TARGETS if ranks or part != "rank"]
-        self._ready: dict[str, tuple[int, float]] = {}  # by service: which process, and since when
+        self._ready: dict[str, tuple[int, float]] = {}  # by service: process id and ready since
         self._frozen: set[asyncio.Task[None]] = set()
-        self._away: dict[str, float] = {}  # groups, and until when
+        self._away: dict[str, float] = {}  # group -> unavailable until
 
     def counted(self) -> Counter[str]:
-        """How often what was done to whom."""
+        """Number of faults by kind and part."""
         return Counter(f"{fault.kind} {fault.part}" for fault in self.log)
 
     def during(self, since: float, *parts: str, kind: str = "") -> list[Fault]:
-        """What was under way at some time since then; of these parts only, if any are named."""
+        """Faults active at some time since `since`, limited to `parts` and `kind` if given."""
         return [
             fault
             for fault in self.log
@@ -69,7 +76,7 @@ class Faults:
         ]
 
     async def run(self, seconds: float, pause_s: tuple[float, float] = (0.4, 1.6)) -> None:
-        """Does something now and then; at the end nothing is frozen any more."""
+        """Injects faults at random intervals of `pause_s`; at the end every frozen process runs again."""
         over = time.monotonic() + seconds
         watching = asyncio.create_task(self._watch())
         try:

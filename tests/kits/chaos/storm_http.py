@@ -1,6 +1,6 @@
-"""One HTTP exchange over a socket of its own: it can be read slowly, left anywhere, and judged exactly.
+"""One HTTP exchange on its own socket, which can be read slowly and closed at any point.
 
-Tells an answer that ended from one whose connection broke; what that means is for `storm_visits.py`.
+It distinguishes a complete answer from a broken connection; `storm_visits.py` decides what that means.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from tests.kits.chaos.streams import Said
 
-NARROW = 4096  # bytes that the kernel takes for a slow reader
+NARROW = 4096  # receive buffer of a slow reader, in bytes
 CONNECT_S = 10.0
 CONNECT_PAUSE_S = 0.2
 
 
 class Unreached(Exception):
-    """No connection, or it ended before the answer began."""
+    """The connection failed or ended before the answer began."""
 
 
 class Broken(Exception):
@@ -28,7 +28,7 @@ class Broken(Exception):
 
 
 class Exchange:
-    """A request that is sent on entry; `status` and `headers` are there then. Leaving ends the connection."""
+    """A context manager: entry sends the request and reads `status` and `headers`; exit disconnects."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Exchange:
         return self
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Tries again for a while when nobody listens: nothing was asked yet."""
+        """Connects, with retries for a while; the request is not sent yet."""
         give_up = time.monotonic() + CONNECT_S
         where = str(self._where.hostname), self._where.port or 80
         while True:
@@ -95,7 +95,11 @@ class Exchange:
         self._writer.transport.abort()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises `Broken` when the connection ends before it."""
+        """The body in pieces as it arrives.
+
+        Raises:
+            Broken: The connection ended before the body did.
+        """
         try:
             if "content-length" in self.headers:
                 yield await self._reader.readexactly(int(self.headers["content-length"]))
@@ -107,7 +111,7 @@ class Exchange:
             raise Broken(repr(error)) from None
 
     async def events(self) -> AsyncIterator[tuple[str, str]]:
-        """The whole events of a stream, as id and data."""
+        """The complete events of a stream, as id and data."""
         rest = b""
         async for piece in self.pieces():
             *whole, rest = (rest + piece).split(b"\n\n")
@@ -116,17 +120,27 @@ class Exchange:
                 yield fields.get("id", ""), fields["data"]
 
     async def error(self) -> str:
-        """A refusal, as its code and its words."""
+        """Code and message of a refusal."""
         return in_words(json.loads(b"".join([piece async for piece in self.pieces()]))["error"])
 
 
 def in_words(error: Mapping[str, Any]) -> str:
-    """An error as the API tells it."""
+    """Code and message of an API error."""
     return f"{error.get('code') or error['type']}: {error['message']}"
 
 
 async def read_on(exchange: Exchange, said: Said, *, events: int = 0, every_s: float = 0.0) -> bool:
-    """Reads events into `said`, so many at most if that is not 0, with pauses; whether the answer ended."""
+    """Reads events into `said`.
+
+    Args:
+        exchange: The open exchange.
+        said: Collects the events.
+        events: Most events to read; 0 for all.
+        every_s: Pause after each event.
+
+    Returns:
+        Whether the answer ended.
+    """
     said.status = exchange.status
     count = 0
     async for event_id, data in exchange.events():

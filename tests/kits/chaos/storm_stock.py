@@ -1,6 +1,6 @@
-"""What a stack holds: processes, memory, tasks, sockets, files, blocks, places, frames, streams.
+"""Counts what an idle stack holds: processes, memory, tasks, sockets, files, blocks, places, frames, streams.
 
-Taken when nothing is asked of it. Some of it has to be nothing then, the rest has to be what it was before.
+Blocks, places, frames and streams must then be zero; the rest must be as before.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from tests.kits.e2e.stack import Stack
 SHM = Path("/dev/shm")
 QUIET_S = 40.0
 ASK_S = 0.6
-# By so much a number may be larger than before. The pools of connections to Redis grow with what ran at once,
-# up to a bound. Memory: arenas and caches settle within it; Redis keeps sessions and KV, within its limit.
+# Permitted growth. Redis connection pools grow with concurrency, up to a bound. Memory grows by allocator
+# arenas and caches, that of Redis by sessions and KV up to its limit.
 MORE_TASKS, MORE_FILES, MORE_SOCKETS = 3, 8, 8
 STORES = {"redis", "redis-kv"}
 POOLED, MORE_POOLED = {"kvstate", *STORES}, 64
@@ -34,7 +34,18 @@ MEMORY_FACTOR, MORE_MEMORY_MIB = 1.3, 24.0
 
 @dataclass(slots=True)
 class Stock:
-    """By service, its children included. memory_mib: resident and not shared. segments: of shared memory."""
+    """Counts by service, its child processes included.
+
+    Attributes:
+        processes: Number of processes.
+        memory_mib: Resident memory that is not shared (USS).
+        files: Open file descriptors.
+        sockets: Open sockets.
+        segments: Descriptors of unnamed shared memory (memfd).
+        tasks: asyncio tasks.
+        named_segments: Names of this project's files in the machine's shared memory.
+        zombies: Number of zombie processes.
+    """
 
     processes: Counter[str] = field(default_factory=Counter)
     memory_mib: dict[str, float] = field(default_factory=dict)
@@ -46,12 +57,12 @@ class Stock:
     zombies: int = 0
 
     def told(self) -> dict[str, Any]:
-        """All of it by name, for JSON; `asdict` would count the entries of counters."""
+        """The fields by name, for JSON; `asdict` would count the entries of counters."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def growth(before: Stock, after: Stock) -> list[str]:
-    """What is more than before by more than may be; empty: nothing."""
+    """Descriptions of what grew by more than is permitted."""
     grown = [
         f"{what} of {name}: {getattr(before, what)[name]} before, {count} after"
         for what, more in (
@@ -79,7 +90,7 @@ def growth(before: Stock, after: Stock) -> list[str]:
 
 
 async def statuses(bus: NatsBus) -> dict[str, ServiceStatus]:
-    """What each service says of itself, by its name in the stack."""
+    """The status of each service by its name in the stack."""
     found: dict[str, ServiceStatus] = {}
 
     async def told(message: Message) -> None:
@@ -96,7 +107,7 @@ async def statuses(bus: NatsBus) -> dict[str, ServiceStatus]:
 
 
 def busy(told: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]:
-    """What is not as it is when nothing is asked of the stack; empty: all quiet."""
+    """Descriptions of what differs from an idle stack."""
     wrong = [f"{name} says nothing" for name in names - told.keys()]
     for name, status in told.items():
         detail: dict[str, Any] = status.detail
@@ -119,7 +130,7 @@ def busy(told: dict[str, ServiceStatus], names: set[str], url: str) -> list[str]
 
 
 async def take_when_quiet(stack: Stack, bus: NatsBus) -> Stock:
-    """The stock as soon as nothing is under way; fails when that does not come."""
+    """Waits until the stack is idle and counts; fails if it does not become idle."""
     give_up = time.monotonic() + QUIET_S
     names = {one.name for one in stack.state.services} - {"nats", *STORES}
     while True:
@@ -159,5 +170,5 @@ def _count(stock: Stock, name: str, family: list[psutil.Process]) -> None:
         for link in Path(f"/proc/{one.pid}/fd").iterdir():
             try:
                 stock.segments[name] += str(link.readlink()).startswith("/memfd:")
-            except FileNotFoundError:  # the listing's own
+            except FileNotFoundError:  # the descriptor of the listing itself
                 continue

@@ -1,9 +1,11 @@
-"""How the clients of a storm behave; each visit returns how it ended, in a word, and never raises.
+"""The kinds of clients of a storm; each visit returns its ending as one word, with details after it.
 
-`done`: the answer came whole and was the right one. `left`: the client went away and wants nothing more. A
-code of an error: how the answer ended. `lost`, `cut short`, `unreached`: of the connection. `unequal` comes
-with what was wrong; `failed` stands before a code if text had come; `forgotten` is a turn whose session's
-history was not there.
+- `done`: the answer was complete and correct.
+- `left`: the client disconnected on purpose.
+- An error code: the answer ended with it; `failed` precedes the code if text had come before.
+- `lost`, `cut short`, `unreached`: the connection failed.
+- `unequal`: the answer was wrong; details follow.
+- `forgotten`: the history of the turn's session was missing.
 """
 
 import asyncio
@@ -26,13 +28,13 @@ from tests.kits.chaos.streams import Body, Said, difference
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?")
 CHAT = "/v1/chat/completions"
 REFUSALS = {"overloaded", "rate_limited", "unavailable", "model_not_found", "not_ready"}
-PATIENCE_S = 0.3  # until a client that was refused tries again
-RETURN_S = (0.0, 0.05, 0.3, 0.8)  # until one comes back to a stream; all in all less than streams are kept
+PATIENCE_S = 0.3  # pause before a refused client tries again
+RETURN_S = (0.0, 0.05, 0.3, 0.8)  # pauses before resuming a stream; their sum is less than streams are kept
 
 
 @dataclass(slots=True)
 class Script:
-    """What may be asked over HTTP, with the right answers; the same for callers on the bus."""
+    """Requests over HTTP and on the bus, with their expected answers."""
 
     url: str
     keys: dict[str, str]
@@ -45,7 +47,7 @@ class Script:
 
 
 class Visits:
-    """All kinds of them, by name in `kinds`."""
+    """All kinds of visits; `kinds` maps names to them."""
 
     def __init__(self, script: Script, direct: InferenceClient, chance: random.Random) -> None:
         self._script = script
@@ -69,13 +71,13 @@ class Visits:
         return await self._whole(self._any(), narrow=True, every_s=self._chance.uniform(0.005, 0.06))
 
     async def hurry(self) -> str:
-        """Its deadline comes in the midst of it, or before."""
+        """Sends a request whose deadline passes before or during the answer."""
         number = self._any()
         body = self._script.bodies[number] | {"timeout": self._chance.uniform(0.02, 0.5)}
         return await self._whole(number, body)
 
     async def leave(self) -> str:
-        """At any moment: while it connects, before the answer, in its midst."""
+        """Disconnects at a random time: while connecting, before the answer, or during it."""
         try:
             async with asyncio.timeout(self._chance.expovariate(4)):
                 return await self._whole(self._any())
@@ -83,7 +85,7 @@ class Visits:
             return "left"
 
     async def come_back(self) -> str:
-        """Leaves a stream that waits for it, and goes on with it, some times perhaps."""
+        """Leaves a resumable stream and resumes it, possibly several times."""
         number, said, stream_id = self._any(), Said(), ""
         give_up = time.monotonic() + self._script.deadline_s
         first = self._exchange(CHAT, self._body(number), headers={"X-Stream-Grace": "15"})
@@ -117,7 +119,7 @@ class Visits:
         return ending or "late"
 
     async def talk(self) -> str:
-        """Some turns of one session, of which the stack keeps the history."""
+        """Runs the turns of one session whose history the stack keeps."""
         name, expected = self._chance.choice(self._script.talks)
         session_id = f"s-{self._chance.getrandbits(60):x}"
         for turn, right in enumerate(expected):
@@ -134,7 +136,7 @@ class Visits:
         return "done"
 
     async def ask_directly(self) -> str:
-        """Over the bus, as a service outside."""
+        """Sends a request over the bus as an external service."""
         number = self._chance.randrange(len(self._script.requests))
         request = replace(self._script.requests[number], request_id=new_request_id())
         frames: list[Tokens] = []
@@ -157,7 +159,7 @@ class Visits:
             return "left"
 
     async def flood(self) -> str:
-        """One of very many at once, of a tenant that has no manners."""
+        """Sends one of many simultaneous requests of a tenant that exceeds its rate limit."""
         number = self._any()
         said = Said()
         body = self._body(number) | {"max_tokens": 4, "n": 1}
@@ -232,12 +234,12 @@ class Visits:
 
 
 def word(ending: str) -> str:
-    """What kind of end it was, without the details."""
+    """The ending without its details."""
     return ending.partition(":")[0]
 
 
 def turn_body(like: Body, name: str, turn: int) -> Body:
-    """What is asked in a turn of a session: short, and the same for all who have that name."""
+    """The body of a turn of a session; it is short and depends only on name and turn."""
     text = TURNS[turn].format(name=name)
     kept = {key: like[key] for key in ("model", "stream", "stream_options")}
     return kept | {

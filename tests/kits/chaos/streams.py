@@ -1,7 +1,7 @@
-"""Streams as clients read them over HTTP, each in a thread, compared with what they say without a fault.
+"""Reads HTTP streams, each in a thread, and compares them with the same streams without a fault.
 
-A stream's tokens are a function of its request, so each body is sent in peace first, and whatever happens
-later has to leave it the same: texts of all choices, finish reasons, log probabilities, counts, one `[DONE]`.
+A stream's tokens are a function of its request, so each body is sent without faults first. Later streams must
+be equal in the texts of all choices, finish reasons, log probabilities, counts and one `[DONE]`.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 Body = dict[str, Any]
-MAX_PROBLEMS = 20  # that are told of; all are counted
+MAX_PROBLEMS = 20  # most problems that are shown; all are counted
 _TEXTS = (
     "Hello, my name is {name}.",
     "My name is {name}. Tell me about Python.",
@@ -30,7 +30,20 @@ _NAMES = ("Ada", "Bo", "Cleo", "Dirk", "Edda", "Finn", "Gro", "Hal")
 
 @dataclass(slots=True)
 class Said:
-    """What came. Without a fault there is no error, and one `[DONE]` at the end. reason: of a refusal."""
+    """What a stream delivered.
+
+    Attributes:
+        status: HTTP status.
+        texts: Text by choice.
+        finish: Finish reason by choice.
+        logprobs: Log probabilities by choice.
+        counts: Number of prompt tokens and completion tokens.
+        errors: Error events; none without a fault.
+        dones: Number of `[DONE]` events; 1 without a fault.
+        ids: Ids of the events.
+        reason: Reason of a refusal.
+        arrivals: Arrival times of the events.
+    """
 
     status: int = 0
     texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
@@ -45,11 +58,11 @@ class Said:
 
     @property
     def complete(self) -> bool:
-        """It came to its end, which came once."""
+        """Whether the stream ended without errors and exactly once."""
         return self.status == 200 and not self.errors and self.dones == 1 and self.counts[1] > 0
 
     def event(self, data: str) -> None:
-        """One event of the stream."""
+        """Adds one event of the stream."""
         assert not self.dones, f"after [DONE] came {data}"
         if data == "[DONE]":
             self.dones += 1
@@ -70,7 +83,7 @@ class Said:
 
 
 def make_bodies(model: str, count: int, tokens: int) -> list[Body]:
-    """Half greedy, half at temperature 1; with two choices, stop strings, penalties, log probabilities."""
+    """Bodies, half greedy, half at temperature 1; some with two choices, stop strings, penalties, logprobs."""
     bodies = []
     for number in range(count):
         kind = number // 2 % 4
@@ -99,7 +112,7 @@ def make_bodies(model: str, count: int, tokens: int) -> list[Body]:
 
 @contextmanager
 def http_client(url: str, timeout_s: float = 60.0, key: str = "") -> Iterator[httpx.Client]:
-    """A client for as many threads as there are; it fails what hangs for longer than `timeout_s`."""
+    """A client for many threads, without a limit of connections; a pause over `timeout_s` is an error."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
     with httpx.Client(base_url=url, timeout=timeout_s, limits=limits, headers=headers) as client:
@@ -107,7 +120,7 @@ def http_client(url: str, timeout_s: float = 60.0, key: str = "") -> Iterator[ht
 
 
 def read(client: httpx.Client, body: Body, first_text: Callable[[], None] | None = None) -> Said:
-    """Sends a body and reads its answer to the end, whatever that is. first_text: called when it comes."""
+    """Sends a body and reads its answer to any end; `first_text` is called at the first text."""
     said = Said()
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         said.status = answer.status_code
@@ -126,13 +139,13 @@ def read(client: httpx.Client, body: Body, first_text: Callable[[], None] | None
 
 
 def read_all(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
-    """All of them at the same time."""
+    """Reads the streams of all bodies concurrently."""
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(lambda body: read(client, body), bodies))
 
 
 def stopped_late(client: httpx.Client, bodies: Sequence[Body]) -> list[Body]:
-    """The same, but those with stop strings have one that comes, in the last quarter of what they said."""
+    """The bodies; those with stop strings get one more, taken from the last quarter of their stream's text."""
     changed = list(bodies)
     for place, body in enumerate(bodies):
         if "stop" in body:
@@ -143,7 +156,7 @@ def stopped_late(client: httpx.Client, bodies: Sequence[Body]) -> list[Body]:
 
 
 def undisturbed(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
-    """What all of them say in peace: the same twice, or there would be nothing to compare with."""
+    """The streams of all bodies without a fault; two runs must be equal."""
     first, second = read_all(client, bodies), read_all(client, bodies)
     for one, other in zip(first, second, strict=True):
         assert one.complete, one
@@ -152,10 +165,14 @@ def undisturbed(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
 
 
 class Readers:
-    """Reads all bodies again and again, as a context manager. What is wrong is told at the end.
+    """Reads the streams of all bodies repeatedly while the context is open; exit fails if any was wrong.
 
-    refusals: 503 before the first token is no problem, but counted. sessions: each stream with one choice is
-    a session of its own.
+    Args:
+        client: The HTTP client.
+        bodies: Requests, one thread each.
+        expected: The stream of each body without a fault.
+        refusals: Count 503 before the first token in `refused` instead of as a problem.
+        sessions: Give each stream with one choice a new session.
     """
 
     def __init__(
@@ -214,7 +231,7 @@ class Readers:
                 self._over.wait(0.1)
 
     def await_streams(self, more: int, timeout_s: float = 60.0) -> None:
-        """Waits until so many more have ended."""
+        """Waits until `more` further streams have ended."""
         wanted, give_up = self.streams + more, time.monotonic() + timeout_s
         while self.streams < wanted:
             assert time.monotonic() < give_up, f"{more} streams did not end within {timeout_s:g} s"
@@ -222,7 +239,7 @@ class Readers:
 
 
 def difference(said: Said, expected: Said) -> str:
-    """In what it is not as it should be; empty: it is the same."""
+    """The difference from the expected stream; empty if they are equal."""
     names = ("status", "errors", "dones", "counts", "finish", "texts", "logprobs")
     found = [
         f"{name}: {getattr(said, name)!r} and not {getattr(expected, name)!r}"[:600]

@@ -1,4 +1,4 @@
-"""What processes have: files, Unix sockets, listening ports. As root sees it."""
+"""Lists the files, Unix sockets and listening ports of processes, as root sees them."""
 
 import os
 import sys
@@ -15,17 +15,25 @@ PROGRAMS = (f"{sys.prefix}/", f"{Path(__file__).resolve().parents[3]}/")
 
 @dataclass(slots=True)
 class Belongings:
-    """Of a family of processes."""
+    """What a set of processes has open.
+
+    Attributes:
+        pids: The processes.
+        paths: Files and directories.
+        sockets: Names of Unix sockets; a leading @ marks an abstract one.
+        ports: Process name by listening port.
+        other_hosts: Listeners on addresses other than loopback, as host:port.
+    """
 
     pids: list[int]
     paths: set[str] = field(default_factory=set)
     sockets: set[str] = field(default_factory=set)
-    ports: dict[int, str] = field(default_factory=dict)  # with the process's name
-    other_hosts: set[str] = field(default_factory=set)  # listeners on addresses that are not loopback
+    ports: dict[int, str] = field(default_factory=dict)
+    other_hosts: set[str] = field(default_factory=set)
 
 
 def belongings(pids: Iterable[int], folder: Path) -> Belongings:
-    """All that these processes have open, map or listen on, and all below `folder`."""
+    """Everything that these processes have open, mapped or listen on, and every path below `folder`."""
     found = Belongings(sorted(pids))
     found.paths = {str(folder), *map(str, folder.rglob("*"))}
     inodes = set()
@@ -56,5 +64,5 @@ def belongings(pids: Iterable[int], folder: Path) -> Belongings:
 
 
 def _is_left_somewhere(name: str) -> bool:
-    """Whether it is a file where others may look, and no program or library: those may lie anywhere."""
+    """Whether the file is in a place open to other users; programs and libraries do not count."""
     return name.startswith(PLACES) and not name.startswith(PROGRAMS) and not name.endswith(" (deleted)")

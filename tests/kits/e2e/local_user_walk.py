@@ -1,7 +1,7 @@
-"""What a local user can read and reach of processes: run by root as `python -I -S -`, with JSON in argv[1].
+"""Finds what a local user can read and reach of processes. Root runs it as `python -I -S - JSON`.
 
-Becomes the user `uid`, then tries pids, paths, Unix sockets and ports. Prints a JSON list of all that worked,
-as `[kind, what]`. It needs the standard library alone.
+It switches to the user `uid`, then tries pids, paths, Unix sockets and ports. It prints a JSON list of what
+succeeded as `[kind, what]`. It uses only the standard library.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ Finding = tuple[str, str]
 
 
 def worked(act: Callable[[], object]) -> bool:
-    """Whether the system let it happen."""
+    """Whether the action raised no `OSError`."""
     try:
         act()
     except OSError:
@@ -35,7 +35,7 @@ def read(path: str) -> bytes:
 
 
 def open_with(path: str, flags: int) -> None:
-    """Opens without touching the content."""
+    """Opens and closes a file without reading or writing it."""
     os.close(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
@@ -55,7 +55,12 @@ def files(paths: list[str]) -> Iterator[Finding]:
 
 
 def processes(pids: list[int], harmless: bool) -> Iterator[Finding]:
-    """What /proc tells, and what can be done to a process. harmless: only what leaves it alone."""
+    """Readable files in /proc, and permitted actions on processes.
+
+    Args:
+        pids: The processes.
+        harmless: Skip actions that affect a process.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     for pid in pids:
         for name in PROC_SECRETS:
@@ -81,7 +86,7 @@ def processes(pids: list[int], harmless: bool) -> Iterator[Finding]:
 
 
 def unix_sockets(names: list[str]) -> Iterator[Finding]:
-    """Sockets that take a connection; a name that begins with @ is abstract."""
+    """Sockets that accept a connection; a name that begins with @ is abstract."""
     for name in names:
         address = "\0" + name[1:] if name.startswith("@") else name
         for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
@@ -92,7 +97,7 @@ def unix_sockets(names: list[str]) -> Iterator[Finding]:
 
 
 def exchange(port: int, question: bytes, host: str = "127.0.0.1") -> bytes:
-    """What a port says to that, until it stops for a moment."""
+    """Sends `question` to a port and returns what it answers until it pauses."""
     said = b""
     with suppress(OSError), socket.create_connection((host, port), timeout=2) as sock:
         sock.settimeout(0.7)
@@ -103,7 +108,7 @@ def exchange(port: int, question: bytes, host: str = "127.0.0.1") -> bytes:
 
 
 def ports(numbers: list[int]) -> Iterator[Finding]:
-    """What listeners say to a stranger, as HTTP and as a broker."""
+    """The answers of ports to HTTP, broker and Redis requests without credentials."""
     for port in numbers:
         for path in ("/live", "/ready", "/metrics", "/v1/models", "/v1/sessions", "/docs", "/status"):
             request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
@@ -115,9 +120,9 @@ def ports(numbers: list[int]) -> Iterator[Finding]:
 
 
 def main() -> None:
-    """Prints what worked."""
+    """Prints all findings."""
     given = json.loads(sys.argv[1])
-    socket.getaddrinfo("127.0.0.1", 1)  # imports what the user may have no right to read
+    socket.getaddrinfo("127.0.0.1", 1)  # loads modules that the other user may not be able to read
     os.setgroups([])
     os.setgid(given["uid"])
     os.setuid(given["uid"])

@@ -21,7 +21,13 @@ TIMEOUT_S = 3.0
 
 @contextmanager
 def ranks_outcomes(backend: Any, world: int, **fields: Any) -> Iterator[list[dict[str, Any]]]:
-    """What each rank saw, rank 0 first. fields: as in `rank_config`. They meet at a port for `gloo-tcp`."""
+    """Runs the checks and yields the outcomes of each rank, rank 0 first.
+
+    Args:
+        backend: Name of the backend; for `gloo-tcp` the rendezvous is a port.
+        world: Number of ranks.
+        fields: As for `rank_config`.
+    """
     backend, _, over = backend.partition("-")
     manager = ProcessGroupManager(COMMAND)
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """One rank of the collectives' contract tests: `python -m tests.kits.engine.collectives_rank FD PID`.
 
-Runs every check of the contract in the same order as its peers and sends the outcomes to the test, as pickle.
+It runs every check of the contract in the same order as its peers and sends the pickled outcomes to the test.
 """
 
 import pickle
@@ -23,7 +23,7 @@ SIZES = (1, 7, 2048, 65_536, 65_537, 300_001)  # up to more than four chunks of 
 
 
 def values_of(rank: int, size: int) -> Tensor:
-    """What a rank brings; every rank and the test can compute it."""
+    """A rank's input; every rank and the test can compute it."""
     return torch.randn(size, generator=torch.Generator().manual_seed(1000 * size + rank))
 
 
@@ -37,7 +37,7 @@ def _sums(collectives: Collectives) -> list[Tensor]:
 
 
 def _half_sums(collectives: Collectives) -> Tensor | None:
-    """bf16, where the backend takes it."""
+    """A sum of bf16 values, if the backend supports them."""
     if not isinstance(collectives, TorchCollectives):
         return None
     tensor = values_of(collectives.rank, 500).to(torch.bfloat16)
@@ -58,7 +58,7 @@ def _gathers(collectives: Collectives) -> tuple[Tensor, Tensor | None]:
 
 
 def _slow_reader(collectives: Collectives) -> list[Tensor]:
-    """Only rank 0 waits in `gather`: the others must not overwrite what it has not read yet."""
+    """Delays rank 0 in `gather`: the others do not wait for it, and must not overwrite unread values."""
     results = []
     for turn in range(12):
         if collectives.rank == 0:
@@ -84,7 +84,7 @@ def _too_large(collectives: Collectives) -> str:
 
 
 def _barrier(collectives: Collectives) -> tuple[float, float]:
-    """When this rank came and when it left."""
+    """Times at which this rank entered and left the barrier."""
     time.sleep(0.02 * collectives.rank)
     came = time.monotonic()
     collectives.barrier()
@@ -92,7 +92,7 @@ def _barrier(collectives: Collectives) -> tuple[float, float]:
 
 
 def _hang(collectives: Collectives) -> tuple[str, float]:
-    """The last rank stays away; what the others are told, and after how long. Must be the last check."""
+    """Leaves out the last rank; returns the others' error and the seconds to it. Must be the last check."""
     if collectives.rank == collectives.world - 1:
         time.sleep(collectives.timeout_s + 0.5)
         return "", 0.0
@@ -118,7 +118,7 @@ def main() -> None:
         torch.set_num_threads(1)
         collectives = connect(config)
         collectives.timeout_s = config.run.collective_timeout_s
-        # NCCL's own thread ends a process that waits too long
+        # with NCCL, `_hang` would end the process: its watchdog thread aborts after the timeout
         checks = CHECKS[:-1] if config.run.collectives == "nccl" else CHECKS
         outcomes = {check.__name__: check(collectives) for check in checks}
         outcomes["seconds"] = collectives.seconds

@@ -1,4 +1,4 @@
-"""Plans of decodes, as a leader would send them, and a capture that runs at once."""
+"""Decode plans as a leader would send them, and a stand-in for graph capture that runs eagerly."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from tests.kits.engine.rank_threads import Blocks, new_sequence
 PROMPTS = (5, 40, 17, 70, 33)  # tokens
 
 
-STEPS = 24  # decodes; across a block boundary for each prompt, and beyond the window
+STEPS = 24  # decode steps: each prompt crosses a block boundary and exceeds the window
 
 
 class EagerCapture:
-    """Runs the work again where a graph would be replayed, into the same result."""
+    """Runs the work again where a graph would be replayed, and writes into the same result."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -37,7 +37,7 @@ class EagerCapture:
 
 
 def decode_plans(unsampled: int = -1) -> list[StepPlan]:
-    """A prefill of all prompts, then decodes whose number shrinks; one sequence may not be sampled."""
+    """A prefill of all prompts, then decodes of fewer and fewer sequences; `unsampled` is not sampled."""
     blocks, draw = Blocks(64), torch.Generator().manual_seed(3)
     texts: list[list[int]] = [
         torch.randint(0, 203, (size + STEPS,), generator=draw).tolist() for size in PROMPTS

@@ -1,8 +1,7 @@
 """An engine whose next token is a hash of all tokens so far, computed through the block tables.
 
-Each slot of a block keeps the hash of all tokens up to its position, made of the one before it as the table
-says. So a wrong block, one that was shared too early or handed on too soon, gives a wrong token, as it would
-in a model.
+Each KV slot holds the hash of all tokens up to its position, computed from the preceding slot in the block
+table. A wrong block, or one shared or reused too early, therefore gives a wrong token, as in a model.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +21,12 @@ _MASK = 2**61 - 1
 
 
 def mix(state: int, token_id: int) -> int:
-    """The state after one token more."""
+    """The state after one more token."""
     return (state * 6364136223846793005 + token_id * 1442695040888963407 + 1) % _MASK
 
 
 def sample(state: int, choice: int) -> Sampled:
-    """The next token for a state; now and then there is none."""
+    """The next token for a state; some states give an error instead."""
     drawn = mix(state, 1000 + choice) >> 7
     if drawn % 331 == 0:
         return Sampled(seq_id=0, token_id=0, error="no number")
@@ -35,7 +34,7 @@ def sample(state: int, choice: int) -> Sampled:
 
 
 def alone(prompt: list[int], max_tokens: int, choice: int) -> tuple[list[int], str]:
-    """The output of a sequence that nothing disturbs, and how it ends: `stop`, `length` or `error`."""
+    """The expected output of a sequence and its finish reason: `stop`, `length` or `error`."""
     state = 0
     for token_id in prompt:
         state = mix(state, token_id)
@@ -59,9 +58,11 @@ class _Known:
 
 
 class HashEngine:
-    """Computes plans at once. `num_computed` counts tokens, those of prompts and of outputs.
+    """Computes plans immediately.
 
-    store: what was copied, by name; a test may take from it and put into it.
+    Attributes:
+        num_computed: Number of computed tokens, of prompts and outputs.
+        store: Copied blocks by name; tests may change it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -72,11 +73,11 @@ class HashEngine:
 
     @property
     def num_known(self) -> int:
-        """Sequences that were not released."""
+        """Number of sequences that are not released."""
         return len(self._known)
 
     def compute(self, plan: StepPlan) -> StepResult:
-        """One step. What other slices of the step write is not there yet."""
+        """Computes one step. Its chunks do not see what the other chunks of the step write."""
         for copy in plan.store:
             self.store[copy.name] = self._slots[copy.block * BLOCK_SIZE : (copy.block + 1) * BLOCK_SIZE]
             assert None not in self.store[copy.name], "a block that was never filled"
@@ -97,10 +98,10 @@ class HashEngine:
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
     def fetch(self, names: list[bytes], blocks: list[int]) -> int:
-        """Reads blocks from the store until one is missing; returns how many there were."""
+        """Reads blocks from the store until one is missing; returns the number read."""
         for count, (name, block) in enumerate(zip(names, blocks, strict=True)):
             content = self.store.get(name)
-            # what a fetch does not bring may be half there
+            # a block that is not fetched may be partly overwritten
             self._slots[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE] = content or [7] * BLOCK_SIZE
             if content is None:
                 return count

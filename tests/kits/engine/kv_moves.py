@@ -1,4 +1,4 @@
-"""What tests of moving KV blocks need: a cache of plain bytes, reports to wait for, a store that stalls."""
+"""Helpers for tests of KV block transfers: a cache of plain bytes, collected reports, a stalling store."""
 
 import secrets
 import socket
@@ -41,7 +41,7 @@ class FakeBlocks:
         self.data[block, self.heads.index(head)] = data
 
     def fill(self, seed: int) -> None:
-        """Numbers like those of a cache in fp32; the same for a head and a block on every rank."""
+        """Fills the cache with values like those of an fp32 cache, which depend only on head and block."""
         for block in range(len(self.data)):
             for at, head in enumerate(self.heads):
                 rng = np.random.default_rng((seed, block, head))
@@ -79,17 +79,17 @@ class Reports:
         return b"".join(message.dropped for message in self.stored)
 
     def until(self, true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        """Waits until `true()` holds; it is asked after every report."""
+        """Waits until `true()` holds, checked after every report."""
         with self._changed:
             assert self._changed.wait_for(true, timeout_s), (self.stored, self.fetched)
 
     def copies(self, count: int) -> None:
-        """Waits until so many copies were written or dropped."""
+        """Waits until `count` copies were written or dropped."""
         self.until(lambda: len(self.written) + len(self.dropped) >= 16 * count)
 
 
 class Rank:
-    """A mover with its cache and its reports, as one rank has them."""
+    """The mover, cache and reports of one rank."""
 
     def __init__(self, config: KVStoreConfig, blocks: FakeBlocks) -> None:
         self.blocks = blocks
@@ -104,7 +104,7 @@ class Rank:
         self.reports.copies(before + len(names))
 
     def take(self, names: list[bytes], first: int = 0) -> None:
-        """As `store`, without waiting."""
+        """As `store`, without waiting for the reports."""
         self.mover.copy_out([StoreBlock(first + at, name) for at, name in enumerate(names)])
 
     def fetch(self, names: list[bytes], first: int = 0) -> FetchResult:
@@ -118,7 +118,7 @@ class Rank:
 
 @contextmanager
 def rank(config: KVStoreConfig, blocks: FakeBlocks) -> Iterator[Rank]:
-    """A rank that ends with the block."""
+    """A rank, closed on exit."""
     made = Rank(config, blocks)
     try:
         yield made
@@ -127,24 +127,24 @@ def rank(config: KVStoreConfig, blocks: FakeBlocks) -> Iterator[Rank]:
 
 
 def names(count: int) -> list[bytes]:
-    """Names of blocks, in their order, that nobody else has."""
+    """Unique block names, in order."""
     common = secrets.token_bytes(12)
     return [common + at.to_bytes(4, "big") for at in range(count)]
 
 
 def said(fetched: FetchResult) -> dict[str, object]:
-    """What a `FetchResult` says that is not as in an empty one, less its id, bytes and time."""
+    """The nonempty fields of a `FetchResult`, without its id, bytes and time."""
     fields = msgspec.structs.asdict(fetched)
     return {name: fields[name] for name in ("count", "missing", "corrupt", "error") if fields[name]}
 
 
 def client(url: str) -> redis.Redis:
-    """A client for looking at what was stored, and spoiling it."""
+    """A client to inspect and damage what was stored."""
     return redis.Redis.from_url(url)
 
 
 def eventually(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Waits for what nobody reports."""
+    """Waits for a condition that has no report."""
     give_up = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < give_up
@@ -153,7 +153,7 @@ def eventually(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 @contextmanager
 def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The URL of something that listens like Redis; `answer` gets each connection, in a thread of its own."""
+    """Runs a server in place of Redis and yields its URL; `answer` handles each connection in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connections: list[socket.socket] = []
 
@@ -176,5 +176,5 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def _quietly(answer: Callable[[socket.socket], None], connection: socket.socket) -> None:
-    with suppress(OSError):  # the other side or the test has ended it
+    with suppress(OSError):  # the peer or the test has closed it
         answer(connection)

@@ -1,4 +1,4 @@
-"""Options of rank engines and configs of ranks from flat fields, as tests give them."""
+"""Builds options of rank engines and configs of ranks from flat fields."""
 
 from dataclasses import fields
 from pathlib import Path

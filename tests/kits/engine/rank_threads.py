@@ -1,7 +1,7 @@
 """Small random models and ranks in one process, for the tests of the engine.
 
-`ThreadCollectives` is a third implementation of the contract, over plain threads: it lets a test look at the
-logits of a split model without starting processes.
+`ThreadCollectives` implements the collectives' contract over plain threads, so that a test can read the
+logits of a tensor-parallel model without starting processes.
 """
 
 import threading
@@ -37,7 +37,7 @@ T = TypeVar("T")
 GREEDY = Sampling(temperature=0)
 
 TINY: dict[str, Any] = {
-    "vocab_size": 203,  # divides by neither 2 nor 4
+    "vocab_size": 203,  # divisible by neither 2 nor 4
     "hidden_size": 64,
     "intermediate_size": 112,
     "num_hidden_layers": 3,
@@ -54,9 +54,16 @@ ComputeFactory = Callable[[Checkpoint, ModelConfig, Collectives, int], Compute]
 
 
 def make_model(directory: Path, family: str, **changes: Any) -> Path:
-    """A random model in Hugging Face format; changes override `TINY`. `max_shard_size` splits the file.
+    """Writes a random model in Hugging Face format.
 
-    family: transformers' `model_type`, such as llama or qwen3.
+    Args:
+        directory: Where to write.
+        family: transformers' `model_type`, such as llama or qwen3.
+        changes: Fields of the config, in place of those of `TINY`. `dtype` is that of the weights;
+            `max_shard_size` splits the weights into several files.
+
+    Returns:
+        `directory`.
     """
     options = {key: changes.pop(key) for key in ("max_shard_size",) if key in changes}
     dtype = changes.pop("dtype", torch.float32)
@@ -72,12 +79,21 @@ def make_model(directory: Path, family: str, **changes: Any) -> Path:
 
 
 def make_llama(directory: Path, **changes: Any) -> Path:
-    """`make_model` of the family that most tests take."""
+    """`make_model` for the llama family."""
     return make_model(directory, "llama", **changes)
 
 
 def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = False) -> Tensor:
-    """What transformers computes: logits after each token, [tokens, vocab]; stepwise: as it generates."""
+    """Computes the logits after each token with transformers.
+
+    Args:
+        directory: The model.
+        token_ids: The input.
+        stepwise: Compute token by token with a KV cache, instead of all at once.
+
+    Returns:
+        [tokens, vocab].
+    """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with torch.no_grad():
         if not stepwise:
@@ -92,7 +108,7 @@ def transformers_logits(directory: Path, token_ids: list[int], stepwise: bool = 
 
 
 class ThreadCollectives:
-    """`Collectives` between threads of one process."""
+    """`Collectives` between the threads of one process."""
 
     def __init__(self, rank: int, world: int, barrier: threading.Barrier, board: list[Any]) -> None:
         self.rank = rank
@@ -136,20 +152,20 @@ class ThreadCollectives:
 
 
 def run_threads(world: int, work: Callable[[Collectives], T]) -> list[T]:
-    """Runs the work once per rank, together; returns what each rank returned."""
+    """Runs the work concurrently in a thread per rank; returns the result of each rank."""
     barrier, board = threading.Barrier(world), [None] * world
 
     def one(rank: int) -> T:
         try:
             return work(ThreadCollectives(rank, world, barrier, board))
         except BaseException:
-            barrier.abort()  # the others are not to wait
+            barrier.abort()  # so that the other ranks stop waiting
             raise
 
     with ThreadPoolExecutor(world) as pool:
         futures = [pool.submit(one, rank) for rank in range(world)]
         for future in futures:
-            # the cause, not the broken barrier of the others
+            # report the cause, not the other ranks' broken barrier
             if (error := future.exception()) and not isinstance(error, threading.BrokenBarrierError):
                 raise error
         return [future.result() for future in futures]
@@ -158,7 +174,7 @@ def run_threads(world: int, work: Callable[[Collectives], T]) -> list[T]:
 def plain_compute(
     checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
 ) -> Compute:
-    """A rank's computing in torch operations."""
+    """A rank's `Compute` in torch operations."""
     model = Decoder(checkpoint, config, collectives)
     return PlainCompute(model, KVCache(config, num_blocks, collectives.world))
 
@@ -166,7 +182,7 @@ def plain_compute(
 def native_compute(
     checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
 ) -> Compute:
-    """A rank's computing in compiled kernels, fp32; a test is skipped where they cannot be had."""
+    """A rank's `Compute` in compiled fp32 kernels; skips the test if they cannot be built."""
     try:
         compiled = kernels()
     except NoKernels as error:
@@ -187,7 +203,7 @@ def plan_logits(
     num_blocks: int = 64,
     compute: ComputeFactory = plain_compute,
 ) -> list[Tensor]:
-    """The logits of each plan (empty where it samples nothing), computed by ranks that are threads."""
+    """The logits of each plan, computed by ranks in threads; empty for a plan that samples nothing."""
 
     def work(collectives: Collectives) -> list[Tensor]:
         with open_checkpoint(directory) as checkpoint:
@@ -207,13 +223,13 @@ def plan_logits(
 def new_sequence(
     seq_id: int, token_ids: list[int], sampling: Sampling = GREEDY, **fields: Any
 ) -> NewSequence:
-    """A sequence whose tokens are all prompt."""
+    """A sequence whose tokens are all prompt tokens."""
     options: dict[str, Any] = {"prompt_len": len(token_ids), "sampling": sampling} | fields
     return NewSequence(seq_id=seq_id, token_ids=token_ids, **options)
 
 
 class Blocks:
-    """Hands out blocks for slices as the leader would; deliberately not in ascending order."""
+    """Allocates blocks for chunks as the leader would, but not in ascending order."""
 
     def __init__(self, num_blocks: int) -> None:
         self._free = [(block * 7 + 3) % num_blocks for block in range(num_blocks)]
@@ -221,7 +237,7 @@ class Blocks:
         self._held: dict[int, list[int]] = {}
 
     def slice(self, seq_id: int, start: int, token_ids: list[int], sample: bool = True) -> ScheduledChunk:
-        """A slice with the new blocks that it needs."""
+        """A chunk with newly allocated blocks as needed."""
         held = self._held.setdefault(seq_id, [])
         needed = -(-(start + len(token_ids)) // BLOCK_SIZE) - len(held)
         new = [self._free.pop() for _ in range(max(0, needed))]
@@ -229,7 +245,7 @@ class Blocks:
         return ScheduledChunk(seq_id=seq_id, start=start, token_ids=token_ids, new_blocks=new, sample=sample)
 
     def share(self, giver: int, seq_id: int, start: int, token_ids: list[int]) -> ScheduledChunk:
-        """The first slice of a sequence whose tokens before `start` are in the giver's first blocks."""
+        """The first chunk of a sequence that shares the giver's blocks for its tokens before `start`."""
         assert start % BLOCK_SIZE == 0, "only full blocks can be shared"
         shared = self._held[giver][: start // BLOCK_SIZE]
         self._held[seq_id] = list(shared)
@@ -237,7 +253,7 @@ class Blocks:
         return msgspec.structs.replace(part, new_blocks=shared + part.new_blocks)
 
     def release(self, seq_id: int) -> None:
-        """Gives back the blocks that no other sequence holds; the next slice takes them, content and all."""
+        """Frees the blocks that no other sequence holds. The next chunk reuses them without clearing."""
         blocks = self._held.pop(seq_id, [])
         in_use = {block for held in self._held.values() for block in held}
         self._free += [block for block in blocks if block not in in_use]

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces with a cable between them, each with its own loopback."""
+"""Simulates two hosts: two network namespaces, each with its own loopback, joined by a veth pair."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
 
 def why_not() -> str:
-    """Why there can be no namespaces here; empty: there can."""
+    """The reason why namespaces cannot be made here; empty if they can."""
     if shutil.which("ip") is None:
         return "needs iproute2"
     if os.geteuid() != 0:
@@ -26,7 +26,7 @@ def why_not() -> str:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
-    """For each host the words that go before a command that runs there."""
+    """Yields, for each host, the command prefix that runs a command there."""
     names = [f"ryz-{os.getpid()}-{end}" for end in "ab"]
     try:
         for name in names:

@@ -1,6 +1,6 @@
 """A scripted object that stands in for all services behind the session calls, on any bus.
 
-It keeps pins, and records by the store's rule (a higher version wins), and reports the groups that a test sets.
+It stores pins and records (a higher version wins, as in the real store) and reports the groups set by a test.
 """
 
 from collections.abc import Callable
