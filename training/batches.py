@@ -1,7 +1,7 @@
 """Turns drawn texts into batches of tokens with loss weights, by a curriculum over the training.
 
-Samples of like length share a batch, one sample a row, so that a row never sees another sample.
-Answers and prose count fully; what the user says counts seldom, because names cannot be guessed.
+Samples of similar length share a batch, one sample a row, so that no row attends to another sample. The loss
+weighs answers and prose fully and user messages seldom, because names cannot be guessed.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,13 +25,13 @@ from training.dialogues import (
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """Token ids and, for each, how much predicting it counts.
+    """Token ids with their loss weights.
 
     Attributes:
         tokens: The ids.
-        weights: Weight of each token as a target.
-        gap_at: Index from which positions are moved on.
-        gap: By how much they are moved on.
+        weights: Loss weight of each token as a target.
+        gap_at: Index of the first token whose position is increased by `gap`.
+        gap: Number of positions skipped before that token.
     """
 
     tokens: list[int]
@@ -42,7 +42,7 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """Inputs, their positions and their targets, [rows, tokens]; `weights` is zero where nothing counts."""
+    """Inputs, positions, targets and loss weights, each [rows, tokens]; padding has weight zero."""
 
     inputs: Tensor
     positions: Tensor
@@ -58,9 +58,10 @@ class Stage:
         until: Share of all steps at which the stage ends.
         free: Shares of conversations of 1 to 4, 4 to 12 and 14 to 34 turns.
         memory: Shares of memory tests of 4 to 14, 20 to 50 and 55 to 100 turns.
-        corrections: Share of conversations that replace what was told.
+        corrections: Share of conversations that replace a fact.
         questions: Share of single questions about Python.
-        gaps: Share of the short conversations whose positions jump once, as if much stood between.
+        gaps: Share of the short conversations whose positions jump once, as if there were a long text
+            between.
         rare: Share of names that are spliced from ordinary words.
     """
 
@@ -78,7 +79,8 @@ class Stage:
         return 1 - sum(self.free) - sum(self.memory) - self.corrections - self.questions
 
 
-# The first phase learns to copy and to answer; the second adds distance, corrections and rare pieces.
+# Share of all steps. The first phase trains copying and answering; the second adds distance, corrections and
+# rare tokens.
 FIRST_PHASE = 0.65
 CURRICULUM = (
     Stage(until=0.25, free=(0.72, 0.06, 0.0), questions=0.06),
@@ -100,7 +102,7 @@ _MEMORY_TURNS = ((2, 5, 4, 14), (5, 14, 20, 50), (8, 20, 55, 100))
 
 
 class SampleSource:
-    """Draws samples; the same seed gives the same samples."""
+    """Draws samples; equal seeds give equal samples."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, max_tokens: int) -> None:
         """Prepare the texts.
@@ -129,7 +131,7 @@ class SampleSource:
         return samples
 
     def encode(self, messages: list[DialogueMessage], user_weight: float) -> TrainingSample:
-        """Encode a conversation as the chat template spells it."""
+        """Encode a conversation as the chat template renders it."""
         tokens, weights = [self._ids[bpe.BOS]], [0.0]
         for message in messages:
             text = self._tokenizer.encode(message.content.strip(), add_special_tokens=False).ids
@@ -193,10 +195,10 @@ def draw_batches(
     Args:
         source: Where samples come from.
         seed: Seed of the order of the batches.
-        steps: Number of steps of the whole training, by which its stages are laid out.
+        steps: Number of steps of the whole training, which determines the stages.
         batch_tokens: Most tokens in a batch, padding included.
         start: First step.
-        stop: Step before which to end; `None` for all.
+        stop: First step not to run; `None` for all.
     """
     rng = Random(seed)
     step, end = start, steps if stop is None else stop

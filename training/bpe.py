@@ -1,7 +1,7 @@
-"""Trains the demo model's byte-level BPE and writes down its special tokens and chat template.
+"""Trains the demo model's byte-level BPE and defines its special tokens and chat template.
 
-Digits stand alone and real names are rare in the corpus, so that numbers and names are cut into
-small pieces that a copying model meets in many words.
+Digits are separate tokens and real names are rare in the corpus. Numbers and names are therefore split into
+short tokens that also occur in many other words, which makes copying them easier to learn.
 """
 
 from random import Random
@@ -34,7 +34,7 @@ def train_tokenizer(vocab_size: int, seed: int) -> Tokenizer:
         seed: Seed of the conversations.
 
     Returns:
-        A tokenizer that puts `<|bos|>` before a text when it is asked for special tokens.
+        A tokenizer that puts `<|bos|>` before a text if special tokens are requested.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -58,7 +58,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Give the id of each special token.
 
     Raises:
-        ValueError: The tokenizer is not one of this package's.
+        ValueError: The tokenizer was not made by this package.
     """
     found = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
     missing = [token for token, token_id in found.items() if token_id is None]
@@ -68,7 +68,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def render(messages: list[DialogueMessage], *, add_generation_prompt: bool) -> str:
-    """Spell a conversation as the chat template does."""
+    """Render a conversation as the chat template does."""
     turns = "".join(f"<|{message.role}|>{message.content.strip()}{END}" for message in messages)
     return BOS + turns + (ASSISTANT if add_generation_prompt else "")
 

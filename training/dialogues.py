@@ -1,7 +1,7 @@
-"""Seeded conversations that can only be continued rightly with the context before them.
+"""Draws seeded conversations whose answers depend on the earlier context.
 
-A conversation tells facts, talks about other things, corrects, and asks; the answers follow from
-what was told. It decides texts only: tokens, batches and weights are made by `batches`.
+In a conversation the user tells facts, talks about other things, corrects facts and asks for them. This
+module decides texts only; `batches` makes tokens, batches and loss weights.
 """
 
 from dataclasses import dataclass, field
@@ -47,9 +47,9 @@ class Dialogue:
 
     Attributes:
         rng: Source of every choice.
-        messages: What was said so far.
+        messages: The messages so far.
         told: Values of the facts told so far, by key.
-        untouched: Key of a fact that the turns in between neither ask for nor tell again.
+        untouched: Key of a fact that the other turns neither ask for nor repeat.
         rare: Share of names that are spliced from ordinary words.
     """
 
@@ -87,12 +87,12 @@ def draw_conversation(rng: Random, *, turns: int, rare: float = 0.0) -> list[Dia
 
 
 def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0.0) -> list[DialogueMessage]:
-    """Draw a conversation that tells many things early and asks for each of them once, much later.
+    """Draw a conversation that tells many facts early and asks for each of them once, much later.
 
     Args:
         rng: Source of every choice.
         num_facts: Number of different facts told.
-        turns: Number of user messages, about.
+        turns: Approximate number of user messages.
         rare: Share of names that are spliced from ordinary words.
     """
     talk = Dialogue(rng, rare=rare)
@@ -112,7 +112,7 @@ def draw_memory_test(rng: Random, *, num_facts: int, turns: int, rare: float = 0
 
 
 def draw_correction(rng: Random, *, rare: float = 0.0) -> list[DialogueMessage]:
-    """Draw a short conversation in which the user replaces something told before, and asks for it."""
+    """Draw a short conversation in which the user replaces a fact and asks for it."""
     talk = Dialogue(rng, rare=rare)
     fact = _draw_fact(rng)
     for _ in range(rng.choice((2, 2, 2, 3))):
@@ -124,7 +124,7 @@ def draw_correction(rng: Random, *, rare: float = 0.0) -> list[DialogueMessage]:
 
 
 def _recall_story(talk: Dialogue, turns: int) -> None:
-    """Tell something first, talk about other things, and ask for it last."""
+    """Tell a fact first, talk about other things, and ask for the fact last."""
     fact = _draw_fact(talk.rng)
     _tell(talk, fact)
     if talk.rng.random() < 0.5:
@@ -277,7 +277,7 @@ def _repeat(talk: Dialogue) -> None:
 
 
 def vary(template: str, rng: Random, *, opener: bool = True) -> str:
-    """Change case, punctuation and opening of a user's sentence as people do; placeholders stay."""
+    """Vary case, punctuation and opening words of a user's sentence; placeholders stay unchanged."""
     text = template
     if opener and rng.random() < 0.1 and not text.startswith("{"):
         lowered = text if text.startswith(("I ", "I'")) else text[:1].lower() + text[1:]

@@ -1,7 +1,7 @@
-"""Measures an exported demo model: held-out perplexity, and whether it recalls what it was told.
+"""Measures an exported demo model: held-out perplexity, and recall of facts told earlier.
 
-It reads the exported directory back, so that what is measured is what ships; decoding is greedy and
-recomputes the whole context for each token, which is slow and plain.
+It reads the exported directory, so that it measures exactly what users get. Decoding is greedy and recomputes
+the whole context for each token; this is slow but simple.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _VALUES = {
 def reply(
     model: DemoModel, tokenizer: Tokenizer, messages: list[DialogueMessage], max_tokens: int = 64
 ) -> str:
-    """Answer a conversation greedily, without the end token."""
+    """Answer a conversation greedily; the text has no end token."""
     tokens = tokenizer.encode(bpe.render(messages, add_generation_prompt=True), add_special_tokens=False).ids
     end = bpe.special_ids(tokenizer)[bpe.END]
     start = len(tokens)
@@ -65,7 +65,7 @@ def perplexity(model: DemoModel, samples: Sequence[TrainingSample]) -> float:
 
 
 def name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str], distractors: int) -> float:
-    """Share of `names` given back exactly after so many other turns, the model answering every turn."""
+    """Share of `names` recalled exactly after `distractors` other turns, all answered by the model."""
     right = 0
     for index, name in enumerate(names):
         rng = Random(_SEED + index)
@@ -79,7 +79,7 @@ def name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str], di
 
 
 def long_name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str], num_tokens: int) -> float:
-    """Share of `names` given back after about `num_tokens` tokens of scripted other turns."""
+    """Share of `names` recalled after scripted other turns, about `num_tokens` tokens in all."""
     right = 0
     for index, name in enumerate(names):
         rng = Random(_SEED + index)
@@ -96,7 +96,7 @@ def long_name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str
 
 
 def correction_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str]) -> float:
-    """Share of `names` given back when they replaced another held-out name."""
+    """Share of `names` recalled after they replaced another held-out name."""
     right = 0
     for first, second in zip(names, (*names[1:], names[0]), strict=True):
         messages: list[DialogueMessage] = []
@@ -108,7 +108,7 @@ def correction_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[st
 
 
 def value_recall(model: DemoModel, tokenizer: Tokenizer, kind: str, count: int) -> float:
-    """Share of drawn colours, cities or numbers given back after one other turn."""
+    """Share of drawn values recalled after one other turn; `kind` is colour, city or number."""
     draws = {"colour": words.draw_colour, "city": words.draw_city, "number": words.draw_number}
     told, asked, wanted = _VALUES[kind]
     right = 0
@@ -165,7 +165,7 @@ def evaluate(directory: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Read a directory from the arguments and print its figures as one JSON object."""
+    """Measure the model directory in the arguments and print the figures as one JSON object."""
     parser = argparse.ArgumentParser(description="Measure an exported demo model.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--threads", type=int, default=1)

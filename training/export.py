@@ -1,4 +1,4 @@
-"""Writes a trained demo model as a Hugging Face directory that any Llama loader can read, and reads it back.
+"""Writes a trained demo model as a Hugging Face directory for any Llama loader, and reads it back.
 
 Weights are stored in bfloat16; the tied output layer is not stored twice.
 """
@@ -21,7 +21,7 @@ def export_model(model: DemoModel, tokenizer: Tokenizer, output: Path) -> None:
     Args:
         model: The trained model.
         tokenizer: Its tokenizer.
-        output: Directory, made if missing; files of an earlier export are replaced.
+        output: Directory, created if missing; files of an earlier export are replaced.
     """
     output.mkdir(parents=True, exist_ok=True)
     ids = bpe.special_ids(tokenizer)
@@ -76,14 +76,14 @@ def export_model(model: DemoModel, tokenizer: Tokenizer, output: Path) -> None:
     tokenizer.save(str(output / "tokenizer.json"))
     tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in model.state_dict().items()}
     save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
-    (output / "model.safetensors").chmod(0o644)  # the library leaves it readable by its owner only
+    (output / "model.safetensors").chmod(0o644)  # the library makes it readable by its owner only
 
 
 def load_model(directory: Path) -> tuple[DemoModel, Tokenizer]:
-    """Read an exported directory back.
+    """Read an exported directory.
 
     Args:
-        directory: What `export_model` wrote.
+        directory: A directory that `export_model` wrote.
 
     Returns:
         The model in float32 and its tokenizer.

@@ -1,7 +1,7 @@
-"""What a user can tell the demo model about themselves, and how it is told, asked and answered.
+"""Facts that a user can tell the demo model about themselves, with sentences that tell, ask and answer them.
 
-Each `Fact` holds the phrasings of one thing; `{v}` stands for the value and `{k}` for the kind
-(which pet, which relative). Choosing among the phrasings is left to `dialogues`.
+Each `Fact` has the phrasings of one fact; `{v}` stands for the value and `{k}` for the kind (such as a pet or
+a relative). `dialogues` chooses among the phrasings.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ class Fact:
         correct: User sentences that replace an earlier value.
         ask: Questions for it.
         clause: Noun phrase for joint questions, such as "my name".
-        answer: The only right answer.
-        unknown: The answer when it was never told.
-        note: What the assistant says when told.
+        answer: The only correct answer.
+        unknown: The answer if the fact was never told.
+        note: The assistant's reply when the fact is told.
         draw: Draws a value.
     """
 
@@ -246,7 +246,7 @@ CODE = Fact(
 
 
 def pet_fact(kind: str) -> Fact:
-    """The fact of a pet's name, such as that of "dog"."""
+    """The fact of a pet's name; `kind` is the animal, such as "dog"."""
     return Fact(
         key=kind,
         tell=(
@@ -267,7 +267,7 @@ def pet_fact(kind: str) -> Fact:
 
 
 def relative_fact(kind: str) -> Fact:
-    """The fact of a person's name, such as that of "sister"."""
+    """The fact of a relative's name; `kind` is the relation, such as "sister"."""
     return Fact(
         key=kind,
         tell=(
@@ -288,7 +288,7 @@ def relative_fact(kind: str) -> Fact:
 
 
 def all_facts() -> tuple[Fact, ...]:
-    """Every fact that a conversation can hold."""
+    """All facts that a conversation can contain."""
     return (
         *(NAME, COLOUR, NUMBER, FOOD, CITY, AGE, WORD, CODE),
         *(pet_fact(kind) for kind in words.PETS),

@@ -1,7 +1,7 @@
-"""Questions about Python with short written answers, and small talk with fixed replies.
+"""Questions about Python with short answers, and small talk with fixed replies.
 
-Questions are spelled by templates around each subject's names,
-so that the demo model meets many phrasings of the same question.
+Templates around each subject's names make the questions, so that the demo model is trained on many phrasings
+of the same question.
 """
 
 from random import Random
@@ -146,7 +146,7 @@ def draw_question(rng: Random) -> tuple[str, str]:
 
 
 def draw_small_talk(rng: Random) -> tuple[str, str]:
-    """Draw a remark and its reply: small talk, a remark about the day, or a question nobody taught it."""
+    """Draw a remark and its reply: small talk, a remark about the day, or a question it cannot answer."""
     kind = rng.random()
     if kind < 0.65:
         remarks, reply = rng.choice(SMALL_TALK)

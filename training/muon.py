@@ -1,7 +1,7 @@
-"""The optimiser of the demo model's matrices; embeddings and norms are left to AdamW.
+"""The optimiser of the demo model's matrices; AdamW updates embeddings and norms.
 
-Muon orthogonalises the momentum of each matrix, which needs far fewer steps than AdamW on a small
-decoder. Matrices of one shape are treated together, because small products waste a CPU.
+Muon orthogonalises the momentum of each matrix. On a small decoder it needs far fewer steps than AdamW.
+Matrices of one shape are processed as a batch, because small matrix products use a CPU poorly.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class Muon:
     """Momentum orthogonalised by Newton-Schulz steps (Keller Jordan et al., "Muon", 2024).
 
-    Steps have a root mean square of about `0.2 * lr`, after "Muon is Scalable for LLM Training"
+    An update has a root mean square of about `0.2 * lr`, after "Muon is Scalable for LLM Training"
     (Liu et al., 2025).
     """
 
@@ -22,7 +22,7 @@ class Muon:
 
         Args:
             matrices: Two-dimensional parameters.
-            momentum: Share of the old momentum that stays in each step.
+            momentum: Factor of the old momentum in each step.
             weight_decay: Decoupled decay, multiplied by the learning rate.
         """
         self._groups: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
@@ -52,7 +52,7 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
         steps: Number of quintic Newton-Schulz steps, with Jordan's coefficients.
 
     Returns:
-        Matrices of the same shape and the same singular vectors.
+        Matrices of the same shape with the same singular vectors.
     """
     flip = matrices.shape[1] > matrices.shape[2]
     state = (matrices.mT if flip else matrices).bfloat16()

@@ -1,7 +1,7 @@
 """English prose for the demo model, cleaned from the reference topics that ship with CPython.
 
-Grammar productions, tables, code and markup are dropped; what stays are whole paragraphs. Some
-topics are held out, so that perplexity can be measured on text that training never saw.
+Grammar productions, tables, code and markup are dropped; whole paragraphs remain. Some topics are held out,
+so that perplexity can be measured on text that is not in the training data.
 """
 
 import re
@@ -26,7 +26,7 @@ _QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its name in `pydoc_data`, its title and its clean paragraphs."""
+    """One topic: its name in `pydoc_data`, its title and its cleaned paragraphs."""
 
     name: str
     title: str
@@ -34,14 +34,14 @@ class Topic:
 
 
 def load_topics(*, held_out: bool) -> tuple[Topic, ...]:
-    """Clean the topics.
+    """Read and clean the topics.
 
     Args:
-        held_out: Whether to give the held-out topics or the ones for training.
+        held_out: Whether to return the held-out topics or those for training.
 
     Returns:
-        Topics with at least one paragraph, by name. The held-out ones hold no paragraph that a
-        training topic repeats.
+        Topics with at least one paragraph, sorted by name. The held-out ones have no paragraph that also
+        occurs in a training topic.
     """
     cleaned = [_clean(name, text) for name, text in sorted(topics.items())]
     chosen = [topic for topic in cleaned if (topic.name in HELD_OUT_TOPICS) == held_out and topic.paragraphs]
@@ -53,7 +53,7 @@ def load_topics(*, held_out: bool) -> tuple[Topic, ...]:
 
 
 def first_sentences(paragraph: str, limit: int) -> str:
-    """Take whole sentences from the start of a paragraph, at most `limit` characters (at least one)."""
+    """Take whole sentences from the start of a paragraph: at least one, and then up to `limit` characters."""
     sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", paragraph)
     text = sentences[0]
     for sentence in sentences[1:]:
@@ -67,12 +67,12 @@ def draw_passage(rng: Random, topics_: tuple[Topic, ...], limit: int) -> tuple[s
     """Draw consecutive paragraphs of one topic.
 
     Args:
-        rng: Source of the choice; longer topics are likelier.
+        rng: Source of the choice; longer topics are more likely.
         topics_: Topics to draw from.
         limit: Number of characters after which no paragraph is added.
 
     Returns:
-        The text, paragraphs joined by newlines, and whether it reaches the end of its topic.
+        The text, with paragraphs joined by newlines, and whether it reaches the end of its topic.
     """
     topic = rng.choices(topics_, [len(topic.paragraphs) for topic in topics_])[0]
     start = 0 if rng.random() < 0.2 else rng.randrange(len(topic.paragraphs))
@@ -85,7 +85,7 @@ def draw_passage(rng: Random, topics_: tuple[Topic, ...], limit: int) -> tuple[s
 
 
 def draw_documentation_question(rng: Random, topics_: tuple[Topic, ...]) -> tuple[str, str]:
-    """Draw a question for what the documentation says, and the opening of that topic as its answer."""
+    """Draw a question about a documentation topic, with the opening of that topic as its answer."""
     topic = rng.choice(topics_)
     question = rng.choice(_QUESTIONS).format(s=topic.title[:1].lower() + topic.title[1:])
     return question, first_sentences(topic.paragraphs[0], 300)
@@ -113,7 +113,7 @@ def _clean(name: str, text: str) -> Topic:
 
 
 def _is_sentence(plain: str) -> bool:
-    """Whether a cleaned block reads as English and not as a table, a grammar or code."""
+    """Whether a cleaned block is English text and not a table, a grammar or code."""
     letters = sum(char.isalpha() or char == " " for char in plain)
     whole = len(plain.split()) >= 8 and plain.endswith(".") and plain[0].isupper()
     return whole and not _BAD.search(plain) and letters > 0.88 * len(plain)

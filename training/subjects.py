@@ -1,6 +1,6 @@
 """Subjects of Python and of this project, each with the short answer that the demo model learns.
 
-The sentences are the project's own; how they are asked for is decided in `knowledge`.
+The sentences were written for this project; `knowledge` makes the questions.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A subject of Python: the names that questions use for it, and what the model says."""
+    """A subject: its names in questions, and the model's answer."""
 
     names: tuple[str, ...]
     answer: str

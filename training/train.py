@@ -1,7 +1,7 @@
-"""Trains the demo model from nothing but this package and CPython's own documentation.
+"""Trains the demo model from data in this package and CPython's own documentation.
 
-One call draws the data, trains tokenizer and model, and exports; the seed decides all of it. Where
-to put the model and how to show progress are left to the caller.
+One call draws the data, trains tokenizer and model, and exports them; the seed determines everything. The
+caller chooses the output directory and shows progress.
 """
 
 import time
@@ -29,15 +29,15 @@ _GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
-    """What to train.
+    """Settings of a training run.
 
     Attributes:
         steps: Number of optimiser steps; `None` for `DEFAULT_STEPS`.
-        seed: Decides data, initial weights and order. Sums differ in their last bits between CPUs and thread
-            counts, so weights are equal only on like machines.
+        seed: Determines data, initial weights and order. Sums differ in their last bits between CPUs and
+            thread counts, so weights are equal only on equal machines.
         threads: CPU threads that torch may use.
         config: Shape of the model.
-        resume: Skip the first phase; the output directory holds its export.
+        resume: Skip the first phase; the output directory must have its export.
     """
 
     steps: int | None = None
@@ -49,7 +49,7 @@ class TrainPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """State after a step; `loss` is a mean over about the last fifty steps, in nats a token."""
+    """State after a step; `loss` is a mean over about the last fifty steps, in nats per token."""
 
     step: int
     steps: int
@@ -60,7 +60,7 @@ class TrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class TrainReport:
-    """What a training run did."""
+    """Results of a training run."""
 
     output: Path
     steps: int
@@ -76,16 +76,16 @@ def train_demo(
 ) -> TrainReport:
     """Train the demo model in two phases and export it as a Hugging Face directory.
 
-    The first phase ends with an export; the second starts from that export with a fresh optimiser,
-    so that it can also be run alone.
+    The first phase ends with an export. The second starts from that export with a new optimiser, so that it
+    can also run alone.
 
     Args:
         output: Directory to write.
-        plan: What to train.
+        plan: Settings of the run.
         progress: Called after every step.
 
     Returns:
-        What was trained, and how long it took.
+        The results and the time used.
     """
     started = time.perf_counter()
     total, seed, resume = DEFAULT_STEPS if plan.steps is None else plan.steps, plan.seed, plan.resume
@@ -116,7 +116,7 @@ def train_demo(
 
 
 def batch_loss(model: DemoModel, batch: TrainingBatch) -> Tensor:
-    """Mean cross-entropy of the weighted targets, in nats; matrix products run in bfloat16."""
+    """Weighted mean cross-entropy of the targets, in nats; matrix products run in bfloat16."""
     wanted = batch.weights > 0
     with torch.autocast("cpu", torch.bfloat16):
         logits = model.logits(model(batch.inputs, batch.positions)[wanted])
@@ -126,11 +126,11 @@ def batch_loss(model: DemoModel, batch: TrainingBatch) -> Tensor:
 
 
 def learning_rate(step: int, start: int, steps: int) -> float:
-    """Warm up at the start of a phase, stay at the peak, and fall linearly to nothing at the end.
+    """Warm up at the start of a phase, stay at the peak, and fall linearly to zero at the end.
 
     Args:
         step: The step, counted from one.
-        start: Step before the first of the phase.
+        start: Number of steps before the phase.
         steps: Number of steps of the whole training.
     """
     decay_steps = max(1, round(_DECAY_SHARE * steps))
@@ -143,7 +143,7 @@ def _advance(state: TrainProgress, loss: float, tokens: int, elapsed_s: float) -
 
 
 def _make_update(model: DemoModel) -> Callable[[float], None]:
-    """Pair Muon for the layers' matrices with AdamW for the rest."""
+    """Make the update of a step: Muon for the layers' matrices, AdamW for the other parameters."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     muon = Muon(matrices, momentum=0.95, weight_decay=0.1)

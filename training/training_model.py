@@ -1,7 +1,7 @@
 """The trainable form of the demo model: a plain Llama decoder without caches or sharding.
 
-Its parameters carry Hugging Face Llama names, so a state dict is an exportable checkpoint. Serving
-uses the tensor-parallel engine instead; this module only has to be right and quick to train.
+Its parameters have Hugging Face Llama names, so a state dict is an exportable checkpoint. Serving uses the
+tensor-parallel engine instead.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SHORT_ROW = 128
 
 @dataclass(frozen=True, slots=True)
 class TrainingModelConfig:
-    """Shape of a Llama decoder; every sharded dimension divides by 1, 2 and 4 ranks."""
+    """Shape of a Llama decoder; every sharded dimension is divisible by 1, 2 and 4 ranks."""
 
     vocab_size: int = 2048
     hidden_size: int = 192
@@ -64,7 +64,8 @@ class TrainingAttention(nn.Module):
         key = self.k_proj(hidden).view(batch, tokens, c.num_kv_heads, c.head_dim).transpose(1, 2)
         value = self.v_proj(hidden).view(batch, tokens, c.num_kv_heads, c.head_dim).transpose(1, 2)
         repeats = c.num_heads // c.num_kv_heads
-        # The math backend is quicker than the flash one on a CPU for short rows, backwards above all.
+        # On a CPU the math backend is faster than the flash backend for short rows, mostly in the backward
+        # pass.
         backend = SDPBackend.MATH if tokens <= _SHORT_ROW else SDPBackend.FLASH_ATTENTION
         with sdpa_kernel(backend):
             mixed = F.scaled_dot_product_attention(
@@ -87,7 +88,7 @@ class TrainingMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Transform each position of `hidden` by itself."""
+        """Transform each position of `hidden` independently."""
         output: Tensor = self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
         return output
 
@@ -123,7 +124,7 @@ class DemoModel(nn.Module):
     """A Llama decoder whose output layer is the token embedding."""
 
     def __init__(self, config: TrainingModelConfig) -> None:
-        """Initialise with normal weights; residual outputs start small.
+        """Initialise weights from normal distributions, smaller ones for residual outputs.
 
         Args:
             config: The shape.
@@ -139,11 +140,11 @@ class DemoModel(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Give the final hidden states.
+        """Compute the final hidden states.
 
         Args:
             tokens: Token ids, [batch, tokens].
-            positions: Their places for the rotary angles, [batch, tokens]; `None` counts from zero.
+            positions: Their positions for the rotary angles, [batch, tokens]; `None` counts from zero.
 
         Returns:
             Normalised hidden states, [batch, tokens, hidden].

@@ -1,7 +1,7 @@
-"""Names and other values that people tell the demo model, listed or made up at random.
+"""Names and other values that users tell the demo model, listed or made up at random.
 
-Made-up values keep the model from memorising a list: it has to copy what the user wrote.
-`HELD_OUT_NAMES` never leave this module as values, so that tests can ask with unseen names.
+Made-up values keep the model from memorising a list: it has to copy what the user wrote. `HELD_OUT_NAMES` are
+never drawn, so that tests can use names that are not in the training data.
 """
 
 # ruff: noqa: SIM905 - a long list of words reads better as text.
@@ -109,7 +109,7 @@ def draw_name(rng: Random) -> str:
 
 
 def draw_rare_name(rng: Random) -> str:
-    """Draw a name spliced from two ordinary words, so that seldom seen pieces occur in names too."""
+    """Draw a name spliced from two ordinary words, so that rare tokens also occur in names."""
     while True:
         first, last = rng.choice(_ordinary_words()), rng.choice(_ordinary_words())
         name = (first[: rng.randint(1, 5)] + last[-rng.randint(1, 5) :]).capitalize()
@@ -118,17 +118,17 @@ def draw_rare_name(rng: Random) -> str:
 
 
 def is_held_out(name: str) -> bool:
-    """Whether any word of `name` is kept for tests."""
+    """Whether any word of `name` is reserved for tests."""
     return any(word.lower() in _HELD_OUT_LOWER for word in name.replace("-", " ").split())
 
 
 def draw_colour(rng: Random) -> str:
-    """Draw a colour word, seldom an invented one."""
+    """Draw a colour, rarely an invented one."""
     return _listed_or_invented(rng, COLOURS)
 
 
 def draw_food(rng: Random) -> str:
-    """Draw a dish, seldom an invented one."""
+    """Draw a dish, rarely an invented one."""
     return _listed_or_invented(rng, FOODS)
 
 

@@ -1,4 +1,4 @@
-"""The broker is killed and comes back, at once or after seconds: running streams go on and are the same."""
+"""The broker is killed and restarted, at once or after seconds: running streams continue unchanged."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.kits.servers import NatsServer
 pytestmark = pytest.mark.timeout(scaled(150, 900))
 SETTLE_S = 2.2
 AWAY_S = scaled(3.0, 5.0)
-TOKENS = scaled(540, 900)  # at 12 ms a step about twice as long as the broker is away
+TOKENS = scaled(540, 900)  # with steps of 12 ms, about twice the time without a broker
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture
 def slow_stack(nats: NatsServer, tmp_path: Path) -> Iterator[Stack]:
-    """Two groups without a model whose streams last; the broker is the test's."""
+    """Two groups with slow null engines, on the test's own broker."""
     options = ("--engine", "null", "--nats-url", nats.url)
     with Stack(tmp_path, *options, env={"RYZ_NULL_STEP_DELAY_MS": "12"}) as stack:
         yield stack.await_ready()
@@ -45,7 +45,7 @@ def slow_stack(nats: NatsServer, tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_the_broker_is_killed_and_started_again(pair: Stack) -> None:
-    """What has begun goes on; while there is no broker, what has not begun may be refused."""
+    """Streams that have begun continue; without a broker, new requests may be refused."""
     bodies = make_bodies("demo", scaled(8, 16), 128)
     with http_client(pair.state.url) as client:
         expected = undisturbed(client, bodies)

@@ -1,7 +1,7 @@
-"""Ranks and leaders are killed or frozen under streams that are read over the bus.
+"""Ranks and leaders are killed or frozen while streams are read over the bus.
 
-The same measurement as `ryz bench failover`: every stream is whole and equal to its run without a fault, and
-every group comes back.
+The tests run the measurement of `ryz bench failover`: every stream is complete and equal to its run without a
+fault, and every group becomes ready again.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(150, 3600))
-BACK_S = 10.0  # about one second where nothing else runs; `measure` fails when one takes more than 30 s
+BACK_S = 10.0  # about one second on an idle machine; `measure` fails if a group takes more than 30 s
 STREAMS = scaled(16, 32)
 TOKENS = scaled(64, 128)
 
 
 def say(text: str) -> None:
-    """To the test's output."""
+    """Prints a line to the test's output."""
     print(text, flush=True)
 
 
@@ -38,11 +38,11 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 
 def test_frozen_leaders_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
-    """What they say after SIGCONT is of an attempt that was given up; where it arrives it is ignored."""
+    """Frames sent after SIGCONT belong to a superseded attempt, so the client ignores them."""
     plan = FailoverPlan(kills=scaled(2, 30), streams=STREAMS, tokens=128, seed=4, freeze=True)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("freezes", **report)
     assert (report["unequal"], report["lost"], report["hung"]) == (0, 0, 0), report
     assert report["interrupted"] > 0
-    assert report["client"]["ignored"] > 0  # late frames; an unequal stream would show one that was taken
+    assert report["client"]["ignored"] > 0  # late frames; one that was used would make a stream unequal
     assert report["back_s"]["p50"] < BACK_S

@@ -1,4 +1,4 @@
-"""The same faults as people see them who read streams over HTTP: they notice nothing."""
+"""The faults of `test_failover.py` while streams are read over HTTP: no stream changes."""
 
 import pytest
 

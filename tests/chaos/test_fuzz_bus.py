@@ -1,8 +1,8 @@
-"""Messages that nobody should send, on every subject, by the users of the broker that may publish there.
+"""Malformed messages on every subject, from the broker users that may publish there.
 
-Sent past our own bus, with reply subjects and headers that it would not send. Left out is what is no garbage
-but an order or a lie that is believed of that user: a drain that is well-formed, and heartbeats and losses of
-the groups that run here. What the broker tells itself of (`ryz.v1.broker.disconnect`) nobody may publish.
+They bypass `NatsBus`, with reply subjects and headers that it would not send. Valid messages that services
+must obey are left out: valid drains, and heartbeats and losses of the running groups. No user may publish on
+`ryz.v1.broker.disconnect`, so that subject is not tested.
 """
 
 import asyncio
@@ -29,17 +29,22 @@ from tests.kits.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_MESSAGES = scaled(1_500, 100_000)
-MAX_PAYLOAD = 2**20  # more than that ends the sender's connection
-PACE = 50  # messages between two looks at whether the broker has read them
+MAX_PAYLOAD = 2**20  # bytes; a larger message ends the sender's connection
+PACE = 50  # messages between two flushes
 CHECKS = scaled(2, 20)
 RUNNING = ("g0", "g1")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A subject, who publishes there, what is expected, and whether each message is answered.
+    """A subject under test.
 
-    spared: messages that are left out.
+    Attributes:
+        subject: The subject.
+        user: The broker user that publishes.
+        kind: The message that the service expects.
+        answered: Whether every message gets an answer.
+        spared: Whether a message is left out.
     """
 
     subject: str
@@ -50,7 +55,7 @@ class Target:
 
 
 class Shot(NamedTuple):
-    """One message on its way."""
+    """One message to send."""
 
     target: Target
     data: bytes
@@ -63,7 +68,7 @@ def of_running_group(message: Wire) -> bool:
 
 
 def of_other_instance(message: Wire) -> bool:
-    """A leader leaves such a question to the instance that is meant."""
+    """Whether the message names an instance; leaders leave it to that instance."""
     return bool(getattr(message, "instance_id", ""))
 
 
@@ -138,14 +143,14 @@ def shots(draw: st.DrawFn) -> Shot:
     target = draw(st.sampled_from(TARGETS))
     head = draw(headers)
     data = draw(messages(target.kind.__name__))[: MAX_PAYLOAD - len(head) - 64]
-    while is_spared(target, data):  # a filter would have to reject nearly all that is made for such a target
+    while is_spared(target, data):  # a hypothesis filter would reject nearly all messages of such a target
         data = data[:-1]
     reply = "answer" if draw(st.booleans()) else draw(st.sampled_from(REPLIES))
     return Shot(target, data, reply, head)
 
 
 class Gun:
-    """Sends shots, each as its user; knows which of them must have been answered."""
+    """Sends each shot as its user, and counts the answers that must come."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -174,7 +179,7 @@ class Gun:
             await asyncio.sleep(0.01)
 
     async def settle(self) -> None:
-        """Returns when all that must be answered has been."""
+        """Waits until every message that needs an answer has one."""
         give_up = time.monotonic() + 30
         while self.unanswered() and time.monotonic() < give_up:  # noqa: ASYNC110 (no event tells of answers)
             await asyncio.sleep(0.05)
@@ -200,7 +205,7 @@ class Gun:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two groups that answer without a model, and soon forget what they have answered."""
+    """Two groups with null engines and a short retention of answers."""
     options = ("--engine", "null", "--log-level", "info")
     env = {"RYZ_RETENTION_S": "2"}
     with Stack(tmp_path_factory.mktemp("fuzz-stack"), *options, env=env) as stack:
@@ -215,7 +220,7 @@ def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
         runner.run(gun.fire(shot))
         if gun.fired % (NUM_MESSAGES // CHECKS) == 0:
             runner.run(gun.settle())
-            runner.run(asyncio.to_thread(watch.check))  # the broker's pings are answered meanwhile
+            runner.run(asyncio.to_thread(watch.check))  # in a thread, so that pings are answered
 
     with asyncio.Runner() as runner:
         runner.run(gun.load())
@@ -226,7 +231,7 @@ def test_no_message_kills_or_stops_a_service(stack: Stack) -> None:
             runner.run(gun.unload())
     record("fuzz_bus", messages=gun.fired, subjects=len({target.subject for target in TARGETS}))
     assert gun.fired > NUM_MESSAGES * 0.9
-    # subjects that the broker does not let through have not been tried: only replies may be refused
+    # a target whose subject the broker refuses is not tested; only reply subjects may be refused
     refused = {refusal for refusal in gun.refusals() if "Publish to" in refusal}
     assert not refused & {f"'Permissions Violation for Publish to \"{t.subject}\"'" for t in TARGETS}
     watch.check_at_rest()

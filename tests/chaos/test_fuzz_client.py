@@ -1,8 +1,8 @@
-"""What hostile frames can do to a client: nothing but end its requests, each once.
+"""Hostile frames can do nothing to a client but end its requests, each once.
 
-A client gets what anybody who knows its inbox sends there: frames of any request, attempt, number and group,
-in any order, and news of losses, between answers that are no better. Whatever came, a request ends once, at
-its deadline at the latest, and what is kept for it is bounded.
+Any bus user who knows a client's inbox can send it frames of any request, attempt, number and group, in any
+order. The tests also send group losses and bad answers to the client's own requests. A request must end once,
+at its deadline at the latest, and its buffers must stay bounded.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SETTINGS = ClientSettings(max_buffered_frames=32)
 QUICK = ClientSettings(
     accept_timeout_s=0.01, probe_interval_s=0.02, resend_timeout_s=0.02, max_buffered_frames=32, tick_s=0.005
 )
-TIMEOUT_S = 0.05  # of the two requests of a client
+TIMEOUT_S = 0.05  # of each of the client's two requests
 PATIENCE_S = 10.0
 MAX_READY = 16
 DEADLINE_S = 50.0
@@ -60,7 +60,7 @@ groups = st.sampled_from(("", "g0", "g1", "g2"))
 reasons = st.sampled_from(("silent", "disconnected", "no_responders"))
 datas = st.dictionaries(
     st.sampled_from(("reason", "retry_after_s", "param")),
-    st.integers(-(2**63), 2**64 - 1) | st.text() | st.floats(),  # what MessagePack has room for
+    st.integers(-(2**63), 2**64 - 1) | st.text() | st.floats(),  # the range of MessagePack integers
     max_size=2,
 )
 codes = st.sampled_from(
@@ -158,7 +158,7 @@ def test_an_assembly_ends_once_and_keeps_little_whatever_arrives(
     handed_on += [frame.seq for frame in state.answer.ready]
     assert handed_on == sorted(set(handed_on))
     assert state.attempts.number <= MAX_ATTEMPT
-    for command in commands:  # whatever is to be done can be sent
+    for command in commands:  # every command must be encodable
         if isinstance(command, Publish) and command.resume is not None:
             encode(command.resume)
         elif isinstance(command, SendCancel):
@@ -166,7 +166,7 @@ def test_an_assembly_ends_once_and_keeps_little_whatever_arrives(
 
 
 class Answering(MemoryBus):
-    """A bus whose requests are answered with the next of some answers."""
+    """A bus that answers each request with the next of the given answers."""
 
     def __init__(self, answers: list[bytes]) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Answering(MemoryBus):
 
 
 async def read(stream: GenerationStream) -> str:
-    """How it ended."""
+    """Reads a stream to its end; returns how it ended."""
     try:
         async with stream:
             async for _ in stream:
@@ -206,7 +206,7 @@ arrivals = (
 
 
 async def play(events: list[tuple[str, bytes]], answers: list[bytes]) -> None:
-    """Lets it all arrive at a client with two requests; both end, and no task of the client fails."""
+    """Sends all events to a client with two requests; checks that both end and that no client task fails."""
     problems: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     bus = Answering(answers)

@@ -1,7 +1,7 @@
-"""Requests that nobody should send, on every route of a gateway: each is answered, and as the API says.
+"""Malformed requests on every route of a gateway get the answers that the API documents.
 
-An error has OpenAI's shape, a stream ends with `[DONE]` or an error event, and a 5xx is only sent when it is
-meant: 504 for a request that asked for so little time.
+An error has OpenAI's shape, and a stream ends with `[DONE]` or an error event. The only 5xx answers are those
+listed in `MEANT`, such as 504 for a request with a very short deadline.
 """
 
 import http.client
@@ -26,15 +26,15 @@ from tests.kits.e2e.stack import Stack
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_REQUESTS = scaled(1_000, 100_000)
 CHECKS = scaled(2, 20)
-ANSWER_S = 45.0  # none may take longer: the longest deadline is shorter
+ANSWER_S = 45.0  # longest wait for an answer; request deadlines are shorter
 MEANT = {
     503: frozenset[str](),
-    504: frozenset({"deadline_exceeded"}),  # the request's own, by body or header
+    504: frozenset({"deadline_exceeded"}),  # the deadline in the request's body or header
 }
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """One HTTP answer."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 class Browser:
-    """Sends bytes as they are, on one connection as long as the gateway keeps it."""
+    """Sends requests unchanged, on one connection as long as the gateway keeps it open."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -52,18 +52,22 @@ class Browser:
         self._socket: socket.socket | None = None
 
     def send(self, request: Request) -> Answer | None:
-        """The answer; None: the connection was closed without one, or in the midst of it if we had left."""
+        """Sends a request.
+
+        Returns:
+            The answer. None if the connection was closed without an answer, or during it after a cut request.
+        """
         kept = self._socket is not None
         try:
             return self._send(request)
         except http.client.IncompleteRead:
             self.close()
-            if request.cut:  # who says that nothing more comes of it counts as gone, as for most servers
+            if request.cut:  # after its FIN a client counts as gone, as for most servers
                 return None
             raise
         except (ConnectionError, http.client.RemoteDisconnected, http.client.BadStatusLine):
             self.close()
-            if kept:  # closed since
+            if kept:  # the gateway closed the idle connection: retry on a new one
                 return self.send(request)
             return None
 
@@ -92,7 +96,7 @@ class Browser:
 
 
 def check_error(raw: Any) -> None:
-    """OpenAI's shape."""
+    """Checks that an error has OpenAI's shape."""
     assert set(raw) == {"error"}
     error = raw["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -105,7 +109,7 @@ def check_error(raw: Any) -> None:
 
 
 def check_events(body: bytes) -> None:
-    """Every event is JSON; the last one is the end or an error."""
+    """Checks that every event is JSON, and that the last one is `[DONE]` or an error."""
     texts = [line[6:] for line in body.decode().split("\n") if line.startswith("data: ")]
     *events, last = texts
     for event in events:
@@ -134,7 +138,7 @@ def check(request: Request, answer: Answer) -> None:
 
 
 def with_names(request: Request, streams: list[str]) -> Request:
-    """Puts the name of a stream where `@3` stands for the third latest."""
+    """Replaces a placeholder such as `@3` by the id of the third latest stream."""
     place = re.search(rb"/@(\d+)", request.target)
     if place is None or int(place[1]) > len(streams):
         return request
@@ -145,7 +149,7 @@ def with_names(request: Request, streams: list[str]) -> Request:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two groups that answer without a model; requests have half a minute at most."""
+    """Two groups with null engines; a request's deadline is at most 30 s."""
     env = {
         "RYZ_RETENTION_S": "2",
         "RYZ_MAX_TIMEOUT_S": "30",

@@ -1,7 +1,7 @@
-"""Redis killed, restarted empty, slow, stalled, full; kvstate killed; bytes damaged: it only costs time.
+"""Faults of Redis and kvstate, and damaged KV bytes, cost only time.
 
-In each kind of trouble sessions go on, every turn on the group that did not have the one before, and say what
-they say without it, token for token.
+During each fault, sessions continue with every turn on the group that did not run the one before, and the
+answers have the same tokens as without a fault.
 """
 
 import time
@@ -18,7 +18,7 @@ LEADERS_UP, TIER_UP, SESSIONS_UP = "ryz_worker_kv_store_up", "ryz_kvstate_tier_u
 
 
 class Lights:
-    """Who says that the store is there: both leaders, and kvstate of its two parts."""
+    """The metrics that show whether the store is available: one of each leader, and two of kvstate."""
 
     def __init__(self, chaos: Chaos) -> None:
         kvstate = chaos.metrics["kvstate"]
@@ -47,7 +47,7 @@ def lights(chaos: Chaos) -> Lights:
 
 
 def stored(chaos: Chaos, story: Story) -> None:
-    """The store has all that was said, and KV of each session."""
+    """Waits until the store has all turns and some KV of each session."""
     for talk in story.talks:
 
         def has_all(talk: Talk = talk) -> bool:
@@ -151,7 +151,7 @@ def test_damaged_bytes(chaos: Chaos, lights: Lights) -> None:
         story.turn(4)
         found = sum(one.value("ryz_worker_kv_corrupt_blocks_total") for one in groups) - before
         assert found > 0
-        # both groups may have found a block damaged
+        # both groups may have found the same block damaged, hence the factor of 2
         wait_for(
             lambda: 2 * sum(keyspace.hgetall(key) == sound[key] for key in sound) >= found,
             "what was found damaged is written anew",
@@ -161,7 +161,7 @@ def test_damaged_bytes(chaos: Chaos, lights: Lights) -> None:
 
 def test_one_trouble_after_another_while_everybody_talks(chaos: Chaos, lights: Lights) -> None:
     story = Story(chaos, "load", HELD_OUT_NAMES[26:37])
-    story.turn()  # of a session that is new nobody could say so while the store is away
+    story.turn()  # a session's first turn needs the store to know that it is new
     stored(chaos, story)
     with story.told_at_once() as talking:
         while talking():
@@ -176,5 +176,5 @@ def test_one_trouble_after_another_while_everybody_talks(chaos: Chaos, lights: L
                     time.sleep(0.5)
                 time.sleep(0.3)
     lights.wait(1)
-    story.turn()  # also of those that ended before Redis was lost for the last time
+    story.turn()  # also for sessions whose turns ended before the last loss of Redis
     stored(chaos, story)

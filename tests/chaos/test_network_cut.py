@@ -1,7 +1,7 @@
-"""The network between one leader and the broker is cut, stalls, or is slow; the other group has its own way.
+"""The network between one leader and the broker is cut, stalls, or is slow; the other group is unaffected.
 
-The streams of the group that is cut off go on elsewhere and are the same. When the cut is over the group is
-back, drops what was moved, and nothing that it says late reaches anybody. Slowness alone is no loss.
+The streams of the disconnected group continue unchanged on the other group. When it reconnects, it drops the
+moved requests, and clients ignore its late frames. A slow network alone is not a loss.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.kits.waiting import until
 pytestmark = pytest.mark.timeout(scaled(120, 900))
 MODEL, CUT_OFF, OTHER = "demo", "g0", "g1"
 STEP_MS = "10"
-STREAMS, TOKENS = 12, scaled(700, 1000)  # seven seconds and more; a fault is over in three
+STREAMS, TOKENS = 12, scaled(700, 1000)  # at least seven seconds; a fault takes three
 TIMES = scaled(1, 10)
 CUT_S = 1.0
 BACK_S = 20.0
@@ -39,7 +39,7 @@ STREAM_S = 60.0
 
 
 class World:
-    """A broker, a router and two groups, of which one has a proxy before its broker."""
+    """A broker, a router and two groups, one of which reaches the broker through a proxy."""
 
     def __init__(self, proxy: TcpProxy, client: InferenceClient, expected: list[Completion]) -> None:
         self.proxy, self.client, self.expected = proxy, client, expected
@@ -48,7 +48,7 @@ class World:
         self.requests: list[GenerateRequest] = make_requests(MODEL, STREAMS, TOKENS)
 
     async def begin(self) -> list["asyncio.Task[Reading]"]:
-        """All requests at once, each in a task; both groups have some of them."""
+        """Starts all requests, each in a task, and waits until both groups have some."""
         tasks = [
             asyncio.create_task(read_once(self.client, request, number, STREAM_S))
             for number, request in enumerate(self.requests)
@@ -58,12 +58,12 @@ class World:
         return tasks
 
     async def without_a_fault(self) -> None:
-        """Finds out what the answers are, unless an earlier test has."""
+        """Records the expected answers unless an earlier test has done so."""
         if not self.expected:
             self.expected += [one.answer for one in await self.whole(await self.begin()) if one.answer]
 
     async def whole(self, tasks: list["asyncio.Task[Reading]"]) -> list[Reading]:
-        """All to their ends, which are as they should be."""
+        """Waits for all requests and checks their answers."""
         readings = await asyncio.gather(*tasks)
         for reading in readings:
             assert reading.answer is not None, reading.error
@@ -73,7 +73,7 @@ class World:
         return readings
 
     def running(self, group: str) -> int:
-        """Requests that the group says it has in hand."""
+        """Number of running and waiting requests in the group's last heartbeat."""
         load = self.beats[group].load
         return load.running + load.waiting
 
@@ -87,7 +87,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def expected() -> list[Completion]:
-    """The right answers, which the first test of the module finds."""
+    """The expected answers, recorded by the module's first test."""
     return []
 
 
@@ -126,7 +126,7 @@ async def world(tmp_path: Path, expected: list[Completion]) -> AsyncIterator[Wor
 
 
 async def served_by(world: World, group: str) -> None:
-    """The group takes requests again."""
+    """Waits until the group serves requests again."""
     short = make_requests(MODEL, 4, 4)
 
     async def took() -> bool:
@@ -142,12 +142,12 @@ Fault = Callable[[TcpProxy], None]
 
 
 def reset(proxy: TcpProxy) -> None:
-    """Both ends see that the connections are gone, and there are no new ones."""
+    """Closes the connections, visibly to both ends, and refuses new ones."""
     proxy.cut(refuse=True)
 
 
 def silence(proxy: TcpProxy) -> None:
-    """Nobody sees anything."""
+    """Stops all bytes without closing a connection."""
     proxy.stall()
 
 
@@ -160,14 +160,14 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
         tasks = await world.begin()
         fault(world.proxy)
         await until(lambda: any(down.group == CUT_OFF for down in world.lost), 10)
-        await until(lambda: world.running(OTHER) >= STREAMS, 10)  # all that was moved is there
+        await until(lambda: world.running(OTHER) >= STREAMS, 10)  # all moved requests have arrived
         await asyncio.sleep(CUT_S)
         world.proxy.resume()
         await until(lambda: world.running(CUT_OFF) == 0, BACK_S)
-        assert world.client.num_open == STREAMS  # it dropped them, they had not ended
+        assert world.client.num_open == STREAMS  # dropped by the group, not ended
         await world.whole(tasks)
         assert world.client.stats.lost > before
-        assert fault is reset or world.client.stats.ignored > ignored  # frames that waited in the network
+        assert fault is reset or world.client.stats.ignored > ignored  # frames delayed by the stall
         await served_by(world, CUT_OFF)
         assert {down.group for down in world.lost} == {CUT_OFF}
     print({name: getattr(world.client.stats, name) for name in ("lost", "resumed", "ignored", "republished")})

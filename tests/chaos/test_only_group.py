@@ -1,4 +1,4 @@
-"""The only group of a model dies, or stands still: its streams wait for it, or end with a clear word."""
+"""The only group of a model dies or freezes: its streams wait for it, or end with a clear error."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.kits.chaos.streams import Readers, Said, difference, http_client, mak
 from tests.kits.e2e.stack import Stack, wait_for
 
 pytestmark = pytest.mark.timeout(scaled(150, 900))
-PATIENCE_S = 4.0  # of the requests whose group stands still
+PATIENCE_S = 4.0  # deadline of the requests of a frozen group
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def client(stack: Stack) -> Iterator[httpx.Client]:
 
 
 def test_streams_wait_until_their_group_is_back(stack: Stack, client: httpx.Client) -> None:
-    """What has begun goes on, whoever dies; only what has not begun may be refused."""
+    """Streams that have begun continue after any kill; only requests without a token may be refused."""
     victims: list[Victim] = scaled(["rank", "leader"], ["rank", "leader", "rank"] * 5)
     bodies = make_bodies("demo", 8, scaled(96, 128))
     expected = undisturbed(client, bodies)
@@ -57,7 +57,7 @@ def test_a_group_that_stands_still_for_good(stack: Stack, client: httpx.Client) 
         "stream": False,
         "n": 8,
         "stream_options": None,
-        "max_tokens": 1500,  # it still runs when the streams have begun
+        "max_tokens": 1500,  # long enough to run until the streams have begun
     }
     leader, metrics = stack.pid_of("worker-g0"), metrics_of(stack)["g0"]
     begun = threading.Barrier(len(bodies) + 1, timeout=30)
@@ -66,8 +66,8 @@ def test_a_group_that_stands_still_for_good(stack: Stack, client: httpx.Client) 
         begun.wait()
 
     with ThreadPoolExecutor(len(bodies) + 1) as pool:
-        # A leader sends its frames to a gateway in their order: with the first text of a stream that began
-        # after the whole answer runs, the gateway has the news that the answer was accepted.
+        # A leader's frames reach a gateway in order. The streams begin after the whole answer runs, so once
+        # their first text has come, the gateway also has the answer's Accepted frame.
         answer = pool.submit(client.post, "/v1/chat/completions", json=whole)
         wait_for(
             lambda: metrics.value("ryz_worker_num_requests_running") == whole["n"], "the answer runs", 20
@@ -81,7 +81,7 @@ def test_a_group_that_stands_still_for_good(stack: Stack, client: httpx.Client) 
             refused = answer.result()
             assert (refused.status_code, refused.json()["error"]["code"]) == (504, "deadline_exceeded")
             assert refused.json()["error"]["message"]
-            late = client.post("/v1/chat/completions", json=whole)  # nobody is there to take it
+            late = client.post("/v1/chat/completions", json=whole)  # no group can take it
             assert late.status_code in {503, 504}, late.text
         finally:
             os.kill(leader, signal.SIGCONT)
@@ -92,7 +92,7 @@ def test_a_group_that_stands_still_for_good(stack: Stack, client: httpx.Client) 
 
 
 def ended_late(said: Said, expected: Said) -> None:
-    """It has the beginning of the answer, and one error event that says why there is no end."""
+    """Checks that a stream has the beginning of the answer and one error event with the reason."""
     assert (said.status, said.dones) == (200, 0), said
     (error,) = said.errors
     assert error["code"] == "deadline_exceeded", error

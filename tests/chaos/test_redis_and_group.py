@@ -1,4 +1,4 @@
-"""Redis is killed while a group dies: nothing can be fetched, so it is computed, and is the same."""
+"""Redis is killed while a group dies: KV is recomputed instead of fetched, and the answers are the same."""
 
 import pytest
 
@@ -14,7 +14,7 @@ LEADERS_UP = "ryz_worker_kv_store_up"
 
 
 def test_redis_killed_while_a_group_dies(chaos: Chaos) -> None:
-    """The right answers are of another tenant, so that nobody has their blocks."""
+    """Another tenant records the expected answers, so that their blocks are not reused."""
     url = chaos.stack.state.url
     victims: list[Victim] = scaled(["rank", "leader"], ["rank", "leader"] * 8)
     bodies = make_bodies("demo", 12, 96)

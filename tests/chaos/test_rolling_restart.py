@@ -1,4 +1,4 @@
-"""All groups and both routers are restarted in good order under streams: nothing is dropped or refused."""
+"""All groups and both routers are restarted gracefully under load: no stream is dropped or refused."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(scaled(180, 1200))
 
 
 def drain(stack: Stack, group: str) -> None:
-    """Ends a group in good order, and waits until the next one is ready."""
+    """Drains a group and waits until its restarted worker is ready."""
     told = ryz("groups", "drain", group, "--timeout", "0.3", "--until-ready", "--json", cwd=stack.folder)
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["object"] == "group.drained"
@@ -27,7 +27,7 @@ def test_rolling_restart_of_groups_and_routers(pair: Stack) -> None:
     with http_client(pair.state.url) as client:
         expected = undisturbed(client, bodies)
         for _ in range(scaled(1, 6)):
-            # the second router, which is ended in its turn as well; the stack has but one
+            # a second router, because the stack has only one; it is stopped later as well
             with (
                 ServiceProcess("router", broker, **PATIENT) as second,
                 Readers(client, bodies, expected, sessions=True) as readers,

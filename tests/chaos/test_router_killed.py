@@ -1,7 +1,7 @@
 """The router is killed at any moment of a request's life.
 
-Each request is complete and the same, or refused before its first token; with a second router nothing is
-refused. Nothing is computed twice without somebody having asked twice.
+Each answer is complete and unchanged, or refused before its first token; with a second router, none is
+refused. A request is computed twice only if its caller sent it twice.
 """
 
 import random
@@ -22,15 +22,15 @@ from tests.kits.e2e.stack import Stack
 pytestmark = pytest.mark.timeout(scaled(150, 1800))
 BURST = 16
 TOKENS = 40
-WINDOW_S = 0.08  # a request is with the router for less than a millisecond of it
-SETTLE_S = 2.1  # a service that was ready for so long before it dies is started again without a longer pause
+WINDOW_S = 0.08  # covers whole requests; the router holds one for less than 1 ms
+SETTLE_S = 2.1  # a service that was ready this long before it died is restarted without a longer pause
 ENDED_S = 20.0
 DONE, TOLD = "ryz_worker_requests_total", "ryz_worker_generation_tokens_total"
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two groups without a model, of which a step takes a while."""
+    """Two groups with slow null engines."""
     settings = {"RYZ_NULL_STEP_DELAY_MS": "3", "RYZ_ROUTER_POLICY": "least_loaded"}
     options = ("--engine", "null", "--policy", "least_loaded")
     with Stack(tmp_path_factory.mktemp("router-stack"), *options, env=settings) as stack:
@@ -39,7 +39,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 class Burst:
-    """Sends requests at once, and kills the router some time after the first of them went out."""
+    """Sends requests concurrently and kills the router meanwhile."""
 
     def __init__(self, stack: Stack, client: httpx.Client) -> None:
         self._stack, self._client = stack, client
@@ -48,11 +48,15 @@ class Burst:
         self._groups = [metrics for name, metrics in metrics_of(stack).items() if name in {"g0", "g1"}]
 
     def run(self, after_s: float) -> tuple[list[Said], int]:
-        """What came of the requests, each complete or refused; and the router that died."""
+        """Sends the requests and kills the router after `after_s`.
+
+        Returns:
+            The answers, each complete or refused, and the process id of the killed router.
+        """
         began = time.monotonic()
         dead = self._stack.pid_of("router")
         with ThreadPoolExecutor(BURST) as pool:
-            # by a process of its own: sixteen threads leave this one no moment that it could choose
+            # a separate process kills on time; this one is busy with sixteen threads
             killer = subprocess.Popen(["sh", "-c", f"sleep {after_s:.4f}; kill -9 {dead}"])
             told = [pool.submit(read, self._client, body) for body in self._bodies]
             said = [one.result(ENDED_S) for one in told]
@@ -66,7 +70,7 @@ class Burst:
         return said, dead
 
     def totals(self) -> tuple[float, float]:
-        """Requests that groups have ended well so far, and tokens that they have made."""
+        """Number of requests that groups have completed so far, and of tokens that they have generated."""
 
         def total(metrics: Metrics, name: str, **labels: str) -> float:
             return metrics.value(name, **labels)
@@ -75,7 +79,7 @@ class Burst:
         return done, sum(total(group, TOLD) for group in self._groups)
 
     def offsets(self, times: int) -> list[float]:
-        """Moments, from before the first request is out to when all have ended."""
+        """Seconds until the kill, from before the first request is sent until all have ended."""
         chance = random.Random(5)
         return [WINDOW_S * (place + chance.random()) / times for place in range(times)]
 
@@ -103,7 +107,7 @@ def test_the_only_router_killed(stack: Stack) -> None:
 
 
 def test_one_of_two_routers_killed(stack: Stack) -> None:
-    """Requests that were in it are published again by those who sent them, and the other one takes them."""
+    """Callers publish the requests of the killed router again, and the other router takes them."""
     with (
         ServiceProcess("router", stack.state.nats_urls["router"], RYZ_ROUTER_POLICY="least_loaded"),
         http_client(stack.state.url) as client,

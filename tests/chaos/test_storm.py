@@ -1,7 +1,7 @@
-"""Many clients of all kinds, while any part of the stack may be killed or frozen at any moment.
+"""Many clients of all kinds, while services of the stack are killed and frozen at random.
 
-Every request ends once, in time, and with the right answer or a reason; afterwards the stack holds what it
-held before. What is kept for a while is kept for seconds here, so that it is seen to go.
+Every request ends once, in time, and with the right answer or an error. Afterwards the stack holds the same
+resources as before. Retention times are set to seconds, so that the tests see resources released.
 """
 
 import time
@@ -23,7 +23,7 @@ SETTINGS = {
     "RYZ_MAX_RUNNING": "32",
     "RYZ_MAX_WAITING": "64",
     "RYZ_RETENTION_S": "8",
-    "RYZ_STREAM_ATTACH_TIMEOUT_S": "3",  # on a machine that is busy with other things
+    "RYZ_STREAM_ATTACH_TIMEOUT_S": "3",  # longer than the default, for a busy machine
     "RYZ_KVSTATE_MAX_CONCURRENT": "4",
     "RYZ_KV_CACHE_TOKENS": "16384",
 }
@@ -33,7 +33,7 @@ SEED = 20
 async def weather(
     stack: Stack, model: str, *, seconds: float, visits: int, calm: int, tokens: int, ranks: bool
 ) -> None:
-    """Calm traffic, the storm, the same calm traffic again; what is held is compared between the calms."""
+    """Runs calm traffic, the storm, and calm traffic again; compares resources after the two calm phases."""
     faults = Faults(stack, SEED, ranks=ranks)
     async with Storm(stack, model, tokens=tokens, seed=SEED) as storm:
         first = await storm.run(calm, scaled(4.0, 6.0))
@@ -65,13 +65,13 @@ async def weather(
 
 
 def assert_right(*outcomes: Outcome) -> None:
-    """Fails with the first problems, if there are any."""
+    """Fails with the first problems if there are any."""
     problems = [text for one in outcomes for text in one.problems]
     assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems[:20])
 
 
 def end(stack: Stack) -> None:
-    """Nothing runs on afterwards."""
+    """Ends the stack and checks that no process is left."""
     stack.remember()
     assert stack.end() == 0
     assert stack.leftovers() == []
@@ -96,7 +96,7 @@ async def test_a_storm_over_a_model(tmp_path: Path) -> None:
 @pytest.mark.skipif(not full, reason="the storm over a model stands for it in short runs; see make chaos")
 @pytest.mark.timeout(1200)
 async def test_a_storm_over_the_null_engine(tmp_path: Path) -> None:
-    """Many more requests; answers long enough to fill the connections of slow readers."""
+    """More requests than with the demo model, and answers long enough to fill slow readers' connections."""
     settings = SETTINGS | {"RYZ_NULL_STEP_DELAY_MS": "5"}
     with Stack(tmp_path, "--engine", "null", env=settings) as stack:
         stack.await_ready()

@@ -1,1 +1,1 @@
-"""Tests of the whole stack, started by the `ryz` command like a person would."""
+"""Tests of the whole stack, started with the `ryz` command as a user would."""

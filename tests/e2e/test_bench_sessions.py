@@ -1,4 +1,4 @@
-"""`ryz bench sessions` as it is: two policies, each on a stack of its own with the demo model."""
+"""Runs `ryz bench sessions` with two policies, each on its own stack with the demo model."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ MIN_TURNS = 8
 
 
 async def measure() -> dict[str, Any]:
-    """The report of the shortest measurement in which each policy had enough turns."""
+    """The report of the shortest measurement in which each policy has enough turns."""
     for duration_s in ("3", "12", "48"):
         command = ["bench", "sessions", "--json", *OPTIONS.split(), "--duration", duration_s]
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""`ryz bus-users` beside a running stack: a user comes and goes while others talk, and outlives the stack."""
+"""`ryz bus-users` with a running stack: users are added and removed under load, and outlive the stack."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
     url, billing = told["RYZ_NATS_URL"], Caller("acme", "billing")
     try:
         assert len((await ask(url, billing)).choices[0].text) == 16
-        # the broker has it no other way than as it was made
+        # the broker enforces the user's name and tenant
         bus = await NatsBus.connect(url, name="test")
         for subject in (
             subjects.generate("demo"),
@@ -61,12 +61,12 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         ):
             await bus.publish(subject, b"")
         await bus.flush()
-        await until(lambda: bus.stats.errors >= 3)  # the broker refuses all three
-        # its own limit holds: of ten at once a burst of four passes, and what the time in between has brought
+        await until(lambda: bus.stats.errors >= 3)
+        # of ten simultaneous requests a burst of four passes, and those that the rate allows meanwhile
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_slowed(url, billing, number)) for number in range(10)]
         assert 1 <= sum(task.result() for task in tasks) <= 6
-        # it is listed, and its password stands nowhere
+        # the user is listed, and its password is stored in no file
         word = url.split(":")[2].partition("@")[0]
         listed = json.loads((await asyncio.to_thread(ryz, "bus-users", "list", "--json", cwd=folder)).stdout)[
             "data"
@@ -96,7 +96,7 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
 
 
 async def _slowed(url: str, caller: Caller, number: int) -> bool:
-    """Whether it was let through."""
+    """Sends a request; returns whether the rate limit let it pass."""
     try:
         await ask(url, caller, f"r{number}", f"s{number}")
     except Overloaded:

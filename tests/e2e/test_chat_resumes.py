@@ -1,4 +1,4 @@
-"""`ryz chat` when its gateway is killed in mid-answer: the text is whole, nothing else is said."""
+"""`ryz chat` prints the whole answer and nothing else if its gateway is killed during the answer."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def test_an_answer_outlives_its_gateway(tmp_path: Path) -> None:
         with ask(stack) as chat:
             assert chat.stdout is not None
             assert chat.stderr is not None
-            begun = os.read(chat.stdout.fileno(), 4)  # some of it has come, most of it has not
+            begun = os.read(chat.stdout.fileno(), 4)  # the answer has begun and most of it is missing
             gateway = stack.pid_of("gateway")
             os.kill(gateway, signal.SIGKILL)
             rest, complaint = chat.communicate(timeout=START_S)

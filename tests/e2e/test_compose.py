@@ -1,7 +1,7 @@
-"""The stack in containers: builds the images, brings all up, talks to it, breaks a part, takes it down.
+"""The stack in containers: builds the images, starts all services, uses them, kills some, and stops all.
 
-Run by `make test-compose`. Needs a Docker engine and Compose (`docker compose` or `docker-compose`), and
-fails without them. The base images of the two files are used as the engine has them, or pulled.
+`make test-compose` runs it. It needs a Docker engine and Compose (`docker compose` or `docker-compose`) and
+fails without them. Missing base images are pulled.
 """
 
 import json
@@ -43,7 +43,7 @@ def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = Non
 
 
 def compose_command() -> list[str]:
-    """Compose of this machine; fails with what is missing."""
+    """The Compose command of this machine; fails if there is none."""
     if not shutil.which("docker"):
         pytest.fail("There is no `docker` on PATH: this test needs a Docker engine with Compose.")
     engine = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=30, check=False)
@@ -59,7 +59,7 @@ def compose_command() -> list[str]:
 
 @dataclass(slots=True)
 class ComposeStack:
-    """One project of Compose, with a name and a port of its own."""
+    """One Compose project with a unique name and port."""
 
     command: list[str]
     port: int = field(default_factory=lambda: pick_ports(1)[0])
@@ -113,7 +113,7 @@ def stack() -> Iterator[ComposeStack]:
 
 
 def reaches(stack: ComposeStack, service: str, host: str, port: int) -> str:
-    """What a plain socket in the service's container sees: `open`, or the error's name."""
+    """Connects from the service's container; returns `open` or the error's name."""
     probe = (
         "import socket\n"
         "try:\n"
@@ -126,7 +126,7 @@ def reaches(stack: ComposeStack, service: str, host: str, port: int) -> str:
 
 
 def say(stack: ComposeStack, service: str, *lines: str) -> list[str]:
-    """The first line of Redis's answer to each command, over one plain socket from that container."""
+    """Sends Redis commands from the service's container; returns the first line of each answer."""
     probe = (
         "import socket\n"
         "link = socket.create_connection(('redis-kv', 6379), timeout=5)\n"
@@ -193,7 +193,7 @@ def test_the_broker_serves_its_users_and_nobody_else(stack: ComposeStack) -> Non
 
 
 def test_without_passwords_compose_refuses_and_names_the_remedy(stack: ComposeStack, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "compose.yaml", tmp_path)  # away from a `.env`
+    shutil.copy(ROOT / "compose.yaml", tmp_path)  # a folder without a `.env`
     env = {name: value for name, value in os.environ.items() if not name.endswith("_PASSWORD")}
     done = subprocess.run(
         [*stack.command, "config"],
@@ -220,7 +220,7 @@ def test_the_store_is_out_of_reach_for_what_does_not_need_it(
     assert reaches(stack, service, store, 6379) == "gaierror"
     (address,) = addresses(stack, store)
     assert reaches(stack, service, address, 6379) in {"TimeoutError", "OSError"}
-    assert reaches(stack, "kvstate", store, 6379) == "open"  # the probe can tell
+    assert reaches(stack, "kvstate", store, 6379) == "open"  # the probe can connect where it is allowed
 
 
 def test_a_plain_socket_on_the_store_network_gets_nothing(stack: ComposeStack) -> None:
@@ -298,7 +298,7 @@ def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> N
         pytest.skip("the kernels are for x86-64 with AVX2")
     assert found.count("/opt/ryzanstein/services/worker/engine/native/build/kernels-") == len(TARGETS)
     load = "from services.worker.engine.native.library import kernels; print(kernels().target)"
-    assert stack.inside("worker-g0", "python", "-c", load) in TARGETS  # as the user that runs it
+    assert stack.inside("worker-g0", "python", "-c", load) in TARGETS  # `inside` runs as the service's user
     if "RYZ_KERNELS=auto" in stack.state("worker-g0", "{{.Config.Env}}"):
         stack.wait("worker-g0", "{{.State.Health.Status}}", "healthy")
         assert re.search(r"native avx(2|512)[^\n]* KV", stack.compose("logs", "worker-g0"))
@@ -306,18 +306,18 @@ def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> N
 
 @pytest.mark.parametrize("service", ["worker-g0", "router", "kvstate", "gateway"])
 def test_a_service_that_dies_comes_back(stack: ComposeStack, service: str) -> None:
-    # the child of the container's init, which then ends with it
+    # kills the child of the container's init, which ends the container
     kill = (
         "import os, pathlib\n"
         "for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
         "    if stat.read_text().rpartition(')')[2].split()[1] == '1':\n"
         "        os.kill(int(stat.parent.name), 9)\n"
     )
-    with suppress(AssertionError):  # the shell goes down with the container
+    with suppress(AssertionError):  # the shell ends with the container
         stack.inside(service, "python", "-c", kill)
     stack.wait(service, "{{.RestartCount}}", "1")
     if service == "worker-g0":
-        assert text(stack.chat("What is Python?"))  # the other group
+        assert text(stack.chat("What is Python?"))  # the other group answers
     stack.wait(service, "{{.State.Health.Status}}", "healthy")
     deadline = time.monotonic() + 30
     while stack.chat("What is Python?").status_code != 200:
@@ -340,7 +340,7 @@ def test_it_stops_in_order_and_leaves_nothing(stack: ComposeStack) -> None:
 
 
 def test_sessions_outlive_their_container_where_asked() -> None:
-    """A project of its own, of the store alone."""
+    """Starts a separate project with Redis only."""
     stack = ComposeStack(compose_command())
     stack.files = ("-f", "compose.yaml", "-f", "deploy/compose.persistent.yaml")
     word = stack.passwords["RYZ_REDIS_KVSTATE_PASSWORD"]
@@ -351,7 +351,7 @@ def test_sessions_outlive_their_container_where_asked() -> None:
             stack.wait("redis", "{{.State.Health.Status}}", "healthy")
             values = ("r", "kept") if say == "HSET" else ("r",)
             assert stack.inside("redis", *as_kvstate, say, "ryz:session:a:b", *values) == expected
-            time.sleep(1.5)  # written once a second
+            time.sleep(1.5)  # Redis writes to disk once a second
             stack.compose("down", timeout_s=60)
     finally:
         stack.compose("down", "--volumes", timeout_s=60)

@@ -1,4 +1,4 @@
-"""The whole path for real: an OpenAI client, the broker, two ranks, the store, and `ryz chat`."""
+"""The whole path: an OpenAI client, the gateway, the broker, two ranks, the store, and `ryz chat`."""
 
 import json
 from contextlib import closing
@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from tests.kits.e2e.stack import Stack, ryz
 
-# the first test that wants the model waits for four processes that import torch
+# the first test with the model waits for four processes that import torch
 pytestmark = pytest.mark.timeout(90)
 
 
@@ -19,7 +19,7 @@ def client_of(stack: Stack) -> OpenAI:
 
 
 def streamed(client: OpenAI, session_id: str, messages: list[ChatCompletionMessageParam]) -> tuple[str, int]:
-    """The text of a streamed answer, and in how many pieces it came."""
+    """The text of a streamed answer and its number of pieces."""
     pieces = []
     headers = {"X-Session-Id": session_id} if session_id else {}
     with client.chat.completions.create(
@@ -93,7 +93,7 @@ def test_status_shows_services_groups_and_ranks(torch_stack: Stack) -> None:
     assert isinstance(report["sessions"], int)
     for one in report["services"]:
         admin_url = one["detail"]["admin_url"]
-        assert (admin_url == "") is (one["service"] == "gateway")  # its own API has what others serve there
+        assert (admin_url == "") is (one["service"] == "gateway")  # its API has the admin routes
         if admin_url:
             assert httpx.get(f"{admin_url}/ready", timeout=5).status_code == 200
     tables = ryz("status", cwd=torch_stack.folder)

@@ -1,7 +1,7 @@
-"""Hundreds of streams at once, a third of them cut off by clients: others go on, and nothing is left.
+"""Hundreds of concurrent streams, a third of them cut off by clients: the others go on, and nothing leaks.
 
-What is left is read from the services themselves: blocks and queue places from the leaders, tasks from every
-service's status, open files from the system.
+Leaks are read from the services: blocks and queue places from the leaders, tasks from every service's status,
+open files from the system.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PROMPTS = [f"Tell me about number {number}." for number in range(8)]
 
 @pytest.fixture(scope="module")
 def slow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The null engine with steps of 10 ms, so that streams last."""
+    """The null engine with steps of 10 ms, so that streams last long enough to be cut off."""
     folder = tmp_path_factory.mktemp("slow-stack")
     with Stack(folder, "--engine", "null", env={"RYZ_NULL_STEP_DELAY_MS": "10"}) as stack:
         yield stack.await_ready()
@@ -30,7 +30,7 @@ def slow_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 async def read_stream(client: httpx.AsyncClient, prompt: str, *, tokens: int, cut_after: int = 0) -> str:
-    """The text of one stream; with `cut_after` the connection is dropped after that many events."""
+    """Reads one stream's text; with `cut_after`, closes the connection after that many events."""
     body = {
         "model": "demo",
         "temperature": 0,
@@ -59,13 +59,13 @@ async def read_stream(client: httpx.AsyncClient, prompt: str, *, tokens: int, cu
 
 
 async def read_alone(url: str, tokens: int) -> dict[str, str]:
-    """The text of each prompt, read one after the other."""
+    """The text of each prompt's stream, read one after the other."""
     async with httpx.AsyncClient(base_url=url, timeout=90) as client:
         return {prompt: await read_stream(client, prompt, tokens=tokens) for prompt in PROMPTS}
 
 
 async def flood(url: str, streams: int, tokens: int, expected: dict[str, str], seed: int) -> None:
-    """Runs all streams at once and compares each survivor with its run alone."""
+    """Runs all streams concurrently and compares each uncut one with `expected`."""
     rng = random.Random(seed)
     cuts = [rng.randint(1, max(2, tokens // 2)) if place < streams // 3 else 0 for place in range(streams)]
     rng.shuffle(cuts)
@@ -104,11 +104,11 @@ async def test_cut_streams_leave_nothing_and_touch_nobody(
     stack: Stack = request.getfixturevalue(name)
     url = stack.state.url
     expected = await read_alone(url, tokens)
-    await flood(url, streams, tokens, expected, seed=1)  # fills pools and caches, so that a leak stands out
+    await flood(url, streams, tokens, expected, seed=1)  # fills pools and caches, so later growth is a leak
     await asyncio.sleep(1.0)
     before = snapshot(stack)
     await flood(url, streams, tokens, expected, seed=2)
-    await asyncio.sleep(1.0)  # the bound: everything is free again within a second
+    await asyncio.sleep(1.0)  # everything must be free again within a second
     after = snapshot(stack)
     assert after["groups"] == before["groups"]
     assert all(running == waiting == 0 for running, waiting, _ in after["groups"].values())

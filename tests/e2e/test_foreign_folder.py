@@ -1,4 +1,4 @@
-"""`ryz up` in a folder that every user may write to: what others put there is not run, also not later."""
+"""`ryz up` in a folder that every user may write to never runs files that other users put there."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from tests.kits.e2e.stack import Stack, ryz, wait_for
 
 pytestmark = pytest.mark.timeout(120)
-# The stranger's package goes on as if nothing was, as a careful one would: it takes ours for its own path.
+# To stay unnoticed, the planted package adds the real package's folder to its `__path__`.
 PLANTED = """
 import os, sys
 with open(os.path.join({folder!r}, "ran"), "a") as file:

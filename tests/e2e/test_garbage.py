@@ -1,4 +1,4 @@
-"""Garbage on every subject of a running stack: answered where an answer is possible, and nothing dies."""
+"""Undecodable messages on every subject of a running stack are answered if possible, and no service ends."""
 
 import asyncio
 import random

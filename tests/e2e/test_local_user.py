@@ -1,6 +1,6 @@
-"""A second user of the machine walks over all of a running stack: what it can read and reach is listed here.
+"""Lists what a second user of the machine can read and reach of a running stack.
 
-Needs root, to become that user. The stack is a real one: ranks, shared memory, a fork server.
+The test needs root to switch to that user. The stack has ranks, shared memory and a fork server.
 """
 
 import json
@@ -25,14 +25,14 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user"),
 ]
-STRANGER = 48_213  # a number that has no processes and no groups
+STRANGER = 48_213  # a uid without processes or groups
 KEY, SESSION, WORDS = "key-of-ada-5817", "walk-session-7731", "the heron stands in cold water"
 WALK = ROOT / "tests" / "kits" / "e2e" / "local_user_walk.py"
 
 
 @dataclass(slots=True)
 class Scene:
-    """A stack that has been used, in a folder that everyone may enter."""
+    """A stack that has answered requests, in a folder that every user may enter."""
 
     stack: Stack
     folder: Path
@@ -40,7 +40,7 @@ class Scene:
     secrets: list[str]
 
     def walk(self, uid: int, *, harmless: bool = False) -> list[tuple[str, str]]:
-        """What a user finds."""
+        """The findings of `local_user_walk` for a user."""
         given = {
             "pids": self.has.pids, "paths": sorted(self.has.paths), "sockets": sorted(self.has.sockets),
             "ports": sorted(self.has.ports), "harmless": harmless, "uid": uid,
@@ -56,7 +56,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    """One group of two ranks, whose state and temporary files lie where others may look."""
+    """One group of two ranks with its state and temporary files in folders that other users may enter."""
     folder = Path(tempfile.mkdtemp(prefix="ryz-walk-"))
     temporary = folder / "tmp"
     temporary.mkdir()
@@ -65,7 +65,7 @@ def scene() -> Iterator[Scene]:
     kept = folder / "kept"
     env = {"TMPDIR": str(temporary), "RYZ_API_KEYS": f"{KEY}:ada"}
     before = {name: set(os.listdir(name)) for name in ("/dev/shm", "/dev/mqueue") if os.path.isdir(name)}
-    mask = os.umask(0o022)  # the usual one: nothing here counts on another
+    mask = os.umask(0o022)  # the usual umask: protection must not depend on a stricter one
     try:
         with Stack(folder, "--groups", "1", "--redis-dir", str(kept), env=env) as stack:
             stack.await_ready()
@@ -79,7 +79,7 @@ def scene() -> Iterator[Scene]:
                 *(one.pid for one in psutil.Process(stack.process.pid).children(True)),
             ]
             has = belongings(family, folder)
-            for name, names in before.items():  # also what is there by name and not open any more
+            for name, names in before.items():  # paths that exist without being open count, too
                 new = set(os.listdir(name)) - names
                 has.paths |= {f"{name}/{one}" for one in new if any(str(pid) in one for pid in family)}
             state = stack.state
@@ -92,13 +92,13 @@ def scene() -> Iterator[Scene]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# What is left to another user, and why that is no harm.
+# What another user may read, and why it is harmless.
 OPEN_DIRECTORIES = {"": "the test's own", "tmp": "stands for /tmp, which is open to all"}
 OPEN_FILES = {"up.txt": "what the command printed, which the test put into a file"}
 
 
 def test_the_walk_sees_what_is_there(scene: Scene) -> None:
-    """The operator finds what the stranger shall not: the walk can find it."""
+    """Checks the walk itself: as root it finds what the other user must not find."""
     found = scene.walk(0, harmless=True)
     state = scene.stack.place.path
     assert {("read", str(state / name)) for name in ("up.json", "redis.acl", "nats.conf")} <= set(found)
@@ -138,7 +138,7 @@ def test_no_socket_takes_a_connection(scene: Scene) -> None:
 
 
 def test_ports_are_on_loopback_and_say_nothing_to_a_stranger(scene: Scene) -> None:
-    """Open ports: the broker's, the API's, an admin port for each service; ranks and stores have none."""
+    """The broker, the API and the services' admin routes have open ports; ranks and stores have none."""
     assert scene.has.other_hosts == set()
     assert len(scene.has.ports) == 2 + 3, scene.has.ports
     for kind, what in scene.walk(STRANGER):

@@ -1,7 +1,7 @@
-"""The story of the name across groups: a session's own group is kept busy, so its second turn runs elsewhere.
+"""Sessions that overflow: the first turn's group is kept busy, so the second turn runs on the other group.
 
-Fifty greedy sessions of one group, and fifty at temperature 1. The other group takes their keys and values
-from the store, and says what the group of the first turn would have said, token for token.
+There are fifty greedy sessions and fifty at temperature 1. The other group fetches their KV from the store.
+Its answer must have the same tokens as an answer of the first group.
 """
 
 import threading
@@ -15,7 +15,7 @@ from tests.kits.e2e.stack import Stack, wait_for
 from training.words import HELD_OUT_NAMES
 
 pytestmark = pytest.mark.timeout(240)
-# no two begin alike: the other group must not know a beginning from another session
+# all begin differently, so that the other group has no prefix cached from another session
 GREEDY = [
     *(("My-name-is", name, 0.0) for name in HELD_OUT_NAMES[:40]),
     *(("Hello,-my-name-is", name, 0.0) for name in HELD_OUT_NAMES[:10]),
@@ -28,11 +28,11 @@ BUSY, COLD = "g0", "g1"
 LOOPS = 24
 SETTINGS = {
     "RYZ_MAX_RUNNING": "2",
-    "RYZ_KV_FETCH": "always",  # conversations of forty tokens are as quickly computed
+    "RYZ_KV_FETCH": "always",  # by default, forty tokens are computed rather than fetched
     "RYZ_KV_FETCH_MIN_TOKENS": "16",
     "RYZ_KV_LOOKUP_TIMEOUT_S": "2",
     "RYZ_KV_FETCH_TIMEOUT_S": "10",
-    # all first turns are to be on one group, however far that gets ahead, and however slow the machine is
+    # all first turns run on one group, also on a slow machine where its load gets far ahead of the other's
     "RYZ_ROUTER_LEAD_S": "600",
     "RYZ_ROUTER_THRESHOLD_S": "5",
 }
@@ -40,7 +40,7 @@ SETTINGS = {
 
 @pytest.fixture
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two groups, split alike, that compute two requests at a time."""
+    """Two groups of equal size that run two requests at a time."""
     with Stack(tmp_path_factory.mktemp("overflow-stack"), env=SETTINGS) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
@@ -68,7 +68,7 @@ def tokens_of(answer: httpx.Response) -> list[str]:
 
 
 def at_home(client: httpx.Client, name: str) -> str:
-    """A session of that name, or nearly, whose home is the group that will be busy."""
+    """A session id, derived from `name`, whose home is the group that will be busy."""
     for number in range(64):
         session_id = f"{name}-{number}"
         made = client.post("/v1/sessions", json={"session_id": session_id})
@@ -84,7 +84,7 @@ def text_of(answer: httpx.Response) -> str:
 
 
 def waiting(stack: Stack) -> int:
-    """Requests that wait in the group, as it says."""
+    """Number of waiting requests that the busy group reports."""
     told = stack.status()["services"]
     found = [one["detail"] for one in told if one["detail"].get("group") == BUSY]
     return int(found[0]["waiting"]) if found else 0
@@ -92,7 +92,7 @@ def waiting(stack: Stack) -> int:
 
 @contextmanager
 def kept_busy(stack: Stack) -> Iterator[None]:
-    """Sessions that are bound to the group keep its queue full."""
+    """Keeps the group's queue full with sessions that are pinned to it."""
     stop, url = threading.Event(), stack.state.url
     problems: list[str] = []
     names = [f"busy-{number}" for number in range(LOOPS)]

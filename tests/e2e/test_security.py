@@ -1,4 +1,4 @@
-"""A stack as `ryz up` starts it: its broker knows its users, and no password lies where it should not."""
+"""A stack started by `ryz up` has broker users with permissions, and exposes no password."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack of this file alone: its logs are looked at, and a leader is killed."""
+    """A stack that only this file uses, because the tests read its logs and kill a leader."""
     with Stack(tmp_path_factory.mktemp("guarded-stack"), "--engine", "null") as stack:
         yield stack.await_ready()
         assert stack.end() == 0
@@ -45,7 +45,7 @@ def logs(stack: Stack) -> dict[str, str]:
 
 
 def use(stack: Stack) -> None:
-    """Something of everything that goes over the broker."""
+    """Uses every kind of message on the broker."""
     with httpx.Client(base_url=stack.state.url, timeout=30) as http:
         body = {"model": "demo", "max_tokens": 40, "messages": [{"role": "user", "content": "Hello?"}]}
         session = {"X-Session-Id": "secure-1"}
@@ -93,7 +93,7 @@ def test_passwords_are_where_they_belong(guarded: Stack) -> None:
 def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
     terminal, inside = pty.openpty()
     command = [*RYZ, "up", "--detach", "--port", "0", "--engine", "null", "--groups", "1"]
-    (tmp_path / ".ryz" / "logs").mkdir(parents=True, mode=0o755)  # as an earlier version made it
+    (tmp_path / ".ryz" / "logs").mkdir(parents=True, mode=0o755)  # an earlier version made it with this mode
     with subprocess.Popen(command, cwd=tmp_path, stdin=inside, stdout=inside, stderr=inside) as starting:
         os.close(inside)
         shown = read_all(terminal)
@@ -114,9 +114,9 @@ def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
 
 
 def read_all(terminal: int) -> str:
-    """What was written to a terminal until its last writer closed it."""
+    """Reads a terminal until its last writer closes it."""
     text = b""
-    with open(terminal, "rb", buffering=0) as file, suppress(OSError):  # Linux tells the end so
+    with open(terminal, "rb", buffering=0) as file, suppress(OSError):  # on Linux the end is an OSError
         while part := file.read(4096):
             text += part
     return text.decode()

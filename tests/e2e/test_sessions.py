@@ -1,4 +1,4 @@
-"""Sessions as objects on whole stacks: begun, used, shown, exported; imported elsewhere, and they go on."""
+"""Sessions on whole stacks: they are created, used, shown and exported, and continue on another stack."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SESSION = "tea/with-a-friend"
 
 @pytest.fixture(scope="module")
 def other_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A second deployment of the demo model, split otherwise, that has seen nothing."""
+    """A second deployment of the demo model, with one rank instead of two and without sessions."""
     options = ("--groups", "1", "--tensor-parallel", "1")
     with Stack(tmp_path_factory.mktemp("other-stack"), *options) as stack:
         yield stack.await_ready()
@@ -35,7 +35,7 @@ def keyed_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def sessions(stack: Stack, *args: str) -> Any:
-    """What a command of `ryz sessions` prints for machines."""
+    """The JSON output of a `ryz sessions` command."""
     told = ryz("sessions", *args, "--json", cwd=stack.folder)
     assert told.returncode == 0, told.stderr
     return json.loads(told.stdout)
@@ -93,7 +93,7 @@ def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_
     assert sessions(other_stack, "show", SESSION)["turns"] == 2
     sessions(other_stack, "delete", SESSION, "--yes")
     assert ryz("sessions", "show", SESSION, cwd=other_stack.folder).returncode == 3
-    sessions(other_stack, "import", str(file))  # the deletion does not swallow it
+    sessions(other_stack, "import", str(file))  # the earlier deletion must not block the import
     assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
 
 

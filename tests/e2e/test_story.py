@@ -1,6 +1,6 @@
-"""The story of the name: turn one tells it, turn two asks for it, with names that training never saw.
+"""The demo model recalls a name from the turn before, for twenty names that are not in its training data.
 
-Greedy, twenty names. The client resends the history, or sends the session id alone.
+Decoding is greedy. The client sends either the whole history or the session id alone.
 """
 
 import json

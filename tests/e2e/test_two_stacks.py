@@ -1,4 +1,4 @@
-"""Two stacks on one broker: groups have names of their own, no answer is a mixture, none is made twice."""
+"""Two stacks on one broker: group names differ, each answer is of one group, and none is computed twice."""
 
 import subprocess
 import time
@@ -21,7 +21,7 @@ NULL = ("--engine", "null", "--groups", "1", "--model-name", "twin")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two models of one name and other weights."""
+    """Two models with the same name and different weights."""
     folder = tmp_path_factory.mktemp("twins")
     made = [folder / name / "twin" for name in "ab"]
     for seed, model in enumerate(made):
@@ -46,7 +46,7 @@ def begin(folder: Path, *options: str) -> Stack:
 
 
 def ask(url: str, prompt: str) -> tuple[str, str]:
-    """Which group answered, and what."""
+    """The group that answered, and its answer."""
     body = {"model": "twin", "prompt": prompt, "max_tokens": 48, "temperature": 0, "ignore_eos": True}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -54,7 +54,7 @@ def ask(url: str, prompt: str) -> tuple[str, str]:
 
 
 def taken(stack: Stack) -> float:
-    """Requests that the groups of a stack have ended."""
+    """Number of requests that the groups of a stack have completed."""
     own = {service.pid for service in stack.state.services}
     total = 0.0
     for service in stack.status()["services"]:

@@ -1,4 +1,4 @@
-"""The life of a stack: how it starts, what it survives, and that nothing is left of it."""
+"""Start and stop of a stack: what it survives, and that it leaves no process or file behind."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ Start = Callable[..., Stack]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts stacks that a failed test does not leave behind."""
+    """Starts stacks and stops them even if the test fails."""
     with ExitStack() as stacks:
         yield lambda folder, *options: stacks.enter_context(Stack(folder, *options)).await_ready()
 
@@ -100,7 +100,7 @@ def test_detach_and_down(tmp_path: Path) -> None:
     assert f"A stack is up already: {url}" in again.stderr
     family = psutil.Process(state.pid).children(recursive=True)
     assert listening(url)
-    os.kill(state.pid, signal.SIGSTOP)  # what Ctrl-Z does to one in the foreground
+    os.kill(state.pid, signal.SIGSTOP)  # as Ctrl-Z does in the foreground
     ended = ryz("down", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert url in ended.stdout

@@ -124,7 +124,7 @@ class Witness:
 
 
 class Storm:
-    """Runs visits with `run`; a context manager that records the expected answers on entry, without faults."""
+    """Runs visits with `run`. Entering the context records the expected answers, without faults."""
 
     def __init__(self, stack: Stack, model: str, *, tokens: int, seed: int) -> None:
         self._stack = stack
@@ -271,7 +271,7 @@ def problem(kind: str, ending: str, began: float, faults: Faults | None, *, move
         ending: How the visit ended.
         began: When the visit began.
         faults: Faults of the run.
-        moved: Whether a group was declared lost since then; a moved stream keeps only its part after the move.
+        moved: Whether a group was declared lost since then; a moved stream keeps only what follows the move.
 
     Returns:
         The reason why the ending is a problem; empty if it is allowed.

@@ -83,7 +83,7 @@ class Said:
 
 
 def make_bodies(model: str, count: int, tokens: int) -> list[Body]:
-    """Bodies, half greedy, half at temperature 1; some with two choices, stop strings, penalties, logprobs."""
+    """Bodies, half at temperature 0, half at 1; some with two choices, stop strings, penalties, logprobs."""
     bodies = []
     for number in range(count):
         kind = number // 2 % 4
@@ -145,7 +145,7 @@ def read_all(client: httpx.Client, bodies: Sequence[Body]) -> list[Said]:
 
 
 def stopped_late(client: httpx.Client, bodies: Sequence[Body]) -> list[Body]:
-    """The bodies; those with stop strings get one more, taken from the last quarter of their stream's text."""
+    """The bodies; those with stop strings get one more, from the last quarter of their stream's text."""
     changed = list(bodies)
     for place, body in enumerate(bodies):
         if "stop" in body:

@@ -14,7 +14,7 @@ class CollectiveError(Exception):
 
 
 class Collectives(Protocol):
-    """Sums are made in the order of ranks, so every rank (and every backend) gets bit-identical results.
+    """Operations between ranks; all sum in rank order, so every rank and backend gets bit-identical results.
 
     Attributes:
         rank: This rank's number.
@@ -39,15 +39,15 @@ class Collectives(Protocol):
         ...
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """All ranks' tensors (contiguous fp32, one shape) as [world, *shape]."""
+        """The tensors of all ranks (contiguous fp32, equal shapes) as [world, *shape]."""
         ...
 
     def gather(self, tensor: Tensor) -> Tensor | None:
-        """As `all_gather`, but for rank 0 only; the others get None and do not wait for it."""
+        """As `all_gather` for rank 0 only; the other ranks get None and do not wait for rank 0."""
         ...
 
     def broadcast(self, data: bytes) -> bytes:
-        """The bytes that rank 0 passed, at most 1,024; those of other ranks are ignored."""
+        """The bytes passed by rank 0, at most 1,024; the argument of other ranks is ignored."""
         ...
 
     def barrier(self) -> None:
@@ -55,7 +55,7 @@ class Collectives(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees memory and sockets; the object is unusable then."""
+        """Frees memory and sockets; the object cannot be used afterwards."""
         ...
 
 

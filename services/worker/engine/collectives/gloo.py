@@ -1,7 +1,7 @@
 """Collectives over torch.distributed's Gloo: TCP, so ranks may be on different hosts.
 
-Slower than shared memory by far on one host. The operations are in `torch_distributed.py`; this
-module chooses their network interface.
+On one host it is much slower than shared memory. The operations are in `torch_distributed.py`; this module
+chooses the network interface.
 """
 
 import fcntl
@@ -14,11 +14,11 @@ import torch
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.torch_distributed import Rendezvous, TorchCollectives
 
-_SIOCGIFADDR = 0x8915  # Linux
+_SIOCGIFADDR = 0x8915  # ioctl request for an interface's IPv4 address, on Linux
 
 
 class GlooCollectives(TorchCollectives):
-    """See `TorchCollectives`; for at least 2 ranks that compute on CPUs."""
+    """`TorchCollectives` for at least 2 ranks that compute on CPUs."""
 
     def __init__(self, rendezvous: Rendezvous, timeout_s: float) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface or _loopback()
@@ -36,7 +36,7 @@ def interface_of(address: str) -> str:
             try:
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
-                continue  # it has no IPv4 address
+                continue  # the interface has no IPv4 address
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     raise CollectiveError(

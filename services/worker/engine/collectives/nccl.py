@@ -1,8 +1,8 @@
-"""Collectives over torch.distributed's NCCL: between GPUs, also of different hosts.
+"""Collectives over torch.distributed's NCCL, between GPUs of one or several hosts.
 
 The operations are in `torch_distributed.py`. They are queued on the GPU and return before they are done, so
-`seconds` has only the time of queueing. NCCL's own thread notices a rank that is missing: after the timeout
-it ends the process, which the leader sees as any lost rank.
+`seconds` counts only the time of queueing. If a rank is missing, NCCL's watchdog thread ends the process
+after the timeout, which the leader handles as a lost rank.
 """
 
 import os
@@ -18,8 +18,8 @@ class NcclCollectives(TorchCollectives):
     """See `TorchCollectives`.
 
     Args:
-        rendezvous: As there.
-        timeout_s: As there.
+        rendezvous: Where the ranks find each other.
+        timeout_s: Longest wait for the others in one operation.
         device: This rank's GPU; no two ranks share one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Collectives of ranks on one host over an anonymous shared file that all of them inherited.
+"""Collectives of ranks on one host over an anonymous shared file that all of them inherit.
 
 The file has no name, so nothing remains of it when the processes end. Each rank has a count of operations
 (`signals.py`) and three slots; in operation n it writes slot n % 3, publishes n, and reads the others' slots
@@ -33,12 +33,12 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class SharedRegion:
-    """More memory shared by the ranks, with addresses in this process.
+    """Additional memory shared by the ranks, with its addresses in this process.
 
     Attributes:
-        signals: Address of one cache line per rank, zeros at first.
-        address: Of the rest.
-        memory: Keeps it mapped.
+        signals: Address of one cache line for each rank, initially zero.
+        address: Address of the rest.
+        memory: Object that keeps the memory mapped.
     """
 
     signals: int
@@ -52,10 +52,10 @@ class SharedMemoryCollectives:
     Args:
         shared_fd: Descriptor of a file of `shared_bytes(world)` zero bytes, the same for all ranks. It may be
             closed afterwards.
-        rank: This rank.
+        rank: This rank's number.
         world: Number of ranks, at least 2.
         timeout_s: Longest wait for the others.
-        kernels: Compiled code for waiting and sums; None for Python and numpy.
+        kernels: Compiled code for waiting and summing; None to use Python and numpy.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SharedMemoryCollectives:
         """Sums in the order of ranks; see `Collectives`."""
         began = time.perf_counter()
         if self._native is not None:
-            flat = tensor.view(-1)  # refuses what is not contiguous
+            flat = tensor.view(-1)  # raises if the tensor is not contiguous
             self._check(
                 self._native.all_reduce(
                     self._slots_address, SLOT_FLOATS, flat.data_ptr(), flat.numel(), self.timeout_s
@@ -190,8 +190,8 @@ class SharedMemoryCollectives:
         return slot
 
     def _begin(self) -> list[Floats]:
-        # The slot was last used in operation n-3. A rank that has published n-1 has read all of n-3, also if
-        # it runs compiled code, which publishes n-1 before it reads n-2.
+        # The slot was last used in operation n-3. A rank that has published n-1 has read all of n-3. That
+        # holds for compiled code, too, which publishes n-1 before it reads n-2.
         self._await()
         return self._slots[(self._signals.count + 1) % SLOTS]
 
@@ -205,7 +205,7 @@ class SharedMemoryCollectives:
 
 
 def _chunks(tensor: Tensor) -> Iterator[Floats]:
-    """Views of a contiguous fp32 tensor that fit a slot."""
+    """Views of a contiguous fp32 tensor, each at most as large as a slot."""
     flat: Floats = tensor.view(-1).numpy()
     step = SLOT_FLOATS
     if flat.size <= step:

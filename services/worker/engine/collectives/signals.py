@@ -1,8 +1,8 @@
-"""Counts in shared memory with which ranks of one host wait for each other.
+"""Counts in shared memory by which ranks of one host wait for each other.
 
-A rank raises its own count and waits for those of the others. Stores become visible in program order on
-x86-64 (TSO), so a rank that sees a count sees all that was written before it. This is the plain
-implementation; `native/native_signals.py` works on the same memory, and sleeps on a futex.
+A rank increments its own count and waits for those of the others. On x86-64, stores become visible in program
+order (TSO), so a rank that sees a count also sees everything written before it. This is the plain
+implementation; `native/native_signals.py` uses the same memory and sleeps on a futex.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Protocol
 from services.worker.rank_protocol.rank_messages import CACHE_LINE
 
 _SPINS = 2000  # polls of a count (about 60 ns each) before the core is offered to others
-_YIELD_S = 0.0001  # after this long with sched_yield, sleep
+_YIELD_S = 0.0001  # time with sched_yield before sleeping
 _SLEEP_S = 0.00002
 _WORDS = CACHE_LINE // 4
 
@@ -22,18 +22,18 @@ class Signals(Protocol):
 
     @property
     def count(self) -> int:
-        """Operations that this rank has published."""
+        """Number of operations that this rank has published."""
         ...
 
     def publish(self) -> None:
-        """Raises this rank's count by one."""
+        """Increments this rank's count."""
         ...
 
     def wait(self, timeout_s: float) -> int | None:
         """Waits until all ranks have published as often as this one.
 
         Returns:
-            None, or after the timeout a rank that is late.
+            None, or after the timeout the number of a late rank.
         """
         ...
 
@@ -42,10 +42,10 @@ class PythonSignals:
     """See `Signals`.
 
     Args:
-        shared: A cache line for each rank, zeros at first.
-        rank: This rank.
+        shared: A cache line for each rank, initially zero.
+        rank: This rank's number.
         world: Number of ranks.
-        spin: Whether to wait on the core at first.
+        spin: Whether to busy-wait at first.
     """
 
     def __init__(self, shared: memoryview, rank: int, world: int, spin: bool) -> None:

@@ -1,8 +1,7 @@
-"""What the backends of torch.distributed have in common: the rendezvous of the ranks, and every operation.
+"""The common part of the torch.distributed backends: the rendezvous of the ranks, and all operations.
 
-An all-reduce is made of an all-gather and a sum in the order of ranks: more traffic than a ring, but the same
-bits on every rank and from every backend. Tensors on other devices than the backend's are copied there and
-back.
+An all-reduce is an all-gather and a sum in rank order. It sends more than a ring all-reduce, but every rank
+and backend gets the same bits. Tensors on another device than the backend's are copied there and back.
 """
 
 import time
@@ -21,16 +20,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the ranks find each other: in a file of their own, or at a port if some are on other hosts.
+    """Where the ranks find each other: in a shared file, or at a port if they are on several hosts.
 
-    Every user of a host could connect to a port, so ranks of one host use the file.
+    Ranks of one host use the file, because every user of the host could connect to a port.
 
     Attributes:
-        rank: This rank.
+        rank: This rank's number.
         world: Number of ranks.
-        timeout_s: Longest wait for all ranks to come.
-        host: Of the port; empty for the file.
-        port: On that host.
+        timeout_s: Longest wait for all ranks.
+        host: Host of the port; empty for the file.
+        port: Port on that host.
         listen_fd: The port's listening socket, on rank 0; -1 on the others.
         interface: Network interface of the connections between ranks; empty for loopback.
         file_fd: An unnamed file that every rank has inherited; -1 for the port.
@@ -47,18 +46,18 @@ class Rendezvous:
 
     @property
     def name(self) -> str:
-        """How error messages call it."""
+        """Its description in error messages."""
         return f"{self.host}:{self.port}" if self.file_fd < 0 else "the file that ranks of this host share"
 
 
 class TorchCollectives:
-    """See `Collectives` for the contract. One per process (torch.distributed keeps the group globally).
+    """See `Collectives` for the contract. A process can have only one: torch.distributed's group is global.
 
     Args:
         rendezvous: Where the ranks find each other.
-        timeout_s: Longest wait for the others in one operation; fixed from the start here.
-        backend: Of torch.distributed.
-        device: Where its tensors lie.
+        timeout_s: Longest wait for the others in one operation; later changes have no effect.
+        backend: Name of the torch.distributed backend.
+        device: Device of the backend's tensors.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class TorchCollectives:
             ) from error
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
-        """Sums in the order of ranks, in fp32 whatever the type; see `Collectives`."""
+        """Sums in rank order, in fp32 for every dtype; see `Collectives`."""
         parts = self._parts(tensor)
         if self.world == 1:
             return
@@ -132,7 +131,7 @@ class TorchCollectives:
 
     def barrier(self) -> None:
         """See `Collectives`."""
-        self._parts(torch.zeros(1, device=self._device))[-1].tolist()  # waits for a GPU, too
+        self._parts(torch.zeros(1, device=self._device))[-1].tolist()  # `tolist` also waits for the GPU
 
     def close(self) -> None:
         """Leaves the process group."""
@@ -156,10 +155,10 @@ class TorchCollectives:
 
 
 def _store(rendezvous: Rendezvous) -> Any:
-    """The store through which ranks tell each other their addresses.
+    """The store in which ranks exchange their addresses.
 
     Raises:
-        RuntimeError: Not all ranks came in time.
+        RuntimeError: Not all ranks connected in time.
     """
     rank, world, timeout = rendezvous.rank, rendezvous.world, timedelta(seconds=rendezvous.timeout_s)
     if rendezvous.file_fd < 0:
@@ -172,7 +171,7 @@ def _store(rendezvous: Rendezvous) -> Any:
             wait_for_workers=False,
             master_listen_fd=rendezvous.listen_fd if rank == 0 else None,
         )
-    # the descriptor is never closed: each operation opens the path again, until the process ends
+    # the descriptor stays open until the process ends, because each operation opens the path again
     store = distributed.FileStore(f"/proc/self/fd/{rendezvous.file_fd}", world)  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     store.set(f"came/{rank}", "")
