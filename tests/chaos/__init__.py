@@ -1,1 +1,1 @@
-"""Whole stacks in trouble: what may be lost there is time."""
+"""Tests of whole stacks with injected faults, which may cost only time."""

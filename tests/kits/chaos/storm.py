@@ -83,7 +83,7 @@ class Outcome:
 class Witness:
     """Reads all frames that leaders send to callers, and keeps the terminal frames by attempt and group.
 
-    A resent frame counts once. A refusal, which comes in place of the first frame, is not a second end.
+    A resent frame counts once. A refusal, which comes in place of the first frame, does not count as an end.
     """
 
     def __init__(self) -> None:

@@ -239,7 +239,7 @@ def word(ending: str) -> str:
 
 
 def turn_body(like: Body, name: str, turn: int) -> Body:
-    """The body of a turn of a session; it is short and depends only on name and turn."""
+    """The body of a turn of a session: short, and equal for all sessions with that name."""
     text = TURNS[turn].format(name=name)
     kept = {key: like[key] for key in ("model", "stream", "stream_options")}
     return kept | {

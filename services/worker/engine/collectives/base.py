@@ -39,7 +39,14 @@ class Collectives(Protocol):
         ...
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all ranks (contiguous fp32, equal shapes) as [world, *shape]."""
+        """Collects the tensors of all ranks on every rank.
+
+        Args:
+            tensor: Contiguous fp32 values, of the same shape on all ranks.
+
+        Returns:
+            All tensors in rank order, [world, *shape].
+        """
         ...
 
     def gather(self, tensor: Tensor) -> Tensor | None:
@@ -47,7 +54,14 @@ class Collectives(Protocol):
         ...
 
     def broadcast(self, data: bytes) -> bytes:
-        """The bytes passed by rank 0, at most 1,024; the argument of other ranks is ignored."""
+        """Sends bytes from rank 0 to all ranks.
+
+        Args:
+            data: At most 1,024 bytes; ignored on other ranks than 0.
+
+        Returns:
+            The bytes that rank 0 passed.
+        """
         ...
 
     def barrier(self) -> None:

@@ -149,7 +149,11 @@ class SharedMemoryCollectives:
             self._fd = -1
 
     def map_region(self, num_bytes: int) -> SharedRegion:
-        """Maps more memory of the same file; call it once, on all ranks, with the same size."""
+        """Extends the shared file and maps the new part; may be called once.
+
+        Args:
+            num_bytes: Size of the part, the same on all ranks.
+        """
         begin = -(-shared_bytes(self.world) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         size = CACHE_LINE * self.world + num_bytes
         if os.fstat(self._fd).st_size < begin + size:
