@@ -41,7 +41,7 @@ class FakeBlocks:
         self.data[block, self.heads.index(head)] = data
 
     def fill(self, seed: int) -> None:
-        """Fills the cache with values like those of an fp32 cache; they depend on seed, block and head only."""
+        """Fills the cache with fp32 values that depend on seed, block and head only, not on the rank."""
         for block in range(len(self.data)):
             for at, head in enumerate(self.heads):
                 rng = np.random.default_rng((seed, block, head))
