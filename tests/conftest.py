@@ -63,7 +63,7 @@ async def memory_bus() -> AsyncIterator[MemoryBus]:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Commands and services in this process configure logging, also in fixtures of modules; no test inherits it."""
+    """Resets logging, which commands and services in this process and fixtures of modules configure."""
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
