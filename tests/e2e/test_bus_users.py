@@ -3,8 +3,8 @@
 import asyncio
 import json
 import sys
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,9 +79,12 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
             assert (folder / ".ryz" / name).stat().st_mode & 0o777 == 0o600
         again = await asyncio.to_thread(ryz, "bus-users", "add", "billing", cwd=folder)
         assert (again.returncode, again.stdout) == (4, "")
+
         # it goes, and so does its connection; the others hear nothing of all that
         # in a thread: the broker closes a connection that answers no pings
-        remove = partial(asyncio.to_thread, ryz, "bus-users", "remove", "billing", cwd=folder)
+        def remove() -> Any:
+            return asyncio.to_thread(ryz, "bus-users", "remove", "billing", cwd=folder)
+
         assert (await remove()).returncode == 0
         await until(lambda: bus.stats.disconnects > 0)
         await bus.close()
