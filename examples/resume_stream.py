@@ -60,11 +60,17 @@ def read(gateways: list[str], key: str = "") -> Iterator[str]:
                         raise RuntimeError(chunk["error"]["message"])
                     last_id = event_id
                     yield "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
-        except httpx.TransportError:
+        except httpx.TransportError as error:
+            print(f"{url}: {error}", file=sys.stderr)
             time.sleep(0.2)
 
 
 if __name__ == "__main__":
-    for text in read(sys.argv[1:], os.environ.get("RYZ_API_KEY", "")):
+    urls = sys.argv[1:]
+    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+        raise SystemExit(
+            "usage: resume_stream.py GATEWAY_URL [GATEWAY_URL ...], such as http://127.0.0.1:8000"
+        )
+    for text in read(urls, os.environ.get("RYZ_API_KEY", "")):
         print(text, end="", flush=True)
     print()
