@@ -80,8 +80,8 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         again = await asyncio.to_thread(ryz, "bus-users", "add", "billing", cwd=folder)
         assert (again.returncode, again.stdout) == (4, "")
 
-        # it goes, and so does its connection; the others hear nothing of all that
-        # in a thread: the broker closes a connection that answers no pings
+        # its removal closes its connection and no other; in a thread, since the broker closes connections
+        # that answer no pings
         def remove() -> Any:
             return asyncio.to_thread(ryz, "bus-users", "remove", "billing", cwd=folder)
 

@@ -1,1 +1,1 @@
-"""Routing decisions, pure: start at `policy.py` for what is decided, at `fleet.py` for what is known."""
+"""Routing decisions, pure: start at `decision.py` for what is decided, at `fleet.py` for what is known."""

@@ -137,7 +137,7 @@ def test_it_gives_up_when_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> 
 
     def refused(stream_id: str, last_id: str) -> AbstractContextManager[Any]:
         if stream_id:
-            raise httpx.ConnectError("nobody there")
+            raise httpx.ConnectError("no server there")
         return httpx.Client(transport=httpx.MockTransport(gateway)).stream("POST", "http://gateway/")
 
     with pytest.raises(CommandError, match="broke off"):

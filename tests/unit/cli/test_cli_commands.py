@@ -234,8 +234,8 @@ def test_a_store_in_trouble_shows_in_the_service_that_uses_it(store: str, shown:
 
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
-    screen.print(render(StatusReport("nats://x", None, [], "nobody there")))
-    assert "nobody there" in screen.file.getvalue()  # type: ignore[attr-defined]
+    screen.print(render(StatusReport("nats://x", None, [], "no service answered")))
+    assert "no service answered" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_durations() -> None:

@@ -25,24 +25,26 @@ class SequencePhase(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Tokens are prompt and output in one list, as far as the leader knows them.
+    """One choice of a request, as the scheduler sees it.
 
-    `order` sorts by priority, then arrival: the smaller goes first and is preempted last. `seq_id` is the
-    engine's name for it, a new one with each admission. The KV of the first `computed` tokens is in the
-    blocks, that of the first `planned` will be when the steps in flight are done; these bring `pending` more.
-    `announced`: the ranks know it under that name.
-    `capacity` is how many tokens its blocks hold, `new_blocks` those that the ranks have not been told of,
-    `block_names` the names of those that are full. `cached_tokens` is what the first admission found there;
-    -1: there was none yet.
-
-    `first` is the first choice of the request, which names the blocks of the prompt for all; None: it is that
-    itself.
-
-    `trial_tokens`: how many tokens it has to bring in steps of its own (`trials.py`); 0: it is not on trial.
-
-    `stored` is how many leading blocks the store is known to have; -1: it is not to be asked for any. With
-    `always_fetch` they are fetched whatever it costs. While blocks are on their way from there `fetching` is
-    the fetch's number, else 0; `fetched_tokens` came so.
+    Attributes:
+        tokens: Prompt and output in one list, as far as the leader knows them.
+        order: Sorts by priority, then arrival: the smaller goes first and is preempted last.
+        seq_id: The engine's name for the sequence, a new one with each admission.
+        announced: The ranks know the sequence under `seq_id`.
+        computed: The KV of so many first tokens is in the blocks.
+        planned: The same when the steps in flight are done.
+        pending: Tokens that the steps in flight will bring.
+        capacity: Tokens that its blocks hold.
+        new_blocks: Blocks that the ranks have not been told of.
+        block_names: Names of its full blocks.
+        cached_tokens: Tokens that the first admission found in the blocks; -1 before it.
+        stored: Leading blocks that the store is known to have; -1 if the store is not to be asked.
+        always_fetch: Fetches stored blocks whatever it costs.
+        fetching: Number of the fetch that is under way for it; 0 for none.
+        fetched_tokens: Tokens whose KV was fetched.
+        trial_tokens: Tokens that it has to bring in steps of its own (`crash_trials.py`); 0 if not on trial.
+        first: The first choice of the request, which names the blocks of the prompt for all; None for itself.
     """
 
     request_id: str  # the leader's key of it, see `request_key`
