@@ -1,0 +1,139 @@
+"""Chooses groups, ranks, threads, precision and KV room for a model on this machine, where no option does.
+
+Pure. Weights are held once by each group. What does not fit is refused with the figures.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from services.worker.engine.checkpoint.model_size import ModelSize
+
+GROUPS = 2  # with two, streams survive the loss of one
+KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
+LEAST_KV_TOKENS = 2_048
+SMALL_BYTES = (
+    64 * 2**20
+)  # fp32 weights below this fit a processor's caches well enough; 8 bits would gain little
+GROUP_BYTES = 400 * 2**20  # of a group's processes beside weights and KV: leader, fork server, a rank
+MEMORY_SHARE = 0.8  # of the free memory; the rest is for the stores, the gateway and everything else
+BLOCK = 16
+
+
+class DoesNotFit(Exception):
+    """The model does not fit this machine as asked; the text has the figures and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What this machine has: cores that may be used, bytes of free memory, and compiled kernels."""
+
+    cores: int
+    free_bytes: int
+    kernels: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingWishes:
+    """What options and settings say; 0 or `auto` leaves it open."""
+
+    groups: int = 0
+    tensor_parallel: int = 0
+    threads: int = 0
+    quantize: str = "auto"
+    kv_cache_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What was chosen.
+
+    Attributes:
+        groups: Worker groups.
+        tensor_parallel: Ranks of each.
+        threads: Threads of each rank.
+        quantize: `none` or `int8`.
+        kv_cache_tokens: KV cache of each group.
+        needed_bytes: Memory of all groups when their KV caches are full.
+    """
+
+    groups: int
+    tensor_parallel: int
+    threads: int
+    quantize: str
+    kv_cache_tokens: int
+    needed_bytes: int
+
+
+def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: SizingWishes) -> Sizing:
+    """Choose what is open.
+
+    Two groups of one rank, the cores shared among them; 8 bits if there are kernels and the weights are not
+    small; as much KV as fits, at most `KV_TOKENS`. One group if two do not fit.
+
+    Args:
+        size: Of the model.
+        context: The model's context length, in tokens.
+        machine: This machine.
+        wishes: What is settled already.
+
+    Raises:
+        DoesNotFit: Not even the smallest choice fits.
+    """
+    quantize = wishes.quantize
+    if quantize == "auto":
+        quantize = "int8" if machine.kernels and size.weight_bytes("none") >= SMALL_BYTES else "none"
+    tensor_parallel = wishes.tensor_parallel or 1
+    least = min(LEAST_KV_TOKENS, context)
+    room = int(machine.free_bytes * MEMORY_SHARE)
+    each = GROUP_BYTES + size.weight_bytes(quantize)
+    token = size.kv_token_bytes(quantize)
+    for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
+        tokens = wishes.kv_cache_tokens or min(KV_TOKENS, (room // groups - each) // token // BLOCK * BLOCK)
+        if tokens >= min(least, wishes.kv_cache_tokens or least) and groups * (each + tokens * token) <= room:
+            threads = wishes.threads or max(1, machine.cores // (groups * tensor_parallel))
+            needed = groups * (each + tokens * token)
+            return Sizing(groups, tensor_parallel, threads, quantize, tokens, needed)
+    raise DoesNotFit(_figures(size, quantize, wishes, least, room))
+
+
+def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
+    """Say in one line what was chosen, and why."""
+    precision = "8-bit weights, fp16 KV" if sizing.quantize == "int8" else f"{_stored(size)} weights, fp32 KV"
+    why = "" if machine.kernels else " (no compiled kernels here)"
+    groups = (
+        "two groups, so that streams survive one"
+        if sizing.groups == GROUPS
+        else _count(sizing.groups, "group")
+    )
+    shape = f"{_count(sizing.tensor_parallel, 'rank')} of {_count(sizing.threads, 'thread')}"
+    return (
+        f"{size.parameters / 1e6:.0f} M parameters on {_count(machine.cores, 'core')}, "
+        f"{_size(machine.free_bytes)} free: {groups}, each {shape}; {precision}{why}; "
+        f"KV for {sizing.kv_cache_tokens:,} tokens a group; at most {_size(sizing.needed_bytes)} of memory."
+    )
+
+
+def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, room: int) -> str:
+    groups = wishes.groups or 1
+    tokens = wishes.kv_cache_tokens or least
+    weights, kv = size.weight_bytes(quantize), tokens * size.kv_token_bytes(quantize)
+    needed = groups * (GROUP_BYTES + weights + kv)
+    remedies = ["`--quantize int8`"] * (quantize == "none") + ["fewer `--groups`"] * (groups > 1)
+    remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least) + ["a smaller model"]
+    return (
+        f"The model does not fit: {_count(groups, 'group')} with weights of {_size(weights)}, KV of "
+        f"{_size(kv)} for {tokens:,} tokens and {_size(GROUP_BYTES)} for processes need {_size(needed)}, and "
+        f"{_size(room)} may be taken ({MEMORY_SHARE:.0%} of the free memory). Take {' or '.join(remedies)}."
+    )
+
+
+def _stored(size: ModelSize) -> str:
+    return "fp32" if size.stored_bytes == 4 else "16-bit"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{ceil(count / 2**20)} MiB"

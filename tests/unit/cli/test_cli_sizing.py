@@ -1,0 +1,90 @@
+"""What `ryz up` chooses for a model and a machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from cli.stack.sizing import (
+    GROUP_BYTES,
+    KV_TOKENS,
+    DoesNotFit,
+    MachineFacts,
+    SizingWishes,
+    choose_sizing,
+    describe_sizing,
+)
+from services.worker.engine.checkpoint.model_size import ModelSize
+
+GIB = 2**30
+LAPTOP = MachineFacts(cores=2, free_bytes=20 * GIB, kernels=True)
+# the counts of SmolLM2-135M: 30 layers, hidden 576, 9 heads on 3, MLP 1,536, 49,152 tokens, tied
+SMALL = ModelSize(
+    matrices=134_479_872, embedding=28_311_552, others=35_136, tied=True, stored_bytes=4, kv_values=11_520
+)
+LARGE = ModelSize(
+    matrices=7_000_000_000, embedding=500_000_000, others=0, tied=False, stored_bytes=2, kv_values=65_536
+)
+OPEN = SizingWishes()
+
+
+def test_a_small_model_on_a_laptop_gets_two_groups_that_share_the_cores() -> None:
+    sizing = choose_sizing(SMALL, 8192, LAPTOP, OPEN)
+    assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (2, 1, 1)
+    assert (sizing.quantize, sizing.kv_cache_tokens) == ("int8", KV_TOKENS)
+    line = describe_sizing(sizing, SMALL, LAPTOP)
+    assert line.startswith("135 M parameters on 2 cores, 20.0 GiB free: two groups")
+    assert "8-bit weights, fp16 KV" in line
+    assert "65,536 tokens" in line
+
+
+def test_without_kernels_weights_stay_as_they_are() -> None:
+    bare = replace(LAPTOP, kernels=False)
+    sizing = choose_sizing(SMALL, 8192, bare, OPEN)
+    assert sizing.quantize == "none"
+    assert "no compiled kernels" in describe_sizing(sizing, SMALL, bare)
+
+
+def test_a_tiny_model_stays_in_full_precision() -> None:
+    tiny = ModelSize(2_000_000, 500_000, 1_000, True, 4, 512)
+    assert choose_sizing(tiny, 2048, LAPTOP, OPEN).quantize == "none"
+
+
+def test_one_group_where_two_do_not_fit_and_less_kv_where_memory_is_short() -> None:
+    sizing = choose_sizing(LARGE, 8192, LAPTOP, OPEN)
+    assert (sizing.groups, sizing.quantize, sizing.threads) == (1, "int8", 2)
+    assert LARGE.weight_bytes("int8") < sizing.needed_bytes <= LAPTOP.free_bytes
+    assert 2048 <= sizing.kv_cache_tokens < KV_TOKENS
+    assert sizing.kv_cache_tokens % 16 == 0
+
+
+def test_what_options_say_is_kept() -> None:
+    wishes = SizingWishes(groups=3, tensor_parallel=2, threads=5, quantize="none", kv_cache_tokens=1024)
+    sizing = choose_sizing(SMALL, 8192, LAPTOP, wishes)
+    assert (sizing.groups, sizing.tensor_parallel, sizing.threads) == (3, 2, 5)
+    assert (sizing.quantize, sizing.kv_cache_tokens) == ("none", 1024)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "remedy"),
+    [
+        (OPEN, "a smaller model"),
+        (SizingWishes(quantize="none"), "`--quantize int8`"),
+        (SizingWishes(groups=2), "fewer `--groups`"),
+        (SizingWishes(kv_cache_tokens=10**6), "a smaller RYZ_KV_CACHE_TOKENS"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_figures(wishes: SizingWishes, remedy: str) -> None:
+    with pytest.raises(
+        DoesNotFit, match=r"weights of [\d.]+ GiB.* need [\d.]+ GiB, and [\d.]+ GiB"
+    ) as caught:
+        choose_sizing(LARGE, 8192, replace(LAPTOP, free_bytes=6 * GIB), wishes)
+    assert remedy in str(caught.value)
+
+
+def test_the_least_that_fits_is_taken() -> None:
+    """The border: exactly enough for one group with the least KV, and one byte less."""
+    least = GROUP_BYTES + SMALL.weight_bytes("int8") + 2048 * SMALL.kv_token_bytes("int8")
+    machine = replace(LAPTOP, free_bytes=int(least / 0.8) + 2)
+    assert choose_sizing(SMALL, 8192, machine, OPEN).kv_cache_tokens == 2048
+    with pytest.raises(DoesNotFit):
+        choose_sizing(SMALL, 8192, replace(machine, free_bytes=machine.free_bytes - 200), OPEN)
