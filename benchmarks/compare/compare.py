@@ -17,8 +17,14 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "precision", "tp", "threads", "batch", "prompt", "tokens"),
     "serving": ("concurrency",),
     "collectives": ("backend", "ranks", "bytes"),
+    "quality": ("model", "precision"),
 }
-_MARKS = {"engine": "decode_tokens_per_s", "serving": "requests_per_s", "collectives": "times_of_copy"}
+_MARKS = {
+    "engine": "decode_tokens_per_s",
+    "serving": "requests_per_s",
+    "collectives": "times_of_copy",
+    "quality": "kl",
+}
 # whether more of a figure is better; a dot leads into an object of the row
 _FIGURES: dict[str, dict[str, bool]] = {
     "engine": {
@@ -29,6 +35,9 @@ _FIGURES: dict[str, dict[str, bool]] = {
         "requests_per_s": True, "p50_ms": False, "p99_ms": False, "ttft_p50_ms": False, "errors": False,
     },
     "collectives": {"p50_us": False, "p99_us": False},
+    "quality": {
+        "perplexity": False, "kl": False, "top1": True, "chats.kl": False, "chats.top1": True,
+    },
 }  # fmt: skip
 _MACHINE = ("cpu", "cores", "usable_cores", "memory_gib", "kernel", "python")
 

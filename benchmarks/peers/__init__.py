@@ -17,8 +17,8 @@ def start_peer(name: str, model: Path, precision: str, max_sequences: int, max_l
 
     Args:
         name: One of `PEER_PACKAGES`.
-        model: Directory in Hugging Face format.
-        precision: fp32, fp16, bf16 or int8.
+        model: Directory in Hugging Face format, or a GGUF file for llama.cpp.
+        precision: fp32, fp16, bf16, int8 or int4.
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
     """

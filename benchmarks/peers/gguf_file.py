@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from benchmarks.lib.measuring import BenchError
 
 Floats = NDArray[np.float32]
-PRECISIONS = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0"}
-_Q8_0_BLOCK = 32  # numbers that share a scale
 _LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -32,13 +30,12 @@ _LAYER_NAMES = {
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_gguf(model: Path, target: Path, precision: str) -> None:
-    """Convert a model.
+def write_gguf(model: Path, target: Path) -> None:
+    """Convert a model to a file of fp32 numbers.
 
     Args:
         model: Directory in Hugging Face format.
         target: The file to write.
-        precision: fp32, fp16, bf16, or int8 (llama.cpp's Q8_0); norms stay in fp32.
 
     Raises:
         BenchError: `gguf` is not installed, or the model is of a kind that is not converted here.
@@ -48,24 +45,16 @@ def write_gguf(model: Path, target: Path, precision: str) -> None:
     except ImportError:
         raise BenchError("the package gguf is not installed; `pip install 'ryzanstein[peers]'`") from None
     config = json.loads((model / "config.json").read_bytes())
-    _check(model, config, precision)
-    kinds = gguf.GGMLQuantizationType
+    _check(model, config)
     writer = gguf.GGUFWriter(target, "llama")
     _metadata(writer, config)
-    matrix_kind = kinds[PRECISIONS[precision]]
-    tensors = list(_shapes(model, config))
-    for name, shape in tensors:
-        kind = matrix_kind if len(shape) > 1 else kinds.F32
-        block, size = gguf.GGML_QUANT_SIZES[kind]
-        count = int(np.prod(shape))
-        # for a type other than bytes the writer takes the shape in elements
-        writer.add_tensor_info(_gguf_name(name), shape, np.dtype(np.float32), count // block * size, kind)
+    for name, shape in _shapes(model, config):
+        writer.add_tensor_info(_gguf_name(name), shape, np.dtype(np.float32), 4 * int(np.prod(shape)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for values in _tensors(model, config):
-        kind = matrix_kind if values.ndim > 1 else kinds.F32
-        writer.write_tensor_data(gguf.quants.quantize(values, kind))
+        writer.write_tensor_data(values)
     writer.close()
 
 
@@ -79,7 +68,7 @@ def interleave_rotary(rows: Floats, num_heads: int) -> Floats:
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(outputs, inputs))
 
 
-def _check(model: Path, config: dict[str, Any], precision: str) -> None:
+def _check(model: Path, config: dict[str, Any]) -> None:
     where = f"the model {model} is not converted for llama.cpp"
     if config.get("architectures") != ["LlamaForCausalLM"]:
         raise BenchError(f"{where}: only LlamaForCausalLM is, config.json says {config.get('architectures')}")
@@ -88,10 +77,6 @@ def _check(model: Path, config: dict[str, Any], precision: str) -> None:
         raise BenchError(f"{where}: its rope scaling is not covered")
     if config.get("attention_bias") or config.get("mlp_bias"):
         raise BenchError(f"{where}: it has biases")
-    heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    inner = [hidden, config["intermediate_size"], heads * (config.get("head_dim") or hidden // heads)]
-    if precision == "int8" and any(size % _Q8_0_BLOCK for size in inner):
-        raise BenchError(f"{where}: Q8_0 needs sizes that are multiples of {_Q8_0_BLOCK}, it has {inner}")
 
 
 def _metadata(writer: Any, config: dict[str, Any]) -> None:

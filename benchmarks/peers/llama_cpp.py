@@ -1,7 +1,8 @@
-"""llama.cpp as a peer, through llama-cpp-python's low-level interface: a batch of sequences of equal length.
+"""llama.cpp as a peer, through llama-cpp-python's low-level interface.
 
-Decodes as a server with continuous batching would: a call gives every sequence its next token, greedily.
-The weights come from `gguf_file.py`.
+Batches decode as in a server with continuous batching: a call gives every sequence its next token, greedily.
+The weights are those of a GGUF file, or of a directory that `gguf_file.py` converts; llama.cpp itself brings
+them into the wanted type.
 """
 
 import ctypes
@@ -19,15 +20,23 @@ from benchmarks.lib.measuring import BenchError
 from benchmarks.peers.base import Timing
 from benchmarks.peers.gguf_file import write_gguf
 
+FILE_TYPES = {
+    "fp32": "ALL_F32",
+    "fp16": "MOSTLY_F16",
+    "bf16": "MOSTLY_BF16",
+    "int8": "MOSTLY_Q8_0",
+    "int4": "MOSTLY_Q4_0",
+}
 _UBATCH = 512  # tokens that llama.cpp computes at a time; its default
+Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logits are wanted
 
 
 class LlamaCpp:
-    """See `Peer`.
+    """See `Peer`, and `LogitSource` of `ryz bench quality`.
 
     Args:
-        model: Directory in Hugging Face format.
-        precision: fp32, fp16, bf16 or int8 (Q8_0).
+        model: Directory in Hugging Face format, or a GGUF file.
+        precision: One of `FILE_TYPES`.
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
     """
@@ -40,16 +49,14 @@ class LlamaCpp:
                 "the package llama-cpp-python is not installed; `pip install 'ryzanstein[peers]'`"
             ) from None
         self._api = llama_cpp
-        self._quiet = llama_cpp.llama_log_callback(
-            lambda *_: None
-        )  # referenced here because llama.cpp calls it later
+        # referenced here because llama.cpp calls it later
+        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         with tempfile.TemporaryDirectory(prefix="ryz-peer-") as scratch:
-            path = Path(scratch) / "model.gguf"
-            write_gguf(model, path, precision)
             parameters = llama_cpp.llama_model_default_params()
             parameters.n_gpu_layers = 0
+            path = self._converted(model, precision, Path(scratch))
             self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise BenchError(f"llama.cpp did not load the model {model}")
@@ -57,35 +64,64 @@ class LlamaCpp:
         self._max_length = max_length
         self._context: Any = None
         self._made_for = 0
+        self._lengths: list[int] = []
         self._batch = llama_cpp.llama_batch_init(max_sequences * max_length, 0, max_sequences)
 
     def run_batch(self, prompts: Sequence[Sequence[int]], num_tokens: int, threads: int) -> Timing:
         """See `Peer`."""
         self._make_context(len(prompts))
-        api = self._api
-        api.llama_set_n_threads(self._context, threads, threads)
-        api.llama_memory_clear(api.llama_get_memory(self._context), False)
+        self._api.llama_set_n_threads(self._context, threads, threads)
         began = time.perf_counter()
         rows = []
         for sequence, prompt in enumerate(prompts):
             for position, token in enumerate(prompt):
                 rows.append((token, position, sequence, position == len(prompt) - 1))
-        newest = self._decode(rows)
-        tokens = [[token] for token in newest]
+        tokens = [self._decode(rows).argmax(axis=1).tolist()]
         prefilled = time.perf_counter()
-        length = len(prompts[0])
-        for step in range(num_tokens - 1):
-            rows = [(token, length + step, sequence, True) for sequence, token in enumerate(newest)]
-            newest = self._decode(rows)
-            for generated, token in zip(tokens, newest, strict=True):
-                generated.append(token)
-        return Timing(prefilled - began, time.perf_counter() - prefilled, tokens)
+        for position in range(len(prompts[0]), len(prompts[0]) + num_tokens - 1):
+            rows = [(token, position, sequence, True) for sequence, token in enumerate(tokens[-1])]
+            tokens.append(self._decode(rows).argmax(axis=1).tolist())
+        return Timing(prefilled - began, time.perf_counter() - prefilled, np.transpose(tokens).tolist())
+
+    def begin(self, sequences: int) -> None:
+        """See `LogitSource`."""
+        self._make_context(sequences)
+        self._lengths = [0] * sequences
+
+    def feed(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """See `LogitSource`."""
+        rows = []
+        for sequence, more in enumerate(tokens):
+            for token in more:
+                rows.append((token, self._lengths[sequence], sequence, False))
+                self._lengths[sequence] += 1
+            if more:
+                rows[-1] = (*rows[-1][:3], True)
+        return self._decode(rows)
+
+    def _converted(self, model: Path, precision: str, scratch: Path) -> Path:
+        """Return a file of the model in that precision, made in `scratch`."""
+        source, target = model, scratch / "model.gguf"
+        if model.is_dir():
+            source = scratch / "fp32.gguf"
+            write_gguf(model, source)
+            if precision == "fp32":
+                return source
+        parameters = self._api.llama_model_quantize_default_params()
+        parameters.ftype = getattr(self._api, f"LLAMA_FTYPE_{FILE_TYPES[precision]}")
+        parameters.allow_requantize = True
+        if self._api.llama_model_quantize(
+            str(source).encode(), str(target).encode(), ctypes.byref(parameters)
+        ):
+            raise BenchError(f"not available: llama.cpp does not convert {model} to {precision}")
+        return target
 
     def _make_context(self, num_sequences: int) -> None:
-        """llama.cpp is fastest with a context of the batch's size."""
-        if self._made_for == num_sequences:
-            return
+        """Make an empty context; llama.cpp is fastest with one of the batch's size."""
         api = self._api
+        if self._made_for == num_sequences:
+            api.llama_memory_clear(api.llama_get_memory(self._context), False)
+            return
         if self._context:
             api.llama_free(self._context)
         parameters = api.llama_context_default_params()
@@ -99,8 +135,8 @@ class LlamaCpp:
             raise BenchError(f"llama.cpp has no memory for {num_sequences} sequences")
         self._made_for = num_sequences
 
-    def _decode(self, rows: Sequence[tuple[int, int, int, bool]]) -> list[int]:
-        """Compute (token, position, sequence, whether to sample) rows; the sampled tokens in their order."""
+    def _decode(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Compute rows; return the wanted logits, [wanted, vocab], valid until the next call."""
         batch, api = self._batch, self._api
         batch.n_tokens = len(rows)
         for index, (token, position, sequence, wanted) in enumerate(rows):
@@ -114,4 +150,4 @@ class LlamaCpp:
         logits: NDArray[np.float32] = np.ctypeslib.as_array(
             api.llama_get_logits(self._context), shape=(sum(row[3] for row in rows), self._vocab_size)
         )
-        return [int(token) for token in logits.argmax(axis=1)]
+        return logits

@@ -9,6 +9,7 @@ from cli.bench.bench_failover import failover
 from cli.bench.bench_kv import kv
 from cli.bench.bench_model import make_model
 from cli.bench.bench_overflow import overflow
+from cli.bench.bench_quality import quality
 from cli.bench.bench_routing import routing
 from cli.bench.bench_serving import serving
 from cli.bench.bench_sessions import sessions
@@ -21,5 +22,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (engine, failover, overflow, routing, sessions, kv, collectives, make_model, compare, serving):
+COMMANDS = (
+    engine,
+    failover,
+    overflow,
+    routing,
+    sessions,
+    kv,
+    collectives,
+    make_model,
+    compare,
+    serving,
+    quality,
+)
+for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

@@ -21,8 +21,8 @@ def compare(
 ) -> None:
     """Compare two results of the same bench; the exit code is 1 when a figure got worse than allowed.
 
-    Results of `ryz bench engine`, `serving` and `collectives` are understood. On different machines the
-    comparison says so, and means little.
+    Results of `ryz bench engine`, `serving`, `collectives` and `quality` are understood. On different
+    machines the comparison says so, and means little.
     """
     from benchmarks.compare.compare import compare_files  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 

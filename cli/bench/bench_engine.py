@@ -5,10 +5,10 @@ from typing import Any
 
 from benchmarks.engine.engine_plan import PEER_PACKAGES, EnginePlan
 from cli.bench.bench_engine_view import show
+from cli.bench.bench_inputs import require_context, require_model, require_peers
 from cli.bench.bench_report import AsJson, counting_bar, reporting, warn
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
-from cli.console import fail
 
 
 @with_options
@@ -20,8 +20,9 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.engine.engine import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    _check_peers(plan)
-    _check_model(plan)
+    require_peers(plan.peers, tuple(PEER_PACKAGES))
+    config = require_model(plan.model, plan.tp)
+    require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)
     with (
         reporting(show, as_json=as_json) as report,
         counting_bar(plan.num_steps()) as progress,
@@ -43,36 +44,3 @@ def remarks(rows: list[dict[str, Any]]) -> list[str]:
             "its bandwidth was measured; measure again on a quiet machine."
         )
     return sorted(notes)
-
-
-def _check_peers(plan: EnginePlan) -> None:
-    from benchmarks.peers import missing_packages  # noqa: PLC0415
-
-    for name in plan.peers:
-        if name not in PEER_PACKAGES:
-            fail(f"--peer is one of {', '.join(PEER_PACKAGES)}, got {name!r}.", exit_code=2)
-        if missing := missing_packages(name):
-            fail(
-                f"--peer {name} needs {' and '.join(missing)}, not installed here: "
-                "`pip install 'ryzanstein[peers]'` brings them.",
-                exit_code=2,
-            )
-
-
-def _check_model(plan: EnginePlan) -> None:
-    """Refuse what cannot run before anything is started."""
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
-    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
-
-    try:
-        config = read_config(plan.model)
-        for world in plan.tp:
-            config.check_split(world)
-    except ModelError as error:
-        fail(f"{error}.", exit_code=2)
-    if plan.prompt + plan.tokens > config.context_length:
-        fail(
-            f"--prompt {plan.prompt} and --tokens {plan.tokens} are more than the model's context of "
-            f"{config.context_length} tokens: ask for less.",
-            exit_code=2,
-        )

@@ -1,0 +1,1 @@
+"""How far quantized weights move the distributions of the next token."""

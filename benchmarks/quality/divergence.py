@@ -1,0 +1,54 @@
+"""Sums up how far distributions of the next token are from those of fp32: perplexity, KL, top-1 agreement."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Logits = NDArray[np.float32]  # [places, vocab]
+
+
+def log_probabilities(logits: Logits) -> Tensor:
+    """Return the distributions' logarithms in float64, [places, vocab]."""
+    return torch.from_numpy(logits).double().log_softmax(-1)
+
+
+@dataclass(slots=True)
+class Divergence:
+    """Sums over the places so far. KL is of fp32's distribution from the other, in nats."""
+
+    places: int = 0
+    kl: float = 0.0
+    same_top1: int = 0
+    loss: float = 0.0
+    fp32_loss: float = 0.0
+
+    def add(self, fp32: Tensor, other: Logits, targets: list[int]) -> None:
+        """Count some places.
+
+        Args:
+            fp32: The reference's `log_probabilities`.
+            other: Logits of the compared precision at the same places.
+            targets: The token that follows at each place.
+        """
+        found, rows = log_probabilities(other), torch.arange(len(targets))
+        self.places += len(targets)
+        self.kl += float((fp32.exp() * (fp32 - found)).sum())
+        self.same_top1 += int((fp32.argmax(-1) == found.argmax(-1)).sum())
+        self.loss -= float(found[rows, targets].sum())
+        self.fp32_loss -= float(fp32[rows, targets].sum())
+
+    def figures(self) -> dict[str, Any]:
+        """Return the means; `perplexity_change` and `top1` are fractions."""
+        return {
+            "perplexity_change": round(math.exp((self.loss - self.fp32_loss) / self.places) - 1, 6),
+            "kl": round(self.kl / self.places, 7),
+            "top1": round(self.same_top1 / self.places, 5),
+            "perplexity": round(math.exp(self.loss / self.places), 4),
+            "fp32_perplexity": round(math.exp(self.fp32_loss / self.places), 4),
+            "places": self.places,
+        }
