@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
 JOBS ?= 3
 INPUTS := pyproject.toml constraints.txt
+# where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 NATIVE := services/worker/engine/native
 
 # An environment that forbids bytecode would have hundreds of test processes compile the whole tree again.
@@ -90,10 +92,12 @@ $(BIN)/python:
 	"$$python" -m venv $(VENV)
 
 $(VENV)/.installed: $(INPUTS) | $(BIN)/python
+	@$(BIN)/python deploy/install_torch.py "$(TORCH_INDEX)"
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
+	@$(BIN)/python deploy/install_torch.py "$(TORCH_INDEX)"
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
 	@touch $(VENV)/.installed $@
 

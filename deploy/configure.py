@@ -1,8 +1,10 @@
 """Writes the values that compose.yaml takes from `.env`: passwords, made once, and digests of images.
 
 Run from the repository: `python3 deploy/configure.py secrets` makes a random password for each variable that
-compose.yaml demands and the file lacks; `python3 deploy/configure.py images` asks the registry for the
-digests of the images that it names. Lines that are there stay, comments too. Needs nothing but Python.
+compose.yaml demands and the file lacks, and checks those that it has; `python3 deploy/configure.py images`
+asks the registry for the digests of the images that it names. Lines that are there stay, comments too.
+`check` checks passwords and keys in the environment: a container runs it before all others start. Needs
+nothing but Python.
 """
 
 import argparse
@@ -25,6 +27,10 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 LETTERS, ALPHABET = "abcdefghijkmnopqrstuvwxyz", "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 LENGTH = 40  # characters of 57: 230 bits
 TIMEOUT_S = 120.0
+PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+MIN_PASSWORD = MIN_API_KEY = 8  # characters
+MIN_SESSION_KEY = 16
+REMEDY = "; write another one, or delete its line in .env and run `make secrets`"
 
 
 class ConfigureFailed(Exception):
@@ -39,8 +45,15 @@ def new_password() -> str:
 def assigned(text: str) -> dict[str, str]:
     """Return the variables that an env file sets to a value, without quotes."""
     found = (ASSIGNMENT.match(line) for line in text.splitlines() if not line.lstrip().startswith("#"))
-    values = {match[1]: match[2].strip("'\"") for match in found if match}
+    values = {match[1]: _value(match[2]) for match in found if match}
     return {name: value for name, value in values.items() if value}
+
+
+def _value(text: str) -> str:
+    """Return what Compose reads: the text in quotes, or up to a comment after a space."""
+    if text[:1] in {"'", '"'}:
+        return text[1:].partition(text[0])[0]
+    return re.sub(r"(^|\s+)#.*", "", text)
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
@@ -50,6 +63,30 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
         match = ASSIGNMENT.match(line) if not line.lstrip().startswith("#") else None
         lines.append(f"{match[1]}={left.pop(match[1])}" if match and match[1] in left else line)
     return "\n".join([*lines, *(f"{name}={value}" for name, value in left.items()), ""])
+
+
+def problems(values: Mapping[str, str]) -> list[str]:
+    """What is wrong with passwords and keys, one sentence each; a value is never repeated.
+
+    Passwords stand in URLs and in the broker's configuration without quotes. Services refuse short keys.
+    """
+    found = []
+    for name, value in values.items():
+        if name.endswith("_PASSWORD"):
+            if value[:1].isdigit():
+                found.append(f"{name} begins with a digit, so the broker would take it for a number{REMEDY}")
+            elif not PASSWORD.fullmatch(value):
+                wanted = "letters, digits, - and _, the first one a letter"
+                found.append(f"{name} has characters that a URL does not take; it needs {wanted}{REMEDY}")
+            elif len(value) < MIN_PASSWORD:
+                found.append(f"{name} has fewer than {MIN_PASSWORD} characters{REMEDY}")
+    if 0 < len(values.get("RYZ_SESSION_KEY", "")) < MIN_SESSION_KEY:
+        found.append(f"RYZ_SESSION_KEY has fewer than {MIN_SESSION_KEY} characters; write more, or none")
+    for place, entry in enumerate(filter(None, map(str.strip, values.get("RYZ_API_KEYS", "").split(","))), 1):
+        if len(entry.rpartition(":")[0]) < MIN_API_KEY:
+            wanted = f"`key:tenant` with a key of {MIN_API_KEY} characters or more"
+            found.append(f"RYZ_API_KEYS: entry {place} is no {wanted}")
+    return found
 
 
 def write_private(path: Path, text: str) -> None:
@@ -110,12 +147,16 @@ def _docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def main() -> int:
-    """Changes the env file, and says which variables were set; no value is printed."""
+    """Changes the env file, or checks the environment; says which variables, and prints no value."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["secrets", "images"])
+    parser.add_argument("what", choices=["secrets", "images", "check"])
     parser.add_argument("--file", type=Path, default=ENV, help="the env file (%(default)s)")
     options = parser.parse_args()
+    if options.what == "check":
+        return _report(problems(os.environ))
     text = options.file.read_text() if options.file.exists() else ""
+    if options.what == "secrets" and (wrong := problems(assigned(text))):
+        return _report(wrong)
     compose = COMPOSE.read_text()
     try:
         values = make_secrets(compose, text) if options.what == "secrets" else pin_images(compose)
@@ -125,6 +166,12 @@ def main() -> int:
     write_private(options.file, with_values(text, values))
     print(f"{options.file}: {', '.join(values) or 'nothing was missing'}")
     return 0
+
+
+def _report(wrong: list[str]) -> int:
+    for problem in wrong:
+        print(f"configure: {problem}", file=sys.stderr)
+    return 2 if wrong else 0
 
 
 if __name__ == "__main__":

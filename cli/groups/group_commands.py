@@ -187,7 +187,7 @@ def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415
 
     from cli.groups.silent_groups import SilentGroup  # noqa: PLC0415
-    from cli.status.status_view import duration, state_text  # noqa: PLC0415
+    from cli.status.status_view import duration, state_text, story_text  # noqa: PLC0415
 
     if not found:
         return Text("No groups.")
@@ -200,7 +200,7 @@ def _listing(found: "list[GroupRow | SilentGroup]") -> "RenderableType":
         if isinstance(row, SilentGroup):
             nothing = ("-",) * 4  # of ranks, load and time
             table.add_row(Text(row.group), state_text(row.state), Text(row.model), *nothing,
-                          Text(row.instance_id), Text(row.story, style="red"))  # fmt: skip
+                          Text(row.instance_id), story_text(row))  # fmt: skip
             continue
         numbers = (str(row.ranks), str(row.running), str(row.waiting))
         table.add_row(

@@ -1,4 +1,4 @@
-"""Groups whose leader did not answer, and that routers still know of: dead, frozen, cut off, or gone."""
+"""Groups whose leader did not answer, and that routers still know of: dead, frozen, cut off, or stopped."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.messages import ServiceStatus
 
+STOPPED = "stopped"  # it said so in its last heartbeat
 _SERVING = {"ready", "tripped"}  # it was heard a moment ago, and may answer yet
 
 
@@ -28,7 +29,9 @@ class SilentGroup:
 
     @property
     def story(self) -> str:
-        """Why it was declared lost, and since when it is silent."""
+        """Why it was declared lost, and since when it is silent; of a stopped group when it ended."""
+        if self.state == STOPPED:
+            return f"ended by itself {self.heard_s_ago:.0f} s ago"
         why = f"{self.lost}, " if self.lost else ""
         return f"{why}last heard {self.heard_s_ago:.0f} s ago"
 

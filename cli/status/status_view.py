@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.groups.silent_groups import silent_groups
+from cli.groups.silent_groups import STOPPED, SilentGroup, silent_groups
 from cli.status.status_query import StatusReport
 from shared.redact import redact
 
@@ -65,7 +65,7 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
         name = str(group.get("group"))
         if name in silent:
             table.add_row(name, state_text(silent[name].state), silent[name].model)
-            table.add_row("", Text(silent[name].story, style="red"))
+            table.add_row("", story_text(silent[name]))
             continue
         blocks = f"{group.get('free_blocks', '?')} of {group.get('total_blocks', '?')}"
         counts = (
@@ -118,6 +118,11 @@ def _table(title: str, *columns: str, right: tuple[int, ...]) -> Table:
 def state_text(state: str) -> Text:
     """Return a state in its colour."""
     return Text(state, style="green" if state in GOOD else "red" if state in BAD else "yellow")
+
+
+def story_text(group: SilentGroup) -> Text:
+    """Return what is known of a silent group, in red unless it ended cleanly."""
+    return Text(group.story, style="" if group.state == STOPPED else "red")
 
 
 def duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from services.gateway.http.serving_route import GatewayContext
 from services.gateway.http.slow_readers import ReaderLimits, watch_readers
 from services.gateway.info_routes import ServiceInfo
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.readiness import ROUTER_WAIT_S, ReadinessCheck
 from services.gateway.sessions.file_thread import FileThread
 from services.gateway.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.sessions.session_routes import SessionRoutes
@@ -74,15 +75,15 @@ async def start(
     async def models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=settings.models_timeout_s)
 
-    def readiness() -> tuple[bool, dict[str, Any]]:
-        return service.is_ready, service.readiness()
+    async def ask_models() -> list[ModelCard]:
+        return await list_models(bus, timeout_s=min(settings.models_timeout_s, ROUTER_WAIT_S))
 
     secret = _root_key(settings)
     files = FileThread()
     stack.callback(files.close)
     admin = SessionAdmin(bus, timeout_s=settings.sessions_timeout_s, gather_s=settings.holders_wait_s)
     sessions = SessionRoutes(context, admin, models, files, secret)
-    info = ServiceInfo(readiness, service.registry, version("ryzanstein"))
+    info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
     app = create_app(context, detached, root_key=secret, sessions=sessions, list_models=models, info=info)
 
     limits = ReaderLimits(

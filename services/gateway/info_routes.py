@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from services.gateway.completions.whole_responses import model_object
 from services.gateway.http.auth import Keyring
 from services.gateway.http.errors import HttpRefusal
+from services.gateway.readiness import Readiness
 from services.gateway.settings import GatewaySettings
 from shared.errors import ModelNotFound
 from shared.messages import ModelCard
@@ -34,12 +35,12 @@ class ServiceInfo:
     """The state of this process.
 
     Attributes:
-        readiness: Whether requests are welcome, and the body of /ready.
+        readiness: Tells whether the gateway can serve now.
         registry: The metrics that /metrics shows.
         version: The version of the distribution.
     """
 
-    readiness: Callable[[], tuple[bool, dict[str, Any]]]
+    readiness: Callable[[], Awaitable[Readiness]]
     registry: CollectorRegistry
     version: str
 
@@ -86,12 +87,12 @@ def info_router(
 
     @router.get("/ready")
     async def ready(request: Request) -> Response:
-        """200 when requests are welcome, else 503; why, with the metrics key if there is one."""
-        good, body = info.readiness()
+        """200 when a group can serve requests, else 503 with `X-Ryz-Reason`; details with the metrics key."""
+        found = await info.readiness()
         return JSONResponse(
-            readiness_shown(body, metrics_key, request),
-            status_code=200 if good else 503,
-            headers=None if good else {"retry-after": "1"},
+            readiness_shown(found.body, metrics_key, request),
+            status_code=503 if found.reason else 200,
+            headers={"retry-after": "1", "x-ryz-reason": found.reason} if found.reason else None,
         )
 
     @router.get("/metrics")

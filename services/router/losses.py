@@ -40,7 +40,7 @@ class LossReports:
         """Log and count the losses that the fleet recorded, and publish this router's own."""
         for loss in self._fleet.take_losses():
             if loss.leaving:
-                log.info("group left", group=loss.group, group_instance=loss.instance_id)
+                log.info("group left", group=loss.group, group_instance=loss.instance_id, reason=loss.reason)
                 self._metrics.event("group_left")
             else:
                 log.warning("group lost", group=loss.group, group_instance=loss.instance_id,

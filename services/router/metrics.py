@@ -66,7 +66,8 @@ class RouterMetrics:
         for event in ("deaf", "group_tripped", "heartbeat_rival"):
             self._events.labels(event)
         for loss in get_args(DownReason):
-            self._losses.labels(loss)
+            if loss != "stopped":  # a clean end is no loss
+                self._losses.labels(loss)
         self._children: dict[tuple[str, str], Callable[[], None]] = {}
 
     def decided(self, reason: str, group: str, seconds: float) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
 
 State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
-DownReason = Literal["disconnected", "silent", "no_responders"]
+DownReason = Literal["disconnected", "silent", "no_responders", "stopped"]
 
 
 class Load(Wire, frozen=True, kw_only=True):
@@ -88,8 +88,8 @@ class GroupDown(Wire, frozen=True, kw_only=True):
     """A router has given up an instance of a group. Callers resume its requests on other groups.
 
     Attributes:
-        reason: The broker lost its connection, some heartbeats were missing, or its work subject had no
-            subscriber.
+        reason: The broker lost its connection, some heartbeats were missing, its work subject had no
+            subscriber, or its last heartbeat said that it stops.
     """
 
     max_bytes: ClassVar[int] = SMALL

@@ -277,9 +277,11 @@ class Fleet:
         return "restarted"
 
     def _lose(self, group: Group, reason: DownReason, now: float, *, own: bool = True) -> None:
-        leaving = group.heartbeat.state in _LEAVING
+        if group.heartbeat.state == "stopped":
+            reason = "stopped"
+        leaving = reason == "stopped" or group.heartbeat.state in _LEAVING
         tripped = not leaving and group.breaker.count_lost(now)
-        group.mark_lost("left" if leaving else reason)
+        group.mark_lost(reason)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped))
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from services.router.domain.breaker import Breaker
 from services.router.domain.decision import GroupView
-from shared.messages import Heartbeat, Load
+from shared.messages import DownReason, Heartbeat, Load
 
 Standing = Literal["starting", "ready", "draining", "recovering", "failed", "stopped", "lost", "tripped"]
 _CAPACITY_MARGIN = 4  # between heartbeats a group with places left may be sent so many times its capacity
@@ -44,7 +44,7 @@ class Group:
         self.name = heartbeat.group
         self.weight = heartbeat.weight  # its share of the sessions
         self.heard_at = now
-        self.lost = ""  # why it is given up, until its next heartbeat
+        self.lost: DownReason | Literal[""] = ""  # why it is given up, until its next heartbeat
         self._ignored_until = now  # heartbeats before that were under way when it was lost
         self._missed_s = 0.0  # of the silence since `heard_at`, what this router did not listen
         self._common_silence_s = 0.0  # and that in which no other group was heard either
@@ -100,7 +100,7 @@ class Group:
         self._sent_lately += 1
         self.breaker.count_sent(now)
 
-    def mark_lost(self, reason: str) -> None:
+    def mark_lost(self, reason: DownReason) -> None:
         """Give it up until its next heartbeat."""
         self.lost = reason
 
@@ -132,9 +132,9 @@ class Group:
         return heard_up_to - self.heard_at - self._missed_s - common_s
 
     def standing(self, now: float) -> Standing:
-        """Its own state, unless it is lost or its breaker is open."""
+        """Its own state, unless it is lost or its breaker is open; `stopped` after a clean end."""
         if self.lost:
-            return "lost"
+            return "stopped" if self.lost == "stopped" else "lost"
         if self.heartbeat.state == "ready" and not self.breaker.allows(now):
             return "tripped"
         return self.heartbeat.state

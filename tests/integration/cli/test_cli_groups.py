@@ -158,6 +158,13 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
     assert "cg5 cannot drain: its leader does not answer (lost: silent, last heard" in told
     frozen.send_signal(signal.SIGCONT)
     assert "heard_s_ago" not in await becomes("ready")
+    frozen.terminate()  # a clean end is no loss
+    stopped = await becomes("stopped")
+    assert await frozen.wait() == 0
+    assert stopped["instance_id"] == before["instance_id"]
+    assert (await listed(ryz))["cg5"]["state"] == "stopped"
+    assert "ended by itself" in (await ryz("list")).stdout
+    assert "cg5 has stopped already: it ended by itself" in refused(await ryz("drain", "cg5"), 3)
 
 
 async def test_no_broker(ryz: Ryz) -> None:

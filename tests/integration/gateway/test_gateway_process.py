@@ -83,6 +83,8 @@ async def test_the_supervisors_key_lists_models_and_does_nothing_else(nats_url: 
         ) as http,
     ):
         await ready(http)
+        answer = await http.get("/ready")
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_router")
         answer = await http.get("/v1/models")
         assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_responders"), (
             "it was asked for"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy import configure
+from services.gateway.http.auth import parse_keys
+from services.gateway.sessions.root_key import MIN_KEY_CHARS
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
 
@@ -41,23 +43,64 @@ def test_every_user_gets_a_password_of_its_own_that_its_owner_alone_reads(tmp_pa
 def test_what_is_set_stays_and_what_is_missing_is_added(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text(
-        "# ours\nRYZ_NATS_CLI_PASSWORD='mine'\n\nRYZ_HTTP_PORT=9000 # note\n"
-        "# RYZ_NATS_ROUTER_PASSWORD=old\nRYZ_NATS_WORKER_PASSWORD=\nexport RYZ_REDIS_WORKER_PASSWORD=kept"
+        "# ours\nRYZ_NATS_CLI_PASSWORD='mine-and-only'\n\nRYZ_HTTP_PORT=9000 # note\n"
+        "# RYZ_NATS_ROUTER_PASSWORD=old\nRYZ_NATS_WORKER_PASSWORD=\n"
+        "export RYZ_REDIS_WORKER_PASSWORD=kept-as-it-is"
     )
     file.chmod(0o644)
     assert run(file, "secrets").returncode == 0
     text = file.read_text()
     lines = text.splitlines()
     assert lines[:5] == [
-        "# ours", "RYZ_NATS_CLI_PASSWORD='mine'", "", "RYZ_HTTP_PORT=9000 # note",
+        "# ours", "RYZ_NATS_CLI_PASSWORD='mine-and-only'", "", "RYZ_HTTP_PORT=9000 # note",
         "# RYZ_NATS_ROUTER_PASSWORD=old",
     ]  # fmt: skip
     assert lines[5].startswith("RYZ_NATS_WORKER_PASSWORD=")
-    assert lines[6] == "export RYZ_REDIS_WORKER_PASSWORD=kept"
+    assert lines[6] == "export RYZ_REDIS_WORKER_PASSWORD=kept-as-it-is"
     assert set(configure.assigned(text)) == OURS | {"RYZ_HTTP_PORT"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert run(file, "secrets").stdout.strip().endswith("nothing was missing")
     assert file.read_text() == text
+
+
+WRONG = [
+    ("RYZ_NATS_WORKER_PASSWORD", "7letters-after", "begins with a digit"),
+    ("RYZ_NATS_WORKER_PASSWORD", "p@ss/word-and", "characters that a URL does not take"),
+    ("RYZ_REDIS_KVSTATE_PASSWORD", "false", "fewer than 8"),
+    ("RYZ_SESSION_KEY", "guess me", "RYZ_SESSION_KEY has fewer than 16"),
+    ("RYZ_API_KEYS", "long-enough:ada,short:bob", "entry 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "says"), WRONG)
+def test_what_no_service_could_start_with_is_told_once_and_nothing_is_written(
+    tmp_path: Path, name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text(text := f"{name}='{value}'\n")
+    monkeypatch.setenv(name, value)  # `check` reads what Compose hands to the container
+    for what in ("secrets", "check"):
+        done = run(file, what)
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert name in done.stderr
+        assert value not in done.stderr
+    assert file.read_text() == text
+
+
+def test_the_limits_are_those_of_the_gateway() -> None:
+    assert configure.MIN_SESSION_KEY == MIN_KEY_CHARS
+    longest_refused = "k" * (configure.MIN_API_KEY - 1)
+    with pytest.raises(ValueError, match="key of at least"):
+        parse_keys(f"{longest_refused}:ada")
+    assert configure.problems({"RYZ_API_KEYS": f"{longest_refused}:ada"})
+    assert parse_keys(f"{longest_refused}k:ada")
+    assert not configure.problems({"RYZ_API_KEYS": f"{longest_refused}k:ada"})
+
+
+def test_comments_are_no_part_of_a_value() -> None:
+    text = "A=1 # one\nB='a # b' # note\nC=#none\nD=a#b\n"
+    assert configure.assigned(text) == {"A": "1", "B": "a # b", "D": "a#b"}
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

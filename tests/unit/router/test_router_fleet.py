@@ -1,5 +1,6 @@
 """The router's estimates of groups between heartbeats, after losses and after restarts."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from services.router.domain.group import Group
 from services.router.domain.live_view import LiveView
 from services.router.domain.policies import Hybrid
 from services.router.domain.rendezvous import preferred
+from shared.messages import DownReason, GroupDown
 from tests.kits.router.fleet import beat, new_fleet
 
 
@@ -142,7 +144,27 @@ def test_a_group_that_said_goodbye_is_no_failure() -> None:
     fleet.observe(beat(1, state="draining"), 0.0)
     assert fleet.expire(1.0) == ["g0"]
     assert fleet.groups()[0].breaker.state(1.0) == "closed"
-    assert fleet.groups()[0].lost == "left"
+    assert fleet.groups()[0].lost == "silent"
+    assert fleet.groups()[0].standing(1.0) == "lost"  # it had announced its end, and died on the way
+
+
+@pytest.mark.parametrize("news", ["disconnected", "silent"])
+def test_a_group_that_ended_cleanly_is_stopped_and_not_lost(news: DownReason) -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1, state="stopped"), 0.0)
+    fleet.on_disconnect("i1", 0.1) if news == "disconnected" else fleet.expire(1.0)
+    group = fleet.groups()[0]
+    assert (group.lost, group.standing(1.0)) == ("stopped", "stopped")
+    assert [(loss.reason, loss.leaving) for loss in fleet.take_losses()] == [("stopped", True)]
+    assert fleet.view("m", 1.0).away == {"g0": "stopped"}
+
+
+def test_a_router_that_missed_the_last_heartbeat_learns_of_the_clean_end() -> None:
+    fleet = new_fleet()
+    fleet.observe(beat(1), 0.0)
+    fleet.on_group_down(GroupDown(group="g0", instance_id="i1", reason="stopped", router_id="r2"), 0.1)
+    assert fleet.groups()[0].standing(0.1) == "stopped"
+    assert [(loss.leaving, loss.tripped, loss.own) for loss in fleet.take_losses()] == [(True, False, False)]
 
 
 def test_a_new_instance_starts_afresh_and_fences_the_old_one() -> None:
