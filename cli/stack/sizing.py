@@ -15,7 +15,7 @@ SMALL_BYTES = (
     64 * 2**20
 )  # fp32 weights below this fit a processor's caches well enough; 8 bits would gain little
 GROUP_BYTES = 400 * 2**20  # of a group's processes beside weights and KV: leader, fork server, a rank
-MEMORY_SHARE = 0.8  # of the free memory; the rest is for the stores, the gateway and everything else
+MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
 BLOCK = 16
 
 
@@ -25,11 +25,24 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What this machine has: cores that may be used, bytes of free memory, and compiled kernels."""
+    """What this machine has.
+
+    Attributes:
+        cores: That may be used.
+        free_bytes: Free memory.
+        kernels: It has compiled kernels, or can have them.
+        store_bytes: Memory that the stack's own stores may take.
+    """
 
     cores: int
     free_bytes: int
     kernels: bool
+    store_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that the groups may take."""
+        return max(0, int(self.free_bytes * MEMORY_SHARE) - self.store_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +97,7 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
         quantize = "int8" if machine.kernels and size.weight_bytes("none") >= SMALL_BYTES else "none"
     tensor_parallel = wishes.tensor_parallel or 1
     least = min(LEAST_KV_TOKENS, context)
-    room = int(machine.free_bytes * MEMORY_SHARE)
+    room = machine.room_bytes
     each = GROUP_BYTES + size.weight_bytes(quantize)
     token = size.kv_token_bytes(quantize)
     for groups in [wishes.groups] if wishes.groups else range(GROUPS, 0, -1):
@@ -93,7 +106,7 @@ def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, wishes: 
             threads = wishes.threads or max(1, machine.cores // (groups * tensor_parallel))
             needed = groups * (each + tokens * token)
             return Sizing(groups, tensor_parallel, threads, quantize, tokens, needed)
-    raise DoesNotFit(_figures(size, quantize, wishes, least, room))
+    raise DoesNotFit(_figures(size, quantize, wishes, least, machine))
 
 
 def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
@@ -113,17 +126,20 @@ def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> s
     )
 
 
-def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, room: int) -> str:
+def _figures(size: ModelSize, quantize: str, wishes: SizingWishes, least: int, machine: MachineFacts) -> str:
     groups = wishes.groups or 1
     tokens = wishes.kv_cache_tokens or least
     weights, kv = size.weight_bytes(quantize), tokens * size.kv_token_bytes(quantize)
     needed = groups * (GROUP_BYTES + weights + kv)
     remedies = ["`--quantize int8`"] * (quantize == "none") + ["fewer `--groups`"] * (groups > 1)
-    remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least) + ["a smaller model"]
+    remedies += ["a smaller RYZ_KV_CACHE_TOKENS"] * (wishes.kv_cache_tokens > least)
+    remedies += ["a smaller `--redis-memory-share`"] * (machine.store_bytes > 0) + ["a smaller model"]
+    stores = f" and the stores' {_size(machine.store_bytes)}" * (machine.store_bytes > 0)
     return (
         f"The model does not fit: {_count(groups, 'group')} with weights of {_size(weights)}, KV of "
         f"{_size(kv)} for {tokens:,} tokens and {_size(GROUP_BYTES)} for processes need {_size(needed)}, and "
-        f"{_size(room)} may be taken ({MEMORY_SHARE:.0%} of the free memory). Take {' or '.join(remedies)}."
+        f"{_size(machine.room_bytes)} are there: {_size(machine.free_bytes)} of free memory without a reserve"
+        f"{stores}. Take {' or '.join(remedies)}."
     )
 
 

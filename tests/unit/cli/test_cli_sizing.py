@@ -50,9 +50,10 @@ def test_a_tiny_model_stays_in_full_precision() -> None:
 
 
 def test_one_group_where_two_do_not_fit_and_less_kv_where_memory_is_short() -> None:
-    sizing = choose_sizing(LARGE, 8192, LAPTOP, OPEN)
+    short = replace(LAPTOP, free_bytes=12 * GIB)
+    sizing = choose_sizing(LARGE, 8192, short, OPEN)
     assert (sizing.groups, sizing.quantize, sizing.threads) == (1, "int8", 2)
-    assert LARGE.weight_bytes("int8") < sizing.needed_bytes <= LAPTOP.free_bytes
+    assert LARGE.weight_bytes("int8") < sizing.needed_bytes <= short.free_bytes
     assert 2048 <= sizing.kv_cache_tokens < KV_TOKENS
     assert sizing.kv_cache_tokens % 16 == 0
 
@@ -84,7 +85,15 @@ def test_what_does_not_fit_is_refused_with_figures(wishes: SizingWishes, remedy:
 def test_the_least_that_fits_is_taken() -> None:
     """The border: exactly enough for one group with the least KV, and one byte less."""
     least = GROUP_BYTES + SMALL.weight_bytes("int8") + 2048 * SMALL.kv_token_bytes("int8")
-    machine = replace(LAPTOP, free_bytes=int(least / 0.8) + 2)
+    machine = replace(LAPTOP, free_bytes=int(least / 0.95) + 2)
     assert choose_sizing(SMALL, 8192, machine, OPEN).kv_cache_tokens == 2048
     with pytest.raises(DoesNotFit):
         choose_sizing(SMALL, 8192, replace(machine, free_bytes=machine.free_bytes - 200), OPEN)
+
+
+def test_the_stores_room_is_left_to_them() -> None:
+    full = choose_sizing(LARGE, 8192, LAPTOP, OPEN)
+    less = choose_sizing(LARGE, 8192, replace(LAPTOP, store_bytes=4 * GIB), OPEN)
+    assert (full.groups, less.groups) == (2, 1)
+    with pytest.raises(DoesNotFit, match=r"the stores' 14.0 GiB.*`--redis-memory-share`"):
+        choose_sizing(LARGE, 8192, replace(LAPTOP, store_bytes=14 * GIB), OPEN)
