@@ -1,6 +1,5 @@
 """The options of `ryz up`, each declared once."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,18 +30,51 @@ class UpOptions:
             show_default=False,
         ),
     ] = ""
-    groups: Annotated[int, Option(min=1, max=64, help="Worker groups; each holds the whole model.")] = 2
-    tensor_parallel: Annotated[int, Option(min=1, max=64, help="Ranks that share one group's model.")] = 2
+    groups: Annotated[
+        int,
+        Option(
+            min=0,
+            max=64,
+            help="Worker groups; each holds the whole model; 0: two if they fit.",
+            show_default=False,
+        ),
+    ] = 0
+    tensor_parallel: Annotated[
+        int,
+        Option(min=0, max=64, help="Ranks that share one group's model; 0: one.", show_default=False),
+    ] = 0
+    threads: Annotated[
+        int,
+        Option(
+            min=0,
+            max=1024,
+            help="Threads of each rank; 0: the cores shared by all ranks.",
+            envvar="RYZ_THREADS",
+            show_default=False,
+        ),
+    ] = 0
+    kv_cache_tokens: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=2**31,
+            help="KV cache of a group, in tokens.  [default: what fits, at most 65,536]",
+            envvar="RYZ_KV_CACHE_TOKENS",
+            show_default=False,
+        ),
+    ] = None
     engine: Annotated[
         Literal["torch", "null"],
         Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE"),
     ] = "torch"
     quantize: Annotated[
-        Literal["none", "int8"],
+        Literal["auto", "none", "int8"],
         Option(
-            help="`int8`: 8-bit weights, fp16 KV cache; faster, a little less exact.", envvar="RYZ_QUANTIZE"
+            help="`int8`: 8-bit weights, fp16 KV cache; `none`: as stored. `auto`: 8 bits, unless the model "
+            "is tiny or there are no compiled kernels.",
+            envvar="RYZ_QUANTIZE",
         ),
-    ] = "none"
+    ] = "auto"
     kernels: Annotated[
         Literal["auto", "native", "plain"],
         Option(
@@ -110,9 +142,3 @@ class UpOptions:
     start_timeout_s: Annotated[
         float, Option("--start-timeout", min=1, help="Seconds until all has to be ready.")
     ] = 300.0
-
-
-def threads_per_rank(groups: int, tensor_parallel: int) -> int:
-    """Return the cores of this machine, shared evenly by all ranks; at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // (groups * tensor_parallel))

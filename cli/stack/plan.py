@@ -12,7 +12,7 @@ from pathlib import Path
 from cli.bus_users.store import bus_users, users_file
 from cli.stack.host.naming import group_name
 from cli.stack.host.ports import pick_ports, require_free
-from cli.stack.options import UpOptions, threads_per_rank
+from cli.stack.options import UpOptions
 from cli.stack.probes import Probes
 from cli.stack.process import ServiceSpec
 from cli.stack.servers.broker import find_nats, nats_answers, nats_command, new_passwords
@@ -153,9 +153,10 @@ def _own_settings(
         "RYZ_TENSOR_PARALLEL": str(options.tensor_parallel),
         "RYZ_QUANTIZE": options.quantize,
         "RYZ_KERNELS": options.kernels,
-        "RYZ_THREADS": environ.get("RYZ_THREADS")
-        or str(threads_per_rank(options.groups, options.tensor_parallel)),
+        "RYZ_THREADS": str(options.threads),
     }
+    if options.kv_cache_tokens is not None:
+        own["RYZ_KV_CACHE_TOKENS"] = str(options.kv_cache_tokens)
     own |= _memory_share(options.groups, environ) | _tenant_share(environ)
     return own if options.model is None else own | {"RYZ_MODEL": str(options.model)}
 

@@ -24,9 +24,11 @@ def up(options: UpOptions) -> None:
     """
     import os  # noqa: PLC0415 (keeps `ryz --help` quick)
 
+    from cli.console import out  # noqa: PLC0415
     from cli.stack import runner  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reach import refuse_open_network  # noqa: PLC0415
+    from cli.stack.machine import settle_sizing  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
     place = StateDir(options.state_dir)
@@ -34,7 +36,9 @@ def up(options: UpOptions) -> None:
     refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), told=options.open_to_network)
     if options.quantize == "int8" and options.kernels == "plain":
         fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
-    settled = _settle(options, place)
+    settled, chosen = settle_sizing(_settle(options, place))
+    if chosen:
+        out.print(chosen, soft_wrap=True)
     runner.run_detached(settled) if options.detach else runner.run_here(settled)
 
 
@@ -45,7 +49,7 @@ def _settle(options: UpOptions, place: StateDir) -> UpOptions:
     from cli.stack.model_dir import find_model  # noqa: PLC0415
     from cli.stack.servers.redis_dir import make_redis_dir  # noqa: PLC0415
 
-    directory = find_model(options.model, options.engine, options.tensor_parallel)
+    directory = find_model(options.model, options.engine, options.tensor_parallel or 1)
     settled = replace(
         options,
         state_dir=place.path,  # without links, whatever becomes of them later

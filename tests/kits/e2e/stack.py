@@ -53,6 +53,8 @@ class Stack:
         self.folder = folder
         self.place = StateDir(folder / ".ryz")
         self.output = folder / "up.txt"
+        if "--tensor-parallel" not in options:
+            options = (*options, "--tensor-parallel", "2")
         with self.output.open("w") as file:
             self.process = subprocess.Popen(
                 [*RYZ, "up", "--port", "0", *options],

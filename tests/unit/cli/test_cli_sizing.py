@@ -1,9 +1,13 @@
 """What `ryz up` chooses for a model and a machine."""
 
 from dataclasses import replace
+from math import prod
+from pathlib import Path
 
 import pytest
 
+from cli.stack.machine import machine_facts, measure_model, settle_sizing
+from cli.stack.model_dir import demo_model
 from cli.stack.sizing import (
     GROUP_BYTES,
     KV_TOKENS,
@@ -13,7 +17,11 @@ from cli.stack.sizing import (
     choose_sizing,
     describe_sizing,
 )
-from services.worker.engine.checkpoint.model_size import ModelSize
+from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.checkpoint.model_size import ModelSize, model_size
+from services.worker.engine.checkpoint.weight_files import stored_tensors
+from services.worker.host import total_bytes, usable_cores
+from tests.kits.supervisor import options
 
 GIB = 2**30
 LAPTOP = MachineFacts(cores=2, free_bytes=20 * GIB, kernels=True)
@@ -82,6 +90,12 @@ def test_what_does_not_fit_is_refused_with_figures(wishes: SizingWishes, remedy:
     assert remedy in str(caught.value)
 
 
+def test_every_rank_gets_a_thread() -> None:
+    many = SizingWishes(groups=2, tensor_parallel=64)
+    assert choose_sizing(SMALL, 8192, LAPTOP, many).threads == 1
+    assert choose_sizing(SMALL, 8192, replace(LAPTOP, cores=64), OPEN).threads == 32
+
+
 def test_the_least_that_fits_is_taken() -> None:
     """The border: exactly enough for one group with the least KV, and one byte less."""
     least = GROUP_BYTES + SMALL.weight_bytes("int8") + 2048 * SMALL.kv_token_bytes("int8")
@@ -97,3 +111,30 @@ def test_the_stores_room_is_left_to_them() -> None:
     assert (full.groups, less.groups) == (2, 1)
     with pytest.raises(DoesNotFit, match=r"the stores' 14.0 GiB.*`--redis-memory-share`"):
         choose_sizing(LARGE, 8192, replace(LAPTOP, store_bytes=14 * GIB), OPEN)
+
+
+def test_parameters_are_those_in_the_files() -> None:
+    size = model_size(read_config(demo_model()))
+    stored = stored_tensors(demo_model()).values()
+    assert size.parameters == sum(prod(one.shape) for one in stored)
+    assert measure_model(demo_model()).stored_bytes == 2, "bf16, and kept so"
+
+
+def test_up_settles_what_it_was_not_told(tmp_path: Path) -> None:
+    told = options(
+        tmp_path, engine="torch", model=demo_model(), groups=0, tensor_parallel=0, threads=0,
+        quantize="auto", kernels="auto", kv_cache_tokens=None,
+    )  # fmt: skip
+    settled, line = settle_sizing(told)
+    assert (settled.groups, settled.tensor_parallel, settled.quantize) == (2, 1, "none")
+    assert settled.threads == max(1, usable_cores() // 2)
+    assert settled.kv_cache_tokens == KV_TOKENS
+    assert line.startswith("2 M parameters")
+    assert machine_facts(told).store_bytes == int(total_bytes() * told.redis_memory_share)
+    shared, _ = settle_sizing(replace(told, kv_cache_tokens=0))
+    assert shared.kv_cache_tokens == 0, "the worker takes a share of the free memory"
+
+
+def test_up_leaves_the_null_engine_as_it_is(tmp_path: Path) -> None:
+    settled, line = settle_sizing(options(tmp_path, groups=0, tensor_parallel=0, threads=0, quantize="auto"))
+    assert (settled.groups, settled.tensor_parallel, settled.threads, line) == (2, 2, 1, "")

@@ -15,7 +15,6 @@ from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.private import MARKER
 from cli.stack.host.reach import require_reachable
 from cli.stack.model_dir import demo_model, find_model
-from cli.stack.options import threads_per_rank
 from cli.stack.plan import GRACE_S, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.process import ServiceProcess, ServiceSpec
@@ -92,7 +91,7 @@ async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     assert worker["RYZ_TENSOR_PARALLEL"] == "2"
     assert (worker["RYZ_QUANTIZE"], worker["RYZ_KERNELS"]) == ("int8", "plain")
     assert worker["RYZ_KV_MEMORY_SHARE"] == "0.25", "two groups share what one would take"
-    assert worker["RYZ_THREADS"] == str(threads_per_rank(2, 2))
+    assert (worker["RYZ_THREADS"], worker["RYZ_KV_CACHE_TOKENS"]) == ("3", "4096")
     store = by_name["kvstate"].env
     assert (store["RYZ_REDIS_URL"], store["RYZ_KV_REDIS_URL"]) == (plan.redis_url, plan.kv_redis_url)
     assert worker["RYZ_REDIS_URL"] == "", "a worker is told nothing of the store of sessions"
@@ -161,13 +160,6 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
     assert {port for _, port in plan.http_places} == ports
     assert keys == [env["RYZ_PROBE_KEY"] for env in services if "RYZ_PROBE_KEY" in env]
     assert len(keys[0]) >= 32
-
-
-async def test_threads_that_were_asked_for_are_kept(tmp_path: Path) -> None:
-    probes = Probes()
-    plan = plan_stack(options(tmp_path), probes, {"RYZ_THREADS": "7"})
-    await probes.close()
-    assert [spec.env["RYZ_THREADS"] for spec in plan.specs if spec.name.startswith("worker")] == ["7", "7"]
 
 
 @pytest.mark.parametrize(
@@ -268,11 +260,6 @@ def test_groups_and_ranks_are_counted_in_words(tmp_path: Path) -> None:
     assert describe_groups(options(tmp_path, groups=1, engine="torch")) == "1 group of 2 ranks"
     assert describe_groups(options(tmp_path, engine="torch", tensor_parallel=1)) == "2 groups of 1 rank"
     assert describe_groups(options(tmp_path)) == "2 groups of the null engine"
-
-
-def test_every_rank_gets_a_thread() -> None:
-    assert threads_per_rank(64, 64) == 1
-    assert threads_per_rank(1, 1) == len(os.sched_getaffinity(0))
 
 
 def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,88 @@
+"""Settles what `ryz up` was not told: looks at model and machine, and has `sizing.py` choose."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from cli.console import fail
+from cli.stack.options import UpOptions
+from cli.stack.sizing import (
+    DoesNotFit,
+    MachineFacts,
+    Sizing,
+    SizingWishes,
+    choose_sizing,
+    describe_sizing,
+)
+from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
+from services.worker.engine.native import build
+from services.worker.host import available_bytes, total_bytes, usable_cores
+
+NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
+
+
+def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
+    """Fill in groups, ranks, threads, precision and KV room.
+
+    Args:
+        options: With the model's path.
+
+    Returns:
+        The options, and a line that says what was chosen and why; empty without a model.
+
+    Raises:
+        CommandError: The model does not fit this machine, with the figures.
+    """
+    if options.model is None or options.engine == "null":
+        groups, ranks = options.groups or NULL_GROUPS, options.tensor_parallel or NULL_RANKS
+        quantize: Literal["none", "int8"] = "int8" if options.quantize == "int8" else "none"
+        settled = replace(options, groups=groups, tensor_parallel=ranks, quantize=quantize)
+        return replace(settled, threads=options.threads or 1), ""
+    config = read_config(options.model)
+    size = measure_model(options.model)
+    machine = machine_facts(options)
+    wishes = SizingWishes(
+        groups=options.groups,
+        tensor_parallel=options.tensor_parallel,
+        threads=options.threads,
+        quantize=options.quantize,
+        kv_cache_tokens=options.kv_cache_tokens or 0,
+    )
+    try:
+        sizing = choose_sizing(size, config.context_length, machine, wishes)
+    except DoesNotFit as error:
+        fail(str(error), 2)
+    return _with(options, sizing), describe_sizing(sizing, size, machine)
+
+
+def measure_model(path: Path) -> ModelSize:
+    """Count a model's parameters and bytes, from its config and the sizes of its files.
+
+    Raises:
+        ModelError: It cannot be served.
+    """
+    size = model_size(read_config(path))
+    files = [path] if path.is_file() else [*path.glob("*.safetensors")]
+    each = sum(file.stat().st_size for file in files) / max(1, size.parameters)
+    # weights of fewer than 16 bits are unpacked to floats when they are read
+    return replace(size, stored_bytes=FP16_BYTES if 1.5 < each < 3 else FP32_BYTES)
+
+
+def machine_facts(options: UpOptions) -> MachineFacts:
+    """Look at this machine."""
+    stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
+    kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
+    return MachineFacts(usable_cores(), available_bytes(), kernels, stores)
+
+
+def _with(options: UpOptions, sizing: Sizing) -> UpOptions:
+    return replace(
+        options,
+        groups=sizing.groups,
+        tensor_parallel=sizing.tensor_parallel,
+        threads=sizing.threads,
+        quantize="int8" if sizing.quantize == "int8" else "none",
+        # 0 was given: the worker takes a share of the free memory
+        kv_cache_tokens=0 if options.kv_cache_tokens == 0 else sizing.kv_cache_tokens,
+    )
