@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.engine.engine_plan import EnginePlan
 from benchmarks.lib.measuring import BenchError
+from benchmarks.plans import EnginePlan
 from services.worker.domain.scheduling.block_manager import BlockManager, blocks_for
 from services.worker.domain.scheduling.block_names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler

@@ -15,7 +15,6 @@ from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import LOAD_S, Driver, Run, make_prompts, rank_options, start_driver
 from benchmarks.engine.engine_http import HttpDriver, http_driver
-from benchmarks.engine.engine_plan import EnginePlan, precision_of
 from benchmarks.engine.engine_row import mean_step_s, peer_row, rates, step_figures
 from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.engine.independent import measure_independent
@@ -24,6 +23,7 @@ from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import StackStarter
 from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
+from benchmarks.plans import EnginePlan, precision_of
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.rank_protocol.plan import EngineInfo

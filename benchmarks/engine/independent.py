@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Run, make_prompts, rank_options, start_driver
-from benchmarks.engine.engine_plan import EnginePlan, precision_of
 from benchmarks.engine.engine_row import step_figures
 from benchmarks.lib.measuring import Progress
+from benchmarks.plans import EnginePlan, precision_of
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.rank_protocol.run_config import Quantize
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from benchmarks.failover.failover_figures import InjectedFault, Victim, figures
 from benchmarks.failover.failover_fleet import FleetProbe, mean_fetch_s
-from benchmarks.failover.failover_plan import FailoverPlan
 from benchmarks.failover.failover_streams import Readers, Reading, make_requests, read_once, same_answer
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack
+from benchmarks.plans import FailoverPlan
 from shared.bus.nats import NatsBus
 from shared.client import Completion, InferenceClient
 from shared.messages import GenerateRequest

@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.kv.group_client import GroupClient, KVPolicy
-from benchmarks.kv.overflow_plan import OverflowPlan
 from benchmarks.lib.measuring import Progress, milliseconds, percentile
+from benchmarks.plans import OverflowPlan
 
 HOME, COLD = "g0", "g1"
 LEAST_TOKENS = 50  # of a turn of mixed length

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.engine.driver import Driver, kv_tokens
-from benchmarks.kv.overflow_plan import OverflowPlan
 from benchmarks.lib.measuring import Progress
+from benchmarks.plans import OverflowPlan
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig, StoreResult

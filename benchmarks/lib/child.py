@@ -1,5 +1,7 @@
 """A helper process of a measurement: one object is made there, and its methods are called from here.
 
+Coroutines run on one event loop of that process, which stands still between calls.
+
 Peers and probes run this way, so that their threads, memory and crashes are their own. A child cannot outlive
 the command: the kernel ends it with its parent, and `close` ends it before.
 """
@@ -16,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
+
+import uvloop
 
 from benchmarks.lib.measuring import BenchError
 from shared.host.own_python import module_command, module_environment
@@ -112,16 +116,19 @@ def _serve(connection: Connection) -> None:
         nonlocal made
         made = getattr(importlib.import_module(module), name)(**arguments)
 
-    if not _answer(connection, make):
-        return
-    while True:
-        method, values = connection.recv()
-        _answer(connection, partial(getattr(made, method), *values))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        if not _answer(connection, make, loop):
+            return
+        while True:
+            method, values = connection.recv()
+            _answer(connection, partial(getattr(made, method), *values), loop)
 
 
-def _answer(connection: Connection, work: Callable[[], Any]) -> bool:
+def _answer(connection: Connection, work: Callable[[], Any], loop: asyncio.Runner) -> bool:
     try:
         value = work()
+        if asyncio.iscoroutine(value):
+            value = loop.run(value)
     except Exception as error:
         known = type(error).__module__.startswith(("benchmarks.", "services."))
         connection.send((str(error) if known else f"{type(error).__name__}: {error}", None))

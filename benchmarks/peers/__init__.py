@@ -3,8 +3,8 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.engine.engine_plan import PEER_PACKAGES
 from benchmarks.lib.child import ChildObject
+from benchmarks.plans import PEER_PACKAGES
 
 
 def missing_packages(name: str) -> list[str]:

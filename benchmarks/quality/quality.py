@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers import start_peer
+from benchmarks.plans import QualityPlan
 from benchmarks.quality.divergence import Divergence, Logits, log_probabilities
 from benchmarks.quality.own_logits import OwnLogits
-from benchmarks.quality.quality_plan import QualityPlan
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
 from services.worker.model_dir import load_model_dir
 

@@ -1,21 +1,16 @@
-"""The load generator: a process that keeps N chat completions in flight and measures each of them.
+"""The load generator: keeps N chat completions in flight and measures each of them.
 
 It is a closed loop on raw protocols, so that it takes little of the machine that it measures. It checks every
-answer (`answers.py`) and prints one JSON object a line: `measuring` after the warm-up, `measured`, and `done`
-with the figures. `serving.py` starts it.
+answer (`answers.py`). `serving.py` starts it in a process of its own.
 """
 
 import asyncio
 import gc
-import json
 import math
 import resource
-import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
-
-import uvloop
 
 from benchmarks.lib.measuring import percentile
 from benchmarks.serving.connection import LoadConnection, LoadTarget, Recorder
@@ -40,70 +35,61 @@ class LoadFigures:
     error_kinds: dict[str, int] = field(default_factory=dict)
 
 
+class Load:
+    """Holds `concurrency` requests in flight from `begin` to the end of `measure`."""
+
+    def __init__(self, *, url: str, model: str, tokens: int, stream: bool, concurrency: int) -> None:
+        address = urlsplit(url)
+        self._target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, tokens, stream)
+        self._requests = RequestMaker(address.netloc, model, tokens, stream)
+        self._recorder = Recorder()
+        self._figures = LoadFigures(concurrency)
+        self._connections: list[LoadConnection] = []
+
+    async def begin(self, warmup_s: float) -> None:
+        """Open the connections and let them work for a while."""
+        for _ in range(self._figures.concurrency):
+            self._connections.append(LoadConnection(self._target, self._requests, self._recorder))
+            self._connections[-1].open()
+        await asyncio.sleep(warmup_s)
+
+    async def measure(self, duration_s: float) -> None:
+        """Count the answers of that time."""
+        self._recorder.measuring = True
+        began, cpu_began = time.perf_counter(), _cpu_s()
+        await asyncio.sleep(duration_s)
+        self._recorder.measuring, self._recorder.stopping = False, True
+        self._figures.seconds = time.perf_counter() - began
+        self._figures.cpu_us_per_request = (_cpu_s() - cpu_began) * 1e6  # divided in `finish`
+
+    async def finish(self) -> LoadFigures:
+        """Wait for late answers, close the connections, and return the figures."""
+        figures, recorder = self._figures, self._recorder
+        waits = [asyncio.create_task(connection.idle.wait()) for connection in self._connections]
+        for task in (await asyncio.wait(waits, timeout=GRACE_S))[1]:
+            task.cancel()
+            recorder.count_problem(f"no answer within {GRACE_S:g} s of the end")
+        for connection in self._connections:
+            await connection.close()
+        latencies = sorted(recorder.latencies_s)
+        figures.requests = len(latencies)
+        figures.errors, figures.error_kinds = (
+            recorder.problems.total(),
+            dict(recorder.problems.most_common(5)),
+        )
+        figures.requests_per_s = len(latencies) / figures.seconds
+        figures.p50_ms, figures.p99_ms = (1e3 * percentile(latencies, share) for share in (0.5, 0.99))
+        figures.ttft_p50_ms = 1e3 * percentile(sorted(recorder.first_bytes_s), 0.50)
+        figures.cpu_us_per_request /= len(latencies) or math.nan
+        return figures
+
+
 def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-async def measure(
-    target: LoadTarget, requests: RequestMaker, concurrency: int, warmup_s: float, duration_s: float
-) -> LoadFigures:
-    """Hold `concurrency` requests in flight for warm-up and measured time; return the latter's figures."""
-    recorder = Recorder()
-    connections = [LoadConnection(target, requests, recorder) for _ in range(concurrency)]
-    for connection in connections:
-        connection.open()
-    await asyncio.sleep(warmup_s)
-    print(json.dumps({"event": "measuring"}), flush=True)
-    recorder.measuring = True
-    began, cpu_began = time.perf_counter(), _cpu_s()
-    await asyncio.sleep(duration_s)
-    recorder.measuring = False
-    recorder.stopping = True
-    seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_began
-    print(json.dumps({"event": "measured"}), flush=True)
-    for task in (
-        await asyncio.wait([asyncio.create_task(c.idle.wait()) for c in connections], timeout=GRACE_S)
-    )[1]:
-        task.cancel()
-        recorder.count_problem(f"no answer within {GRACE_S:g} s of the end")
-    for connection in connections:
-        await connection.close()
-    return summarize(recorder, concurrency, seconds, cpu_s)
-
-
-def summarize(recorder: Recorder, concurrency: int, seconds: float, cpu_s: float) -> LoadFigures:
-    """Return the figures of `seconds` that took `cpu_s` of CPU in this process."""
-    latencies = sorted(recorder.latencies_s)
-    count = len(latencies)
-    return LoadFigures(
-        concurrency=concurrency,
-        seconds=seconds,
-        requests=count,
-        errors=recorder.problems.total(),
-        requests_per_s=count / seconds,
-        p50_ms=percentile(latencies, 0.50) * 1e3,
-        p99_ms=percentile(latencies, 0.99) * 1e3,
-        ttft_p50_ms=percentile(sorted(recorder.first_bytes_s), 0.50) * 1e3,
-        cpu_us_per_request=cpu_s / count * 1e6 if count else math.nan,
-        error_kinds=dict(recorder.problems.most_common(5)),
-    )
-
-
-def main() -> None:
-    """Measure what the one argument asks for, a JSON object, and print the figures; NaN becomes null."""
-    asked = json.loads(sys.argv[1])
-    address = urlsplit(asked["url"])
-    target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, asked["tokens"], asked["stream"])
-    requests = RequestMaker(address.netloc, asked["model"], asked["tokens"], asked["stream"])
+def start_load(**asked: object) -> Load:
+    """Make a `Load` in a process that does nothing else."""
     gc.disable()
-    figures = uvloop.run(measure(target, requests, asked["concurrency"], asked["warmup"], asked["duration"]))
-    plain = {
-        key: None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in asdict(figures).items()
-    }
-    print(json.dumps({"event": "done", **plain}), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    return Load(**asked)  # type: ignore[arg-type]  # checked where the process is started

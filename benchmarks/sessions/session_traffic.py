@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pydoc_data.topics import topics  # English that ships with Python
 
-from benchmarks.sessions.sessions_plan import ANSWER_TOKENS, MOST_TOKENS, PROMPT_TOKENS, SessionsPlan
+from benchmarks.plans import SessionsPlan
 
 TextMessage = dict[str, str]
+PROMPT_TOKENS, ANSWER_TOKENS = 60, 40  # means
+MOST_TOKENS = 1500  # a session of so many tokens begins a new conversation
 _CHARS_PER_TOKEN = 3.5  # of this prose, by the demo model's tokenizer
 
 

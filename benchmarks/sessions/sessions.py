@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import RunningStack, worker_groups
+from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient
 from benchmarks.sessions.session_figures import MeasuredTurns
 from benchmarks.sessions.session_metrics import read_all
 from benchmarks.sessions.session_traffic import (
+    ANSWER_TOKENS,
     ConversationLengths,
     DrawnTurn,
     TextMessage,
     draw_turns,
     openings,
 )
-from benchmarks.sessions.sessions_plan import ANSWER_TOKENS, SessionsPlan
 
 
 async def measure(plan: SessionsPlan, stack: RunningStack, progress: Progress) -> MeasuredTurns:

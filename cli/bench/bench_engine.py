@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from benchmarks.engine.engine_plan import PEER_PACKAGES, EnginePlan
+from benchmarks.plans import PEER_PACKAGES, EnginePlan
 from cli.bench.bench_engine_view import show
 from cli.bench.bench_inputs import require_context, require_model, require_peers
 from cli.bench.bench_report import AsJson, counting_bar, reporting, warn

@@ -7,7 +7,7 @@ import sys
 import structlog
 import typer
 
-from benchmarks.failover.failover_plan import FailoverPlan
+from benchmarks.plans import FailoverPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kv.overflow_plan import OverflowPlan
 from benchmarks.lib.stack import RunningStack
+from benchmarks.plans import OverflowPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack, own_store
 from cli.command_options import with_options

@@ -1,6 +1,6 @@
 """`ryz bench quality`: options, checks and table of the comparison of precisions with fp32."""
 
-from benchmarks.quality.quality_plan import QUALITY_PEERS, QualityPlan
+from benchmarks.plans import QUALITY_PEERS, QualityPlan
 from cli.bench.bench_inputs import require_context, require_model, require_peers
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.command_options import with_options

@@ -1,15 +1,11 @@
 """`ryz bench serving`: options and tables of the serving path; brings a stack unless one is named."""
 
-import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from contextlib import ExitStack
 
 from benchmarks.lib.machine import SERVING_PACKAGES
 from benchmarks.lib.stack import RunningStack
-from benchmarks.serving.serving_plan import ServingPlan
-from cli.bench.bench_report import AsJson, Report, print_line, print_table, reporting
+from benchmarks.plans import ServingPlan
+from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
 from cli.console import err
@@ -30,21 +26,8 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
         else:
             err.print("starting a stack", style="dim")
             stack = cleanup.enter_context(own_stack({"--engine": "null", "--groups": plan.groups}))
-        show = cleanup.enter_context(_bar(len(plan.concurrency)))
-        report.update(asyncio.run(measure(plan, stack, show)))
-
-
-@contextmanager
-def _bar(levels: int) -> Iterator[Callable[[int, str], None]]:
-    """Give a callback for levels and phases; the bar moves with them alone, not to disturb the generator."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, refresh_per_second=2) as progress:
-        task = progress.add_task("starting", total=levels * 2)
-
-        def show(concurrency: int, phase: str) -> None:
-            progress.update(task, description=f"concurrency {concurrency}: {phase}", advance=1)
-
-        yield show
+        progress = cleanup.enter_context(counting_bar(2 * len(plan.concurrency)))
+        report.update(measure(plan, stack, progress))
 
 
 def _show(report: Report) -> None:

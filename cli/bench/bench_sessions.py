@@ -3,7 +3,7 @@
 import asyncio
 
 from benchmarks.lib.measuring import BenchError
-from benchmarks.sessions.sessions_plan import SessionsPlan
+from benchmarks.plans import SessionsPlan
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options

@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from benchmarks.failover.failover import measure
-from benchmarks.failover.failover_plan import FailoverPlan
 from benchmarks.lib.stack import RunningStack
+from benchmarks.plans import FailoverPlan
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack

@@ -18,13 +18,13 @@ from benchmarks.engine import engine as bench
 from benchmarks.engine import roofline
 from benchmarks.engine.bandwidth import measure_bandwidth
 from benchmarks.engine.driver import Driver, Run, kv_tokens, make_prompts, rank_options
-from benchmarks.engine.engine_plan import EnginePlan
 from benchmarks.engine.engine_row import mean_step_s, peer_row, rates, step_figures
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
+from benchmarks.plans import EnginePlan
 from cli.bench.bench_commands import app
 from cli.bench.bench_engine import remarks
 from cli.bench.own_stack import own_stack

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.kv.kv_cold import measure
-from benchmarks.kv.kv_cold_plan import KVColdPlan
+from benchmarks.plans import KVColdPlan
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import kernels
 

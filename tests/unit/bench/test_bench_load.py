@@ -5,16 +5,17 @@ import math
 
 from benchmarks.lib.measuring import percentile
 from benchmarks.serving.answers import problem_of_completion, problem_of_stream
-from benchmarks.serving.connection import LoadTarget
-from benchmarks.serving.load import LoadFigures, measure
-from benchmarks.serving.requests import RequestMaker
+from benchmarks.serving.load import Load, LoadFigures
 from tests.kits.bench.answers import answering, chunks, completion, http
 
 
 async def load(port: int, concurrency: int = 2, stream: bool = False) -> LoadFigures:
-    target = LoadTarget("127.0.0.1", port, 16, stream)
-    requests = RequestMaker(f"127.0.0.1:{port}", "demo", 16, stream)
-    return await measure(target, requests, concurrency, 0.0, 0.15)
+    made = Load(
+        url=f"http://127.0.0.1:{port}", model="demo", tokens=16, stream=stream, concurrency=concurrency
+    )
+    await made.begin(0.0)
+    await made.measure(0.15)
+    return await made.finish()
 
 
 async def test_right_answers_are_measured_and_all_requests_differ() -> None:

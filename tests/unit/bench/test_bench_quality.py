@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import ModelShape
+from benchmarks.plans import QualityPlan
 from benchmarks.quality.divergence import Divergence, Logits, log_probabilities
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.quality import measure, num_steps, score_chats, score_text
-from benchmarks.quality.quality_plan import QualityPlan
 from benchmarks.quality.scored_texts import QUESTIONS, chat_prompts, text_windows
 from cli.bench.bench_commands import app
 from services.worker.engine.checkpoint.model_families import read_config

@@ -13,26 +13,28 @@ from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.machine import commit, machine
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
+from benchmarks.plans import ServingPlan
 from benchmarks.serving.serving import LOAD, measure
-from benchmarks.serving.serving_plan import ServingPlan
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http
 
 
 async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
-    phases: list[tuple[int, str]] = []
+    phases: list[str] = []
     async with answering(lambda *_: http(completion())) as port:
         plan = ServingPlan(concurrency=[1, 2], duration=0.3, warmup=0.1)
         stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
-        report = await measure(plan, stack, lambda concurrency, phase: phases.append((concurrency, phase)))
+        report = await asyncio.to_thread(measure, plan, stack, phases.append)
     rows = report["rows"]
     assert [row["concurrency"] for row in rows] == [1, 2]
     assert all(set(row) == {"concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"} for row in rows)
     assert all(row["errors"] == 0 and row["requests_per_s"] > 10 for row in rows)
     assert set(report["cpu_ms_per_request"]) == {"server", LOAD}
     assert report["cpu_ms_per_request"]["server"] > 0
-    assert phases == [(1, "warm-up"), (1, "measuring"), (2, "warm-up"), (2, "measuring")]
+    assert phases == [
+        f"concurrency {level}: {phase}" for level in (1, 2) for phase in ("warm-up", "measuring")
+    ]
 
 
 async def test_errors_are_in_the_row_with_their_kinds() -> None:
@@ -40,7 +42,7 @@ async def test_errors_are_in_the_row_with_their_kinds() -> None:
     async with answering(lambda n, _: replies.get(n, http(chunks()))) as port:
         plan = ServingPlan(concurrency=[1], duration=0.3, warmup=0.0, stream=True)
         stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
-        (row,) = (await measure(plan, stack, lambda *_: None))["rows"]
+        (row,) = (await asyncio.to_thread(measure, plan, stack, lambda _: None))["rows"]
     assert row["errors"] == 1
     assert row["error_kinds"] == {"status 500: no": 1}
     assert row["ttft_p50_ms"] > 0
@@ -51,7 +53,7 @@ async def test_no_right_answer_is_a_failure_with_its_reason() -> None:
         plan = ServingPlan(concurrency=[1], duration=0.2, warmup=0.0)
         stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
         with pytest.raises(BenchError, match="no right answer at concurrency 1: status 500"):
-            await measure(plan, stack, lambda *_: None)
+            await asyncio.to_thread(measure, plan, stack, lambda _: None)
 
 
 def test_a_process_that_ended_spoils_the_measurement() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.lib.measuring import BenchError
+from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient, StreamedTurn
 from benchmarks.sessions.session_figures import MeasuredTurns, row
 from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile, read_all
 from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
-from benchmarks.sessions.sessions_plan import SessionsPlan
 from tests.kits.bench.answers import answering, http
 
 HEADERS = "x-ryz-group: g1\r\nx-ryz-route: last_group\r\n"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import engine as bench
-from benchmarks.engine.engine_plan import EnginePlan
 from benchmarks.engine.http_row import StreamRun, http_figures
 from benchmarks.lib.cpu import CpuMeter
 from benchmarks.lib.measuring import BenchError
@@ -18,6 +17,7 @@ from benchmarks.lib.sse import StreamedAnswer, StreamUsage
 from benchmarks.lib.streams import stream_all
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
+from benchmarks.plans import EnginePlan
 from cli.bench.bench_engine_view import show
 from cli.bench.own_stack import own_stack
 from tests.kits.bench.reports import REPORT, known_bandwidth

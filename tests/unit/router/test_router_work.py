@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry
 
+from benchmarks.plans import RoutingPlan
 from benchmarks.routing.routing import route
-from benchmarks.routing.routing_plan import RoutingPlan
 from benchmarks.routing.routing_time import decision_times
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts

@@ -1,0 +1,195 @@
+"""The options of every benchmark, as the plans that its measurement gets.
+
+A field's note declares the option: its help, bounds, and how a list is read from one text.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, get_args
+
+from typer import Option
+
+from benchmarks.lib.options import Numbers, Word, Words
+from services.router.domain.policies import PolicyName
+from services.worker.rank_protocol.run_config import Kernels, KVDtype, Quantize
+
+PEER_PACKAGES = {"transformers": ("transformers",), "llama.cpp": ("llama_cpp", "gguf")}
+QUALITY_PEERS = ("llama.cpp",)
+
+Model = Annotated[Path, Option(help="Directory, .gguf file or name of the model.")]
+ModelOrDemo = Annotated[Path | None, Option(help="Path or name of the model; left out: the demo.")]
+Precisions = Annotated[
+    Sequence[Quantize],
+    Option(help="none or int8; both with a comma between them."),
+    Words(get_args(Quantize)),
+]
+Policies = Annotated[
+    Sequence[PolicyName], Option(help="Policies to compare, with commas between them."),
+    Words(get_args(PolicyName)),
+]  # fmt: skip
+Threads = Annotated[int, Option(min=0, max=1024, help="Threads of each rank; 0: cores / ranks.")]
+TensorParallel = Annotated[int, Option(min=1, max=64, help="Ranks of each group.")]
+Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """`ryz bench engine`: every combination of precision, ranks and batch size is a row."""
+
+    model: Model
+    quantize: Precisions = ("none",)
+    tp: Annotated[
+        Sequence[int], Option(help="Ranks that compute together, one number after the other."), Numbers(64)
+    ] = (1,)
+    threads: Threads = 0
+    batches: Annotated[
+        Sequence[int], Option(help="Sequences at once, one number after the other."), Numbers(512)
+    ] = (1, 4, 8, 16)
+    prompt: Annotated[int, Option(min=1, help="Tokens of each prompt; they are random.")] = 128
+    tokens: Annotated[int, Option(min=2, help="Tokens generated for each prompt.")] = 48
+    repeats: Annotated[int, Option(min=1, max=100, help="Measured runs; the median counts.")] = 3
+    kernels: Annotated[Kernels, Option(help="auto, native or plain."), Word(get_args(Kernels))] = "auto"
+    kv_dtype: Annotated[
+        KVDtype, Option(help="Type of the KV cache: auto, fp32 or fp16."), Word(get_args(KVDtype))
+    ] = "auto"
+    peers: Annotated[
+        list[str], Option("--peer", help="Measure transformers or llama.cpp in turns; may be repeated.")
+    ] = field(default_factory=list)
+    independent: Annotated[
+        bool, Option("--independent", help="For each tp above 1: ranks that work alone, side by side.")
+    ] = False
+    http: Annotated[
+        bool, Option("--http", help="The same through a whole stack, in turns; needs the memory twice.")
+    ] = False
+
+    def threads_of(self, world: int) -> int:
+        """Return the threads of each of `world` ranks."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // world)
+
+    def num_steps(self) -> int:
+        """Return how often the measurement reports progress."""
+        runs = (self.repeats + 1) * len(self.batches) * (1 + len(self.peers) + self.http)
+        split = sum(world > 1 for world in self.tp) * self.independent
+        each = len(self.tp) * (3 + self.http + runs) + len(self.peers) + split * (2 + 3 * (self.repeats + 1))
+        return len(self.quantize) * each
+
+
+def precision_of(quantize: Quantize) -> str:
+    """Return the type of the weights that the engine computes with."""
+    return "int8" if quantize == "int8" else "fp32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPlan:
+    """`ryz bench quality`: precisions that are compared with fp32 on one text and some chats."""
+
+    model: Model
+    quantize: Precisions = ("int8",)
+    tokens: Annotated[int, Option(min=2, max=100_000, help="Tokens of the text, at least so many.")] = 20_000
+    window: Annotated[
+        int, Option(min=2, max=8192, help="The text is cut into windows of so many tokens, read one by one.")
+    ] = 512
+    chats: Annotated[int, Option(min=0, max=50, help="Questions whose answers by fp32 are compared.")] = 50
+    answer: Annotated[int, Option(min=1, max=1024, help="Tokens of an answer at most.")] = 64
+    threads: Threads = 0
+    peers: Annotated[
+        list[str], Option("--peer", help="llama.cpp: its F32, Q8_0 and Q4_0 of the same weights, too.")
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverflowPlan:
+    """`ryz bench overflow`: turns of sessions on either of two groups, and writing behind."""
+
+    model: Annotated[
+        Path | None, Option(help="Path or name of the model; left out: one of 110M random weights is made.")
+    ] = None
+    quantize: Annotated[Quantize, Option(help="none or int8."), Word(get_args(Quantize))] = "int8"
+    tensor_parallel: TensorParallel = 2
+    session_tokens: Annotated[int, Option(min=64, help="Tokens of the timed sessions.")] = 2000
+    repeats: Annotated[int, Option(min=1, max=1000, help="Timed turns of each kind.")] = 12
+    turns: Annotated[int, Option(min=0, max=10_000, help="Turns of mixed lengths, for the rule.")] = 200
+    write_batch: Annotated[
+        int, Option(min=0, max=256, help="Sequences that decode with and without writing; 0: none.")
+    ] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVColdPlan:
+    """`ryz bench kv`: the shape of the attention op that is measured."""
+
+    heads: Annotated[int, Option(min=1, max=256, help="Query heads.")] = 12
+    kv_heads: Annotated[int, Option(min=1, max=256, help="Heads of keys and values.")] = 12
+    head_dim: Annotated[int, Option(min=2, max=256, help="Numbers of a head.")] = 64
+    batch: Annotated[int, Option(min=1, max=256, help="Sequences in a step.")] = 8
+    contexts: Annotated[
+        Sequence[int], Option(help="Tokens of each sequence, one after the other."), Numbers(131_072)
+    ] = (512, 2048, 4096)
+    threads: Annotated[int, Option(min=1, max=256, help="Threads that share an op.")] = 1
+    repeats: Annotated[int, Option(min=1, max=10_000, help="Ops measured; the median counts.")] = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPlan:
+    """`ryz bench failover`: faults, and the streams that are read meanwhile."""
+
+    kills: Annotated[int, Option(min=0, max=100_000, help="Ranks and leaders to kill.")] = 100
+    streams: Annotated[int, Option(min=1, max=4096, help="Streams that are read at a time.")] = 32
+    tokens: Annotated[int, Option(min=2, help="Tokens of each stream.")] = 128
+    freeze: Annotated[bool, Option("--freeze", help="Freeze leaders for a while instead of killing.")] = False
+    calm: Annotated[float, Option(min=0.0, help="Seconds without faults, for false alarms.")] = 0.0
+    model: ModelOrDemo = None
+    tensor_parallel: TensorParallel = 2
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlan:
+    """`ryz bench serving`: requests in flight, and the stack that answers them."""
+
+    concurrency: Annotated[
+        Sequence[int], Option(help="Requests in flight, one level after the other."), Numbers(4096)
+    ] = (1, 8, 32, 128)
+    duration: Annotated[float, Option(min=0.2, help="Measured seconds at each level.")] = 5.0
+    warmup: Annotated[float, Option(min=0.0, help="Seconds before that at each level.")] = 1.0
+    tokens: Annotated[int, Option(min=1, max=4096, help="Tokens that each answer has.")] = 16
+    stream: Annotated[bool, Option("--stream/--no-stream", help="Ask for streamed answers.")] = False
+    url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
+    model: Annotated[str, Option(help="The model to ask, with --url.")] = "demo"
+    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsPlan:
+    """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
+
+    policies: Policies = ("hybrid", "sticky", "round_robin")
+    sessions: Annotated[int, Option(min=1, max=100_000, help="Sessions that ask.")] = 64
+    zipf: Annotated[float, Option(min=0.0, max=4.0, help="How unevenly they ask; 0: evenly.")] = 1.1
+    groups: Annotated[int, Option(min=1, max=16, help="Worker groups of one rank each.")] = 4
+    clients: Annotated[int, Option(min=1, max=1024, help="Turns that are under way at once.")] = 16
+    model: ModelOrDemo = None
+    duration: Annotated[float, Option(min=1.0, help="Measured seconds of each policy.")] = 60.0
+    warmup: Annotated[float, Option(min=0.0, help="Seconds before that.")] = 20.0
+    seed: Seed = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingPlan:
+    """`ryz bench routing`: the traffic of sessions, and the modelled groups that take it."""
+
+    policies: Policies = ("hybrid", "sticky", "round_robin", "least_loaded")
+    sessions: Annotated[int, Option(min=1, max=100_000, help="Sessions that ask.")] = 64
+    zipf: Annotated[float, Option(min=0.0, max=4.0, help="How unevenly they ask; 0: evenly.")] = 1.1
+    groups: Annotated[int, Option(min=1, max=64, help="Worker groups, modelled.")] = 4
+    load: Annotated[float, Option(min=0.01, max=2.0, help="Share of all groups' time that is asked for.")] = (
+        0.7
+    )
+    duration: Annotated[float, Option(min=10.0, max=3600.0, help="Seconds of virtual time.")] = 300.0
+    seed: Seed = 1
+    store: Annotated[bool, Option("--store/--no-store", help="Groups have the KV store.")] = True
+    sizes: Annotated[
+        Sequence[int], Option(help="Fleets to time decisions in, as numbers of groups."), Numbers(1000)
+    ] = (4, 64)
