@@ -7,11 +7,12 @@ no sense; it is for measuring only.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.models.random_weights import plan_files, write_file, write_index
+from benchmarks.models.random_weights import plan_files, write_files
 from benchmarks.models.shapes import BYTES, ModelShape
 from training import bpe
 
@@ -31,10 +32,7 @@ class Made:
 
 def parameters(shape: ModelShape) -> int:
     """Return how many numbers the model holds."""
-    total = 0
-    for _, size in shape.tensors():
-        total += size[0] * (size[1] if len(size) > 1 else 1)
-    return total
+    return sum(prod(size) for _, size in shape.tensors())
 
 
 def make_model(
@@ -63,9 +61,7 @@ def make_model(
     tokenizer = make_tokenizer(shape.vocab, seed)
     _write_texts(directory, shape, dtype, tokenizer)
     files = plan_files(list(shape.tensors()), dtype, max_file_bytes)
-    for file in files:
-        write_file(directory / file.name, file, dtype, seed, written)
-    write_index(directory, files, dtype)
+    write_files(directory, files, dtype, seed, written)
     count = parameters(shape)
     return Made(parameters=count, bytes=count * BYTES[dtype], files=len(files))
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,7 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model, make_tokenizer, parameters
-from benchmarks.models.random_weights import random_tensor
 from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
@@ -91,14 +89,6 @@ def test_half_precision_is_the_rounded_full_one(
     stored = load_file(tmp_path / "model.safetensors")
     for name, tensor in load_file(tiny / "model.safetensors").items():
         assert torch.equal(stored[name], tensor.to(kind)), name
-
-
-def test_a_tensor_made_in_pieces_is_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = np.concatenate(list(random_tensor("a", (10, 8), "fp32", 0)))
-    monkeypatch.setattr("benchmarks.models.random_weights._ROWS_AT_ONCE", 16)
-    pieces = list(random_tensor("a", (10, 8), "fp32", 0))
-    assert len(pieces) == 5
-    assert np.array_equal(np.concatenate(pieces), whole)
 
 
 def test_the_command_writes_a_changed_shape_once(tmp_path: Path) -> None:
