@@ -13,6 +13,7 @@ from cli.bus_users.commands import app as bus_users
 from cli.chat.chat_command import chat
 from cli.console import CommandError, err, out
 from cli.groups.group_commands import app as groups
+from cli.models.model_commands import app as models
 from cli.sessions.session_commands import app as sessions
 from cli.stack.up import down, up
 from cli.status.status_command import status
@@ -45,6 +46,7 @@ for command in (up, down, chat, status, train_demo):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(groups, name="groups")
+app.add_typer(models, name="models")
 app.add_typer(bus_users, name="bus-users")
 
 

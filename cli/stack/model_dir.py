@@ -1,34 +1,42 @@
-"""Finds the directory of the model that a stack serves, and refuses one that cannot be served."""
+"""Finds the model that a stack serves, and refuses one that cannot be served."""
 
-import re
 from pathlib import Path
-from typing import NoReturn
 
 from cli.console import fail
+from cli.models.resolve import resolve_model
 
 MODEL_FILES = ("config.json", "tokenizer.json")
-HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
-def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | None:
-    """Return the directory of the model: the given one, or the demo that ships with the repository.
+def find_model(
+    model: Path | None, engine: str, tensor_parallel: int, *, pull: bool | None = None
+) -> Path | None:
+    """Return the path of the model: the given one, or the demo that ships with the repository.
 
     The null engine needs none.
 
     Args:
-        model: The directory that was asked for.
+        model: The name or path that was asked for.
         engine: `torch` or `null`.
         tensor_parallel: Ranks that share the model.
+        pull: Whether a model that is not here is fetched; None: if there is a terminal.
 
     Raises:
-        CommandError: The directory is missing, holds no model, or one that cannot be served or split like
+        CommandError: The model is missing, holds no model, or one that cannot be served or split like
             this. A rank would say so only seconds later.
     """
     if model is None and engine == "null":
         return None
-    directory = model or demo_model()
-    if not directory.is_dir():
-        _no_directory(model)
+    directory = resolve_model(model, pull=pull) if model else demo_model()
+    if directory.is_file():
+        if engine != "null":
+            _check_config(directory, tensor_parallel)
+        return directory.resolve()
+    if not directory.is_dir():  # the demo was removed
+        fail(
+            f"There is no model directory {directory}. Give another model with `--model NAME|PATH`, or make "
+            f"the demo with `ryz train-demo --output {directory}`."
+        )
     if engine != "null" and (directory / "config.json").exists():
         _check_config(directory, tensor_parallel)
     missing = [name for name in MODEL_FILES if not (directory / name).exists()]
@@ -38,20 +46,6 @@ def find_model(model: Path | None, engine: str, tensor_parallel: int) -> Path | 
             "Give another directory with `--model PATH`."
         )
     return directory.resolve()
-
-
-def _no_directory(model: Path | None) -> NoReturn:
-    if model is None:
-        fail(
-            f"There is no model directory {demo_model()}. Give one with `--model PATH` (a Hugging Face "
-            f"directory), or make the demo with `ryz train-demo --output {demo_model()}`."
-        )
-    if HUB_ID.fullmatch(str(model)):
-        fail(
-            f"There is no directory {model}. If that is a name on the Hugging Face hub: models are not "
-            "downloaded, give a local directory with `--model PATH`."
-        )
-    fail(f"There is no directory {model}. Check the path given with `--model`.")
 
 
 def _check_config(directory: Path, tensor_parallel: int) -> None:

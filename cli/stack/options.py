@@ -8,6 +8,12 @@ from typer import Option
 
 from cli.stack.state import DEFAULT_DIR
 
+
+def as_given(text: str) -> Path:
+    """Return a path that differs from a name: `./demo` is a directory, `demo` the model of that name."""
+    return Path(text).absolute() if text.startswith("./") else Path(text)
+
+
 StateDirOption = Annotated[Path, Option(help="Where the stack keeps its state and logs.")]
 
 
@@ -20,12 +26,26 @@ class UpOptions:
 
     model: Annotated[
         Path | None,
-        Option(help="A Hugging Face model directory.  [default: the demo model]", envvar="RYZ_MODEL"),
+        Option(
+            help="A name of the catalogue (`ryz models list`), hf:OWNER/NAME, a Hugging Face directory or a "
+            "GGUF file.  [default: the demo model]",
+            envvar="RYZ_MODEL",
+            metavar="NAME|PATH",
+            parser=as_given,
+        ),
+    ] = None
+    pull: Annotated[
+        bool | None,
+        Option(
+            "--pull/--no-pull",
+            help="Fetch a model that is not here yet.  [default: on a terminal]",
+            show_default=False,
+        ),
     ] = None
     model_name: Annotated[
         str,
         Option(
-            help="The name clients use.  [default: the directory's name]",
+            help="The name clients use.  [default: the directory's name, or the file's without its ending]",
             envvar="RYZ_MODEL_NAME",
             show_default=False,
         ),

@@ -44,17 +44,18 @@ def up(options: UpOptions) -> None:
 
 def _settle(options: UpOptions, place: StateDir) -> UpOptions:
     """Find the model and the names, make directories absolute, and check that given servers answer."""
+    from cli.models.model_names import served_name  # noqa: PLC0415
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.stack.host.reach import require_reachable  # noqa: PLC0415
     from cli.stack.model_dir import find_model  # noqa: PLC0415
     from cli.stack.servers.redis_dir import make_redis_dir  # noqa: PLC0415
 
-    directory = find_model(options.model, options.engine, options.tensor_parallel or 1)
+    model = find_model(options.model, options.engine, options.tensor_parallel or 1, pull=options.pull)
     settled = replace(
         options,
         state_dir=place.path,  # without links, whatever becomes of them later
-        model=directory,
-        model_name=options.model_name or (directory.name if directory else "demo"),
+        model=model,
+        model_name=options.model_name or (served_name(model) if model else "demo"),
         redis_dir=make_redis_dir(options.redis_dir) if options.redis_dir else None,
         stack=stack_name(check_name(options.stack), place, shared=bool(options.nats_url)),
     )

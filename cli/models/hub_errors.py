@@ -1,0 +1,67 @@
+"""Says in one sentence, with the remedy, why the Hugging Face Hub gave no model."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cli.console import fail
+from cli.models.model_names import HubName
+from cli.models.model_store import in_bytes
+
+_DISK_ERRORS = {5, 13, 27, 28, 30, 122}  # EIO, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT
+
+
+def hub_endpoint() -> str | None:
+    """Return the Hub's address if it is another one than the public Hub."""
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+@contextmanager
+def hub_sentences(name: HubName, fetched: int = 0) -> Iterator[None]:
+    """Turn the library's errors into one sentence with the remedy."""
+    from huggingface_hub import errors  # noqa: PLC0415 (slow to import)
+
+    from huggingface_hub import logging as hub_logging  # noqa: PLC0415
+
+    hub_logging.set_verbosity(logging.ERROR)
+    site = hub_endpoint() or "https://huggingface.co"
+    again = f"`ryz models pull {name}`"
+    try:
+        yield
+    except errors.GatedRepoError:
+        fail(
+            f"{name} is behind terms: accept them at {site}/{name.repository}, and give a token as HF_TOKEN."
+        )
+    except errors.RevisionNotFoundError:
+        fail(f"{name.repository} has no revision {name.revision}.", 2)
+    except errors.RepositoryNotFoundError:
+        fail(f"The Hub has no model {name.repository}, or it is private: then give a token as HF_TOKEN.", 2)
+    except errors.OfflineModeIsEnabled:
+        fail("HF_HUB_OFFLINE is set, so nothing is fetched from the Hub: unset it.", 2)
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "an error"
+        if status in {401, 403}:
+            fail(f"{site} refused {name} with status {status}: check the token in HF_TOKEN.")
+        fail(f"{site} answers with {status} for {name}; {again} tries again.")
+    except (OSError, RuntimeError) as error:
+        if _is_disk(error):
+            fail(f"{name} cannot be written: {os.strerror(_is_disk(error))}. Make room; {again} goes on.")
+        after = f" after {in_bytes(fetched)}" if fetched else ""
+        fail(f"{name} could not be fetched{after}: {_innermost(error)}. {again} goes on from there.")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "httpcore2"}:
+            raise
+        fail(f"{site} cannot be reached or broke off ({_innermost(error)}); {again} goes on from there.")
+
+
+def _is_disk(error: BaseException) -> int:
+    return (
+        getattr(error, "errno", 0) or 0 if isinstance(error, OSError) and error.errno in _DISK_ERRORS else 0
+    )
+
+
+def _innermost(error: BaseException) -> str:
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return str(getattr(error, "strerror", "") or error) or type(error).__name__

@@ -1,0 +1,120 @@
+"""What `ryz models show` tells of a model: shape, files, licence, and the memory it needs by precision."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cli.console import fail
+from cli.models.catalogue import catalogue
+from cli.models.model_names import is_hub_name, served_name
+from cli.models.model_records import read_record
+from cli.models.model_store import in_bytes, size_of
+
+PRECISIONS = {"full": "none", "int8": "int8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model, as this program would serve it.
+
+    Attributes:
+        served_as: The name that clients use, unless another is given.
+        bytes: Of all files.
+        memory: Bytes of the weights in memory, and of the KV of one token, for each precision.
+        refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
+    """
+
+    name: str
+    path: str
+    served_as: str
+    bytes: int
+    files: list[str]
+    licence: str = ""
+    source: str = ""
+    notes: str = ""
+    architecture: str = ""
+    parameters: int = 0
+    context: int = 0
+    memory: dict[str, dict[str, int]]
+    refused: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+    def table(self) -> Table:
+        """Return the facts as lines for people."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="dim")
+        table.add_column(overflow="fold")
+        rows = {
+            "name": self.name,
+            "served as": self.served_as,
+            "path": self.path,
+            "files": f"{', '.join(self.files)} ({in_bytes(self.bytes)})",
+            "source": self.source,
+            "licence": self.licence,
+            "notes": self.notes,
+            "cannot be served": self.refused,
+            "architecture": self.architecture,
+            "parameters": f"{self.parameters / 1e6:,.1f} M" if self.parameters else "",
+            "context": f"{self.context:,} tokens" if self.context else "",
+        }
+        for precision, needs in self.memory.items():
+            rows[f"memory, {precision}"] = (
+                f"{in_bytes(needs['weights'])} of weights in a group, {needs['kv_token']:,} bytes of KV per token"
+            )
+        for key, value in rows.items():
+            if value:
+                table.add_row(key, value)
+        return table
+
+
+def model_facts(name: str, path: Path) -> ModelFacts:
+    """Gather the facts; a model that this program cannot serve has the reason among them.
+
+    Args:
+        name: As it was given.
+        path: Of the model.
+    """
+    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
+    from services.worker.engine.checkpoint.model_size import model_size  # noqa: PLC0415
+
+    known, record = catalogue().get(name), read_record(path)
+    common: dict[str, Any] = {
+        "name": name,
+        "path": str(path),
+        "served_as": name if known and not is_hub_name(name) else served_name(path),
+        "bytes": size_of(path),
+        "files": _files(path),
+        "licence": known.licence if known else record.licence if record else "",
+        "source": known.source if known else record.source if record else "",
+        "notes": known.notes if known else "",
+    }
+    if not common["files"]:
+        fail(f"{path} holds no model. Give a Hugging Face directory or a GGUF file.", 2)
+    try:
+        config = read_config(path)
+    except ModelError as error:
+        return ModelFacts(**common, memory={}, refused=str(error))
+    size = model_size(config)
+    memory = {
+        precision: {"weights": size.weight_bytes(quantize), "kv_token": size.kv_token_bytes(quantize)}
+        for precision, quantize in PRECISIONS.items()
+    }
+    return ModelFacts(
+        **common,
+        memory=memory,
+        architecture=config.architecture,
+        parameters=size.parameters,
+        context=config.context_length,
+    )
+
+
+def _files(path: Path) -> list[str]:
+    if path.is_file():
+        return [path.name]
+    return sorted(file.name for file in path.iterdir() if file.is_file() and not file.name.startswith("."))

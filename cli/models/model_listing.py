@@ -1,0 +1,76 @@
+"""The list of models: the catalogue, and what is on this machine beyond it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cli.models.catalogue import DEMO, CatalogueModel, catalogue
+from cli.models.model_store import in_bytes, models_dir, size_of, stored_models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """A line of the list; `path` is empty for a model that is not here, `part` counts bytes of a cut pull."""
+
+    name: str
+    title: str
+    licence: str
+    size: int
+    source: str
+    path: str = ""
+    part: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+
+def listed_models() -> list[ListedModel]:
+    """Return the models of the catalogue, then all others that were pulled."""
+    known = [_of_catalogue(model) for model in catalogue().values()]
+    others = [
+        ListedModel(
+            name=record.name,
+            title="",
+            licence=record.licence,
+            size=record.size,
+            source=record.source,
+            path=str(path),
+        )
+        for path, record in stored_models()
+        if record.name not in catalogue()
+    ]
+    return known + others
+
+
+def listing(models: list[ListedModel]) -> Table:
+    """Return a table of the models."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "SIZE", "LICENCE", "SOURCE", "HERE"):
+        table.add_column(heading, justify="right" if heading == "SIZE" else "left", overflow="fold")
+    for model in models:
+        here = model.path or (f"{in_bytes(model.part)} of a cut pull" if model.part else "no")
+        table.add_row(model.name, in_bytes(model.size), model.licence or "-", model.source, here)
+    return table
+
+
+def _of_catalogue(model: CatalogueModel) -> ListedModel:
+    if model.name == DEMO:
+        from cli.stack.model_dir import demo_model  # noqa: PLC0415 (it imports this folder)
+
+        place: Path = demo_model()
+        size = size_of(place)
+    else:
+        place, size = models_dir() / model.file, model.size
+    part = place.with_name(f".{place.name}.part")
+    return ListedModel(
+        name=model.name,
+        title=model.title,
+        licence=model.licence,
+        size=size,
+        source=model.source,
+        path=str(place) if place.exists() else "",
+        part=size_of(part) if part.exists() else 0,
+    )

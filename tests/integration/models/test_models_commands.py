@@ -1,0 +1,142 @@
+"""`ryz models` and `--model`: what names mean, and what the commands say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.__main__ import app
+from cli.console import CommandError
+from cli.models.catalogue import catalogue
+from cli.models.model_names import HubName, hub_name, served_name
+from cli.models.resolve import resolve_model
+from cli.stack.model_dir import demo_model, find_model
+from cli.stack.options import as_given
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
+def ryz(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["models", *arguments])
+    if isinstance(result.exception, CommandError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_every_entry_of_the_catalogue_is_whole() -> None:
+    for name, model in catalogue().items():
+        assert name == model.name
+        assert model.memory > 0
+        assert name == "demo" or (model.file == f"{name}.gguf" and model.wheels)
+        assert sum(wheel.member_size for wheel in model.wheels) == model.size
+        assert all(len(wheel.sha256) == 64 for wheel in model.wheels)
+
+
+def test_the_list_has_the_catalogue_and_no_model_yet(models: Path) -> None:
+    listed = json.loads(ryz("list", "--json"))
+    assert listed["directory"] == str(models)
+    assert [(model["name"], bool(model["path"])) for model in listed["models"]] == [
+        ("demo", True), ("smollm2-135m", False), ("gemma3-270m", False),
+    ]  # fmt: skip
+
+
+def test_the_demo_is_shown_with_its_memory() -> None:
+    facts = json.loads(ryz("show", "demo", "--json"))
+    assert facts["architecture"] == "LlamaForCausalLM"
+    assert facts["parameters"] == 2_164_416
+    assert facts["context"] == 2048
+    assert facts["memory"]["int8"]["weights"] < facts["memory"]["full"]["weights"]
+    assert "model.safetensors" in ryz("show", str(demo_model()))
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "hf:someone/some-model"])
+def test_a_model_that_was_not_pulled_is_refused_with_the_command(name: str) -> None:
+    with pytest.raises(CommandError, match=f"`ryz models pull {name}`") as caught:
+        resolve_model(name, pull=False)
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_name_lists_the_catalogue() -> None:
+    with pytest.raises(CommandError, match=r"demo, smollm2-135m, gemma3-270m\. Give a path") as caught:
+        resolve_model("smollm3")
+    assert caught.value.exit_code == 2
+    with pytest.raises(CommandError, match=r"There is no model smollm3 in the catalogue, which has demo, "):
+        ryz("pull", "smollm3")
+
+
+def test_names_come_before_directories_unless_a_path_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model(as_given("demo")) == demo_model()
+    assert resolve_model(as_given("./demo")) == tmp_path / "demo"
+    assert find_model(as_given("demo"), "torch", 1) == demo_model()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "place"),
+    [
+        ("hf:a/b", HubName("a", "b"), "hf/a/b"),
+        ("hf:a/b.c@v1.0", HubName("a", "b.c", "v1.0"), "hf/a/b.c@v1.0"),
+        ("hf:a/b@main/Q8/x.gguf", HubName("a", "b", "main", "Q8/x.gguf"), "hf-files/a/b@main/Q8/x.gguf"),
+    ],
+)
+def test_names_on_the_hub(given: str, expected: HubName, place: str) -> None:
+    assert hub_name(given) == expected
+    assert str(expected) == given
+    assert str(expected.place()) == place
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["hf:a", "hf:../b", "hf:a/..", "hf:a/b/../../x.gguf", "hf:a/b/model.bin", "hf:a/b@", "hf:a//x.gguf"],
+)
+def test_other_names_on_the_hub_are_refused(given: str) -> None:
+    with pytest.raises(CommandError, match="it has the form hf:OWNER/NAME"):
+        hub_name(given)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/m/smollm2-135m.gguf", "smollm2-135m"),
+        ("/m/My model (v2).Q8_0.gguf", "My-model-(v2).Q8_0"),
+        ("/m/hf/a/SmolLM@main", "SmolLM"),
+        ("/m/a\u202eb\n.gguf", "a-b"),
+        ("/m/" + "x" * 200, "x" * 128),
+        ("/m/ .gguf", "model"),
+    ],
+)
+def test_served_names_follow_the_rule_of_names(path: str, name: str) -> None:
+    assert served_name(Path(path)) == name
+
+
+def test_a_model_in_use_is_not_removed(models: Path) -> None:
+    models.mkdir()
+    path = models / "smollm2-135m.gguf"
+    path.write_bytes(b"x")
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(
+        command, env=os.environ | {"RYZ_MODEL": str(path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        with pytest.raises(CommandError, match=f"in use by process {server.pid}: end its stack"):
+            ryz("remove", "smollm2-135m", "--yes")
+        server.communicate(b"\n")
+    with pytest.raises(CommandError, match="needs `--yes`"):
+        ryz("remove", "smollm2-135m")
+    assert "Removed smollm2-135m" in ryz("remove", "smollm2-135m", "--yes")
+    assert list(models.iterdir()) == []
+    with pytest.raises(CommandError, match="is not here"):
+        ryz("remove", "smollm2-135m", "--yes")
