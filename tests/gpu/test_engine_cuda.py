@@ -52,7 +52,7 @@ def on_gpu(
 ) -> Compute:
     placement = Placement(torch.device("cuda", 0), dtype)
     model = Decoder(checkpoint, shape, collectives, placement)
-    cache = KVCache(shape, num_blocks, collectives.world, placement)
+    cache = KVCache(shape, num_blocks, collectives.rank, collectives.world, placement)
     return PlainCompute(model, cache, CudaCapture(placement.device) if recorded else None)
 
 
@@ -85,7 +85,7 @@ def test_recorded_decodes_equal_those_op_by_op_in_bf16(model: Path) -> None:
 def test_the_cache_takes_its_share_of_the_free_memory(model: Path) -> None:
     free = torch.cuda.mem_get_info(0)[0]
     _, ready = rank.load(config(model, kv_memory_share=0.05), SingleRank(), 0.0)
-    each = block_bytes(read_config(model), 1, Placement(dtype=torch.bfloat16))
+    each = block_bytes(read_config(model), 0, 1, Placement(dtype=torch.bfloat16))
     assert 0.03 * free < ready.num_blocks * each < 0.051 * free
     assert ready.kv_format == "bf16"
 

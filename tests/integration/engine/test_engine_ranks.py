@@ -22,7 +22,7 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo, ScheduledChunk, StepPlan
 from shared.messages import Sampling
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import GREEDY, Blocks, generate, make_llama, new_sequence
+from tests.kits.engine.rank_threads import GREEDY, UNEVEN, Blocks, generate, make_llama, new_sequence
 
 PROMPT = [5, 9, 2, 77, 140]
 
@@ -30,6 +30,11 @@ PROMPT = [5, 9, 2, 77, 140]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("uneven"), **UNEVEN["nine heads on three"])
 
 
 @asynccontextmanager
@@ -94,6 +99,22 @@ def test_greedy_tokens_do_not_depend_on_the_split(model: Path) -> None:
             assert 0.9 / world < rank.loaded_bytes / file_bytes < 1.06 / world
 
 
+def test_greedy_tokens_do_not_depend_on_uneven_shares(uneven: Path) -> None:
+    """Each byte of the file is read once, whatever the shares."""
+    prompt = _tokens(70, 1)
+
+    async def run(world: int, **changes: Any) -> tuple[list[int], EngineInfo]:
+        async with running(uneven, world, **changes) as (engine, info):
+            return (await generate(engine, [prompt], 32, [GREEDY]))[0], info
+
+    expected, info = uvloop.run(run(1))
+    read = info.ranks[0].loaded_bytes
+    for world, changes in ((2, {}), (3, {"kernels": "plain"})):
+        tokens, info = uvloop.run(run(world, **changes))
+        assert tokens == expected
+        assert sum(rank.loaded_bytes for rank in info.ranks) == read
+
+
 async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
     prompts = [_tokens(length, length) for length in (1, 17, 70, 130, 5)]
     samplings = [
@@ -124,10 +145,12 @@ async def test_the_same_tokens_alone_and_in_a_batch(model: Path) -> None:
         assert all(int(str(row["memory_bytes"])) > 2**20 for row in status)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-async def test_the_death_of_a_rank_is_told_at_once(model: Path, victim: int) -> None:
-    async with running(model, 2) as (engine, info):
-        await generate(engine, [PROMPT], 3, [GREEDY])
+@pytest.mark.parametrize(("name", "victim"), [("model", 0), ("model", 1), ("uneven", 1)])
+async def test_the_death_of_a_rank_is_told_at_once(
+    name: str, victim: int, request: pytest.FixtureRequest
+) -> None:
+    async with running(request.getfixturevalue(name), 2) as (engine, info):
+        expected = await generate(engine, [PROMPT], 3, [GREEDY])
         os.kill(info.ranks[victim].pid, signal.SIGKILL)
         began = time.monotonic()
         with pytest.raises(EngineFailed, match=rf"rank {victim} \(pid \d+\) is gone: killed by SIGKILL"):
@@ -139,7 +162,7 @@ async def test_the_death_of_a_rank_is_told_at_once(model: Path, victim: int) -> 
         await engine.stop()
         # starts new processes
         await engine.start()
-        assert len((await generate(engine, [PROMPT], 3, [GREEDY]))[0]) == 3
+        assert await generate(engine, [PROMPT], 3, [GREEDY]) == expected
 
 
 async def test_a_hanging_rank_is_an_error_in_time(model: Path) -> None:
@@ -171,7 +194,7 @@ async def test_a_step_that_is_abandoned_is_computed_all_the_same(model: Path) ->
 @pytest.mark.parametrize(
     ("world", "changes", "named"),
     [
-        (3, {}, "tensor_parallel=3 does not divide"),
+        (5, {}, "tensor_parallel=5 exceeds the model's num_key_value_heads=4"),
         (2, {"kv_cache_tokens": 10**12}, "kv_cache_tokens=1000000000000 needs .* GiB"),
         (1, {"kernels": "plain", "quantize": "int8"}, "quantize=int8 needs the native kernels"),
         (1, {"engine_start_timeout_s": 0.01}, r"did not load the model within 0\.01 s"),

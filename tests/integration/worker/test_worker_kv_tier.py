@@ -18,18 +18,19 @@ from shared.bus.memory import MemoryBus
 from shared.kv_store import PREFIX_PATTERN
 from shared.messages import Accepted, Done, GenerateRequest, Usage
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import make_llama
+from tests.kits.engine.rank_threads import UNEVEN, make_llama
 from tests.kits.worker.leader import Kit, RedisIndex, chat, tokens_of
 
 ALWAYS = KVOptions(fetch="always", lookup_timeout_s=2.0, fetch_timeout_s=10.0)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama over bytes, with four KV heads."""
-    path = make_llama(
-        tmp_path_factory.mktemp("model"), vocab_size=256, num_key_value_heads=4, num_attention_heads=8
-    )
+FOUR_KV_HEADS = {"num_key_value_heads": 4, "num_attention_heads": 8}
+
+
+@pytest.fixture(scope="module", params=[FOUR_KV_HEADS], ids=["four KV heads"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes, with four KV heads unless a test asks for others."""
+    path = make_llama(tmp_path_factory.mktemp("model"), vocab_size=256, **request.param)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -80,13 +81,22 @@ async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
 PROMPT = [(7 * i) % 251 for i in range(200)]
 
 
-@pytest.mark.parametrize(("temperature", "compression"), [(0.0, "zstd"), (1.0, "none")])
-async def test_written_by_two_ranks_continued_by_one_and_by_four(  # noqa: PLR0917
+@pytest.mark.parametrize(
+    ("path", "most", "temperature", "compression"),
+    [
+        (FOUR_KV_HEADS, 4, 0.0, "zstd"),
+        (FOUR_KV_HEADS, 4, 1.0, "none"),
+        (UNEVEN["nine heads on three"], 3, 1.0, "zstd"),
+    ],
+    indirect=["path"],
+)
+async def test_written_by_two_ranks_continued_by_one_and_by_more(  # noqa: PLR0917
     memory_bus: MemoryBus,
     path: Path,
     model: Model,
     index: RedisIndex,
     redis_url: str,
+    most: int,
     temperature: float,
     compression: str,
 ) -> None:
@@ -100,7 +110,7 @@ async def test_written_by_two_ranks_continued_by_one_and_by_four(  # noqa: PLR09
         await settled(kit, index, (len(longer) + 24 - 1) // 16)
         assert kit.metric("kv_dropped_blocks_total") == 0
     full = (len(longer) - 1) // 16
-    for world in (1, 2, 4):
+    for world in (1, 2, most):
         async with Kit(
             memory_bus, engine(path, redis_url, world), f"g{world}", model=model, index=index, kv=ALWAYS
         ) as kit:

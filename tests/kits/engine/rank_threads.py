@@ -37,7 +37,7 @@ T = TypeVar("T")
 GREEDY = Sampling(temperature=0)
 
 TINY: dict[str, Any] = {
-    "vocab_size": 203,  # divisible by neither 2 nor 4
+    "vocab_size": 203,  # divisible by none of 2, 3 and 4
     "hidden_size": 64,
     "intermediate_size": 112,
     "num_hidden_layers": 3,
@@ -49,6 +49,23 @@ TINY: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+# models whose heads, MLP and vocabulary divide by no number of ranks but one and that of the KV heads
+UNEVEN: dict[str, dict[str, Any]] = {
+    "nine heads on three": {
+        "hidden_size": 72,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 32,
+        "intermediate_size": 160,
+    },
+    "five heads on five": {
+        "hidden_size": 80,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "intermediate_size": 96,
+        "tie_word_embeddings": True,
+    },
+}
 
 ComputeFactory = Callable[[Checkpoint, ModelConfig, Collectives, int], Compute]
 
@@ -176,7 +193,7 @@ def plain_compute(
 ) -> Compute:
     """A rank's `Compute` in torch operations."""
     model = Decoder(checkpoint, config, collectives)
-    return PlainCompute(model, KVCache(config, num_blocks, collectives.world))
+    return PlainCompute(model, KVCache(config, num_blocks, collectives.rank, collectives.world))
 
 
 def native_compute(

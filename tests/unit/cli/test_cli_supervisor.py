@@ -224,7 +224,7 @@ def test_a_model_directory_is_checked(tmp_path: Path) -> None:
         find_model(tmp_path, "torch", 2)
     (tmp_path / "tokenizer.json").touch()
     assert find_model(tmp_path, "torch", 2) == tmp_path.resolve()
-    with pytest.raises(CommandError, match=r"--tensor-parallel 5.*possible values: 1, 2"):
+    with pytest.raises(CommandError, match=r"--tensor-parallel 5.*possible values: 1 to 4, 8"):
         find_model(tmp_path, "torch", 5)
     assert find_model(None, "null", 2) is None
 

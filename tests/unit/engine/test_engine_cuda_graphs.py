@@ -28,7 +28,9 @@ def graphed(
 ) -> Compute:
     model = Decoder(checkpoint, config, collectives)
     return PlainCompute(
-        model, KVCache(config, num_blocks, collectives.world), EagerCapture() if capture is None else capture
+        model,
+        KVCache(config, num_blocks, collectives.rank, collectives.world),
+        EagerCapture() if capture is None else capture,
     )
 
 
@@ -96,7 +98,7 @@ def test_padding_rows_leave_all_blocks_as_they_were(model: Path) -> None:
     def kept(
         checkpoint: Checkpoint, config: ModelConfig, collectives: Collectives, num_blocks: int
     ) -> Compute:
-        cache = KVCache(config, num_blocks, collectives.world)
+        cache = KVCache(config, num_blocks, collectives.rank, collectives.world)
         caches.append(cache)
         capture = EagerCapture() if len(caches) == 2 else None
         return PlainCompute(Decoder(checkpoint, config, collectives), cache, capture)

@@ -26,7 +26,7 @@ from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes
 from services.worker.engine.plain.plain_compute import PlainCompute
-from services.worker.engine.rank import backend
+from services.worker.engine.rank import backend, cache_room
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.backend import refuse_for_gpu
 from services.worker.engine.rank.compute import Compute
@@ -66,7 +66,7 @@ def half(
     num_blocks: int,
 ) -> Compute:
     model = Decoder(checkpoint, shape, collectives, BF16)
-    return PlainCompute(model, KVCache(shape, num_blocks, collectives.world, BF16), capture)
+    return PlainCompute(model, KVCache(shape, num_blocks, collectives.rank, collectives.world, BF16), capture)
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +116,10 @@ def test_batches_in_bf16_are_near_to_those_in_fp32(tmp_path: Path, family: str, 
 
 def test_the_cache_has_the_type_of_the_weights(model: Path) -> None:
     shape = read_config(model)
-    cache = KVCache(shape, 3, 1, BF16)
+    cache = KVCache(shape, 3, 0, 1, BF16)
     assert cache.layers[0].keys.dtype == torch.bfloat16
     assert not cache.layers[0].keys.any()
-    assert block_bytes(shape, 1, BF16) * 2 == block_bytes(shape, 1)
+    assert block_bytes(shape, 0, 1, BF16) * 2 == block_bytes(shape, 0, 1)
 
 
 def test_the_oracle_keeps_its_tensors() -> None:
@@ -251,7 +251,7 @@ def test_gpus_meet_over_nccl(model: Path) -> None:
 
 def test_what_does_not_fit_is_refused(model: Path) -> None:
     shape, settings = read_config(model), config(model, kv_cache_tokens=2**20)
-    cache = 2**16 * block_bytes(shape, 1, BF16)
+    cache = 2**16 * block_bytes(shape, 0, 1, BF16)
     with open_checkpoint(model) as checkpoint:
         weights = sum(
             stored.shape[0] * (stored.shape[1:] or (1,))[0] for stored in checkpoint.tensors.values()
@@ -300,7 +300,7 @@ def poses(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     monkeypatch.setattr(Placement, "on_gpu", property(lambda self: self.dtype == torch.bfloat16))
     monkeypatch.setattr(backend, "take_device", taken)
     monkeypatch.setattr(backend, "gpu_memory", memory)
-    monkeypatch.setattr(rank, "gpu_memory", memory)
+    monkeypatch.setattr(cache_room, "gpu_memory", memory)
     monkeypatch.setattr(backend, "CudaCapture", lambda device: EagerCapture())
     return free
 
@@ -323,7 +323,7 @@ def test_ranks_load_and_decode_as_on_a_gpu(model: Path, poses: dict[int, int]) -
 
 
 def test_the_fullest_gpu_decides_for_all(model: Path, poses: dict[int, int]) -> None:
-    each = block_bytes(read_config(model), 2, BF16)
+    each = block_bytes(read_config(model), 0, 2, BF16)
     poses[1] = 2**20
     ready = [said for _, said in loaded(model, 2, kv_memory_share=0.5)]
     assert [said.num_blocks for said in ready] == [2**19 // each] * 2

@@ -16,6 +16,7 @@ from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.rank_threads import (
     COMPUTES,
+    UNEVEN,
     Blocks,
     make_llama,
     make_model,
@@ -40,6 +41,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "tied": ("llama", {"tie_word_embeddings": True}),
     "biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    **{name: ("llama", changes) for name, changes in UNEVEN.items()},
     "all heads": ("llama", {"num_key_value_heads": 8, "head_dim": 8}),
     "two KV heads": ("llama", {"num_key_value_heads": 2, "attention_bias": True}),
     "one KV head": ("llama", {"num_key_value_heads": 1}),
@@ -80,6 +82,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+}
+
+
+# numbers of ranks, also more than the KV heads
+WORLDS = dict.fromkeys(VARIANTS, (1, 2, 4)) | {
+    "nine heads on three": (1, 2, 3, 9),
+    "five heads on five": (1, 2, 3, 4),
 }
 
 
@@ -153,8 +162,7 @@ def _mixed_plans(
     return plans, rows
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("name", "world"), [(name, world) for name in VARIANTS for world in WORLDS[name]])
 @pytest.mark.parametrize("compute", COMPUTES)
 def test_logits_equal_transformers(models: dict[str, Path], name: str, world: int, compute: str) -> None:
     seeds = {"a": 1, "b": 2, "c": 3}

@@ -30,6 +30,7 @@ from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import shared_bytes
 from tests.kits.engine.rank_threads import (
+    UNEVEN,
     Blocks,
     ComputeFactory,
     make_llama,
@@ -42,6 +43,7 @@ TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("llama", {}),
     "biased": ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
+    **{name: ("llama", changes) for name, changes in UNEVEN.items()},
     "one KV head": ("llama", {"num_key_value_heads": 1}),  # more query heads than one task computes
     "mistral": ("mistral", {"sliding_window": 20}),
     "qwen3": ("qwen3", {"head_dim": 24, "intermediate_size": 100}),  # not a multiple of the vector width
@@ -190,14 +192,14 @@ def test_half_precision_weights_are_computed_exactly(tmp_path: Path, dtype: torc
             torch.testing.assert_close(found, plain, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["plain", "biased", "qwen3"])
+@pytest.mark.parametrize("name", ["plain", "biased", "qwen3", *UNEVEN])
 def test_int8_is_near(models: dict[str, Path], name: str) -> None:
     plans = mixed_plans()
     wanted = plan_logits(models[name], 1, plans)
     results = [
         plan_logits(models[name], world, plans, compute=native(target, int8=True, kv_dtype=torch.float16))
         for target in TARGETS
-        for world in (1, 2)
+        for world in ((1, 2, 3) if name in UNEVEN else (1, 2))
     ]
     for result in results:
         for found, plain in zip(result, wanted, strict=True):
@@ -235,18 +237,21 @@ def test_damage_shows_in_its_own_row_only(tmp_path: Path, int8: bool) -> None:
 @pytest.fixture
 def shared() -> Iterator[int]:
     fd = os.memfd_create("test")
-    os.ftruncate(fd, shared_bytes(2))
+    os.ftruncate(fd, shared_bytes(3))
     yield fd
     os.close(fd)
 
 
-def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> None:
-    """Two ranks run as threads; their kernels exchange data over the same shared file as processes do."""
-    model, plans = models["plain"], mixed_plans()
-    wanted = plan_logits(model, 2, plans, compute=native())
+@pytest.mark.parametrize(
+    ("name", "world"), [("plain", 2), ("nine heads on three", 2), ("five heads on five", 3)]
+)
+def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int, name: str, world: int) -> None:
+    """Ranks run as threads; their kernels exchange data over the same shared file as processes do."""
+    model, plans = models[name], mixed_plans()
+    wanted = plan_logits(model, world, plans, compute=native())
 
     def one(rank: int) -> list[Tensor]:
-        collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
+        collectives = SharedMemoryCollectives(shared, rank, world, timeout_s=20)
         with open_checkpoint(model) as checkpoint:
             compute = native(threads=rank + 1)(checkpoint, read_config(model), collectives, 64)
         runner, rows = Runner(compute), []
@@ -258,9 +263,9 @@ def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int) -> No
         collectives.close()
         return rows
 
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(one, range(2))
-    assert all(len(row) == 0 for row in second)
+    with ThreadPoolExecutor(world) as pool:
+        first, *others = pool.map(one, range(world))
+    assert all(len(row) == 0 for rows in others for row in rows)
     for found, expected in zip(first, wanted, strict=True):
         assert torch.equal(found, expected)
 

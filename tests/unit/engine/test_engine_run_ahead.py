@@ -48,7 +48,7 @@ class ThreadRanks:
             collectives = ThreadCollectives(rank, world, barrier, board)
             with open_checkpoint(directory) as checkpoint:
                 decoder = Decoder(checkpoint, config, collectives)
-            return Runner(PlainCompute(decoder, KVCache(config, NUM_BLOCKS, world)))
+            return Runner(PlainCompute(decoder, KVCache(config, NUM_BLOCKS, rank, world)))
 
         self.runners = list(pool.map(load, range(world)))
 

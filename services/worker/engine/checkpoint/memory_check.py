@@ -1,12 +1,13 @@
 """Checks that a model fits into this machine's memory before it is loaded."""
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
 
 import torch
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.safetensors_file import TYPES, StoredTensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.host import available_bytes, total_bytes
@@ -64,7 +65,7 @@ def cache_bytes(
 
     With a cold zone blocks are compressed, except the last ones of `max_running` sequences.
     """
-    heads = sum(len(shape.kv_heads_of(rank, world)) for rank in range(world))
+    heads = shape.held_kv_heads(world, world)
     blocks = -(-tokens // BLOCK_SIZE)
     each = 2 if kv_dtype == "fp16" else 4
     # bytes of a block, layer and head: in full precision, and compressed
@@ -97,8 +98,9 @@ def require_room(
         cold=cold,
         max_running=run.max_running,
     )
-    here = run.local_ranks
-    weights, cache = weights * here // run.tensor_parallel, cache * here // run.tensor_parallel
+    here, world = run.local_ranks, run.tensor_parallel
+    weights = ceil(weights * weight_share(shape, range(here), world))
+    cache = cache * shape.held_kv_heads(here, world) // shape.held_kv_heads(world, world)
     free, total = available_bytes(), total_bytes()
     if weights + cache <= free:
         return

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.rank_shares import share_of_heads
 from services.worker.engine.checkpoint.rope_config import RopeConfig
 
 
@@ -35,38 +36,50 @@ class ModelConfig:
     qk_norm: bool = False
 
     def heads_of(self, rank: int, world: int) -> range:
-        """The query heads of a rank."""
-        width = self.num_heads // world
-        return range(rank * width, (rank + 1) * width)
+        """The query heads of a rank: those of its KV heads, or a part of one KV head's if ranks are more."""
+        if world > self.num_kv_heads:
+            width = self.num_heads // world
+            return range(rank * width, (rank + 1) * width)
+        own, group = self.kv_heads_of(rank, world), self.num_heads // self.num_kv_heads
+        return range(own.start * group, own.stop * group)
 
     def kv_heads_of(self, rank: int, world: int) -> range:
         """The KV heads of a rank: its share, or the one that its query heads need if ranks are more."""
         if world > self.num_kv_heads:
             head = rank * self.num_kv_heads // world
             return range(head, head + 1)
-        width = self.num_kv_heads // world
-        return range(rank * width, (rank + 1) * width)
+        return share_of_heads(self.num_kv_heads, rank, world)
+
+    def held_kv_heads(self, ranks: int, world: int) -> int:
+        """How many KV heads the first `ranks` of all ranks hold together; one that two hold counts twice."""
+        return sum(len(self.kv_heads_of(rank, world)) for rank in range(ranks))
 
     def check_split(self, world: int) -> None:
         """Refuses a number of ranks that the model cannot be split over.
+
+        Any number up to that of the KV heads is possible; more ranks share KV heads, and then have to divide.
 
         Raises:
             ModelError: The sentence names the numbers that are possible.
         """
         reason = self._obstacle(world)
         if reason is not None:
-            fitting = [str(n) for n in range(1, self.num_heads + 1) if self._obstacle(n) is None]
-            raise ModelError(f"tensor_parallel={world} {reason}; possible values: {', '.join(fitting)}")
+            raise ModelError(f"tensor_parallel={world} {reason}; possible values: {self._possible_splits()}")
 
     def _obstacle(self, world: int) -> str | None:
         if world < 1:
             return "is no number of ranks"
-        sizes = {"num_attention_heads": self.num_heads, "intermediate_size": self.intermediate_size}
-        for name, size in sizes.items():
-            if size % world:
-                return f"does not divide the model's {name}={size}"
-        if self.num_kv_heads % world and world % self.num_kv_heads:
+        if world > self.intermediate_size:
+            return f"exceeds the model's intermediate_size={self.intermediate_size}"
+        if world > self.num_kv_heads and (self.num_heads % world or world % self.num_kv_heads):
             return (
-                f"neither divides the model's num_key_value_heads={self.num_kv_heads} nor is a multiple of it"
+                f"exceeds the model's num_key_value_heads={self.num_kv_heads} and is no multiple of it that "
+                f"divides num_attention_heads={self.num_heads}"
             )
         return None
+
+    def _possible_splits(self) -> str:
+        most = min(self.num_kv_heads, self.intermediate_size)
+        few = [f"1 to {most}"] if most > 2 else [str(world) for world in range(1, most + 1)]
+        more = range(most + 1, self.num_heads + 1)
+        return ", ".join(few + [str(world) for world in more if self._obstacle(world) is None])

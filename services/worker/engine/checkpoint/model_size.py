@@ -4,9 +4,12 @@
 checks the same before a rank loads, from the files themselves.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 
 FP32_BYTES, FP16_BYTES = 4, 2
 INT8_BYTES = 1 + FP16_BYTES / 32  # a byte, and a scale for each block of 32
@@ -64,3 +67,19 @@ def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize
         stored_bytes=stored_bytes,
         kv_values=2 * kv * layers,
     )
+
+
+def weight_share(config: ModelConfig, ranks: Iterable[int], world: int) -> Fraction:
+    """The part of a model's matrices that these of `world` ranks hold together.
+
+    KV heads that ranks share are held several times, so that all ranks together may hold more than the model.
+    """
+    return Fraction(sum(_matrices(config, rank, world) for rank in ranks), _matrices(config, 0, 1))
+
+
+def _matrices(config: ModelConfig, rank: int, world: int) -> int:
+    heads = 2 * len(config.heads_of(rank, world)) + 2 * len(config.kv_heads_of(rank, world))
+    inner = len(share_of_mlp(config.intermediate_size, rank, world))
+    token_ids = len(share_of_vocabulary(config.vocab_size, rank, world))
+    rows = config.num_layers * (heads * config.head_dim + 3 * inner) + 2 * token_ids
+    return rows * config.hidden_size

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.checkpoint.safetensors_file import TYPES
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
@@ -31,15 +32,12 @@ class WeightSource:
     collectives: Collectives
 
     def own_part(self, size: int) -> slice:
-        """This rank's part of a dimension that divides by the number of ranks."""
-        width = size // self.collectives.world
-        return slice(self.collectives.rank * width, (self.collectives.rank + 1) * width)
+        """This rank's part of the MLP's inner columns; ranks' parts may differ by a unit."""
+        return _slice(share_of_mlp(size, self.collectives.rank, self.collectives.world))
 
     def own_token_ids(self, vocab_size: int) -> slice:
         """This rank's token ids: equal ranges, the last ones cut at the end of the vocabulary."""
-        width = -(-vocab_size // self.collectives.world)
-        begin = self.collectives.rank * width
-        return slice(min(begin, vocab_size), min(begin + width, vocab_size))
+        return _slice(share_of_vocabulary(vocab_size, self.collectives.rank, self.collectives.world))
 
     def load_replicated(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor that every rank needs, fp32: read by rank 0, then summed with zeros of the others."""
@@ -161,12 +159,17 @@ def load_layer(
     name, hidden, inner = f"model.layers.{index}", config.hidden_size, config.intermediate_size
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
     qkv, qkv_bias = load_qkv(source, attention, config, dtype)
-    output, output_bias = load_columns(
-        source, f"{attention}.o_proj", (hidden, config.num_heads * config.head_dim), config.output_bias, dtype
-    )
+    output, output_bias = load_output(source, f"{attention}.o_proj", config, dtype)
     parts = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
     gate_up, gate_up_bias = load_rows(source, parts, hidden, config.mlp_bias, dtype)
-    down, down_bias = load_columns(source, f"{mlp}.down_proj", (hidden, inner), config.mlp_bias, dtype)
+    down, down_bias = load_columns(
+        source,
+        f"{mlp}.down_proj",
+        (hidden, inner),
+        source.own_part(inner),
+        bias=config.mlp_bias,
+        dtype=dtype,
+    )
     head = (config.head_dim,)
     return LayerWeights(
         attention_norm=source.load_replicated(f"{name}.input_layernorm.weight", (hidden,)),
@@ -212,6 +215,16 @@ def load_qkv(
     return weight, _stack(source, rows_of("bias"), torch.float32) if config.qkv_bias else None
 
 
+def load_output(
+    source: WeightSource, name: str, config: ModelConfig, dtype: torch.dtype | None = torch.float32
+) -> tuple[Tensor, Tensor | None]:
+    """The columns of an attention's output matrix for this rank's query heads, and the whole bias."""
+    own = config.heads_of(source.collectives.rank, source.collectives.world)
+    shape = (config.hidden_size, config.num_heads * config.head_dim)
+    columns = slice(own.start * config.head_dim, own.stop * config.head_dim)
+    return load_columns(source, name, shape, columns, bias=config.output_bias, dtype=dtype)
+
+
 def load_rows(
     source: WeightSource,
     parts: Sequence[tuple[str, int]],
@@ -231,13 +244,13 @@ def load_columns(
     source: WeightSource,
     name: str,
     shape: tuple[int, int],
+    columns: slice,
+    *,
     bias: bool,
     dtype: torch.dtype | None = torch.float32,
 ) -> tuple[Tensor, Tensor | None]:
-    """Row-parallel: this rank's columns of a module's matrix (whole shape: [out, in]) and the whole bias."""
-    weight = source.checkpoint.read_tensor(
-        f"{name}.weight", shape, columns=source.own_part(shape[1]), dtype=dtype
-    )
+    """Row-parallel: these columns of a module's matrix (whole shape: [out, in]) and the whole bias."""
+    weight = source.checkpoint.read_tensor(f"{name}.weight", shape, columns=columns, dtype=dtype)
     return weight, source.load_replicated(f"{name}.bias", shape[:1]) if bias else None
 
 
@@ -260,6 +273,10 @@ def load_head(source: WeightSource, config: ModelConfig, dtype: torch.dtype | No
 def load_final_norm(source: WeightSource, config: ModelConfig) -> Tensor:
     """The norm before the head, [hidden], fp32."""
     return source.load_replicated("model.norm.weight", (config.hidden_size,))
+
+
+def _slice(share: range) -> slice:
+    return slice(share.start, share.stop)
 
 
 def _stack(source: WeightSource, parts: Sequence[TensorRows], dtype: torch.dtype | None) -> Tensor:

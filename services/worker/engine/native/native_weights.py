@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.checkpoint.weight_loader import (
     WeightSource,
     load_embedding,
@@ -73,7 +74,7 @@ class NativeWeights:
         layers = [_layer(source, config, index, kernels, dtype) for index in range(config.num_layers)]
         embedding = load_embedding(source, config, None)
         matrix = embedding if config.tied_embeddings else load_head(source, config, dtype)
-        missing = -(-config.vocab_size // source.collectives.world) - matrix.shape[0]
+        missing = vocabulary_width(config.vocab_size, source.collectives.world) - matrix.shape[0]
         if missing:
             matrix = torch.cat((matrix, matrix.new_zeros(missing, matrix.shape[1])))
         head = pack(kernels, matrix, int8=quantized)

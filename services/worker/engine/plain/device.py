@@ -5,13 +5,14 @@ gets a `Placement`.
 """
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
 
 import torch
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.model_config import ModelConfig
+from services.worker.engine.checkpoint.model_size import weight_share
 from services.worker.engine.checkpoint.safetensors_file import StoredTensor
 from services.worker.engine.plain.placement import Placement
 from services.worker.engine.plain.plain_cache import block_bytes
@@ -81,9 +82,10 @@ def require_gpu_room(
         MemoryShort: The GPU is large enough, but too much of its memory is in use.
     """
     weights = sum(prod(stored.shape) for stored in tensors.values()) * placement.dtype.itemsize
-    weights = -(-weights // config.run.tensor_parallel)
+    rank, world = config.rank, config.run.tensor_parallel
+    weights = ceil(weights * weight_share(shape, range(rank, rank + 1), world))
     blocks = -(-max(1, config.run.kv_cache_tokens) // BLOCK_SIZE)
-    cache = blocks * block_bytes(shape, config.run.tensor_parallel, placement)
+    cache = blocks * block_bytes(shape, rank, world, placement)
     free, total = memory
     if weights + cache <= free:
         return

@@ -8,6 +8,7 @@ all-reduce (Shoeybi et al., Megatron-LM, 2019). Activations between layers are w
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.collectives.base import Collectives
 
 
@@ -92,7 +93,7 @@ class VocabParallelHead:
         self.vocab_size = vocab_size
         self.collectives = collectives
         # every rank gathers the same width
-        self._padding = -(-vocab_size // collectives.world) - weight.shape[0]
+        self._padding = vocabulary_width(vocab_size, collectives.world) - weight.shape[0]
 
     def __call__(self, hidden: Tensor) -> Tensor | None:
         """[rows, hidden] -> [rows, vocab] on rank 0, None on the others."""

@@ -137,7 +137,7 @@ class Decoder:
         after_layer: Called after each layer of a step, to count progress.
 
     Raises:
-        ModelError: The model does not divide by the number of ranks, or a tensor is missing or misshapen.
+        ModelError: The model cannot be split over the number of ranks, or a tensor is missing or misshapen.
     """
 
     def __init__(

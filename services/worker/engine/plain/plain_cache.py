@@ -45,15 +45,17 @@ class PlainLayerCache:
 
 
 class KVCache:
-    """All layers' caches of one rank.
+    """All layers' caches of one rank, whose KV heads may be more than another's.
 
     Attributes:
         num_blocks: Blocks that plans may use. One more follows them, to which padding rows of a batch write.
         layers: The cache of each layer.
     """
 
-    def __init__(self, config: ModelConfig, num_blocks: int, world: int, placement: Placement = CPU) -> None:
-        heads = len(config.kv_heads_of(0, world))
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, rank: int, world: int, placement: Placement = CPU
+    ) -> None:
+        heads = len(config.kv_heads_of(rank, world))
         self.num_blocks = num_blocks
         self.layers = [
             PlainLayerCache(num_blocks + 1, heads, config.head_dim, placement)
@@ -61,9 +63,9 @@ class KVCache:
         ]
 
 
-def block_bytes(config: ModelConfig, world: int, placement: Placement = CPU) -> int:
-    """Memory of one block on one rank: keys and values."""
-    heads = len(config.kv_heads_of(0, world))
+def block_bytes(config: ModelConfig, rank: int, world: int, placement: Placement = CPU) -> int:
+    """Memory of one block on that rank: keys and values."""
+    heads = len(config.kv_heads_of(rank, world))
     return 2 * placement.dtype.itemsize * config.num_layers * BLOCK_SIZE * heads * config.head_dim
 
 

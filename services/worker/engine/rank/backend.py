@@ -88,11 +88,11 @@ def load_backend(
     if config.rank == 0:
         require_room(config.run, shape, checkpoint.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
-        model = Decoder(checkpoint, shape, collectives)
+        model, rank, world = Decoder(checkpoint, shape, collectives), collectives.rank, collectives.world
         return ComputeBackend(
             "plain",
-            plain_cache.block_bytes(shape, collectives.world),
-            lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, collectives.world)),
+            plain_cache.block_bytes(shape, rank, world),
+            lambda num_blocks: PlainCompute(model, KVCache(shape, num_blocks, rank, world)),
         )
     return _load_native(native, config, shape, checkpoint, collectives)
 
@@ -110,12 +110,12 @@ def _load_gpu(
     model = Decoder(checkpoint, shape, collectives, placement)
 
     def start(num_blocks: int) -> Compute:
-        cache = KVCache(shape, num_blocks, collectives.world, placement)
+        cache = KVCache(shape, num_blocks, collectives.rank, collectives.world, placement)
         return PlainCompute(model, cache, CudaCapture(placement.device))
 
     return ComputeBackend(
         f"plain cuda {placement.format}",
-        plain_cache.block_bytes(shape, collectives.world, placement),
+        plain_cache.block_bytes(shape, collectives.rank, collectives.world, placement),
         start,
         placement.format,
         placement,

@@ -28,15 +28,15 @@ from services.worker.engine.collectives.nccl import NcclCollectives
 from services.worker.engine.collectives.shared_memory import SharedMemoryCollectives
 from services.worker.engine.collectives.torch_distributed import Rendezvous
 from services.worker.engine.kv_transfer.kv_channel import start as start_mover
-from services.worker.engine.plain.device import gpu_memory, take_device
-from services.worker.engine.rank.backend import ComputeBackend, load_backend, shared_kernels
+from services.worker.engine.plain.device import take_device
+from services.worker.engine.rank.backend import load_backend, shared_kernels
+from services.worker.engine.rank.cache_room import agreed_blocks
 from services.worker.engine.rank.lifeline import hold_in_thread
 from services.worker.engine.rank.process import lower_priority
 from services.worker.engine.rank.rank_progress import Progress
 from services.worker.engine.rank.runner import Runner
 from services.worker.engine.rank.sequences import PlanError
-from services.worker.host import available_bytes
-from services.worker.rank_protocol.plan import BLOCK_SIZE, KVParts, RankInfo, StepPlan
+from services.worker.rank_protocol.plan import KVParts, RankInfo, StepPlan
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
     FrameReader,
@@ -206,7 +206,7 @@ def load(config: RankConfig, collectives: Collectives, started: float) -> tuple[
     with open_checkpoint(directory) as checkpoint:
         backend = load_backend(config, shape, checkpoint, collectives)
         loaded_bytes = checkpoint.loaded_bytes
-    num_blocks = _agreed_blocks(config, backend, collectives)
+    num_blocks = agreed_blocks(config, shape, backend, collectives)
     runner = Runner(backend.start(num_blocks), Progress(config.progress_fd, config.rank))
     if config.progress_fd >= 0:
         os.close(config.progress_fd)
@@ -240,42 +240,6 @@ def _compare_fingerprints(config: RankConfig, own: str, collectives: Collectives
             f"{config.run.model} on the host of rank {config.rank} is another model than the leader's "
             f"(fingerprints {own} and {leaders}); copy the leader's directory there"
         )
-
-
-def _agreed_blocks(config: RankConfig, backend: ComputeBackend, collectives: Collectives) -> int:
-    """Blocks of every rank's KV cache.
-
-    Rank 0 decides for memory that ranks share; among GPUs the one with the least free memory decides.
-    """
-    own = _num_blocks(config, backend) if config.rank == 0 or backend.placement.on_gpu else 0
-    if backend.placement.on_gpu:
-        counts = collectives.all_gather(torch.tensor([float(own)]))  # exact up to 2**24 blocks
-        own = int(counts.min())
-    return int(collectives.broadcast(b"%d" % own))
-
-
-def _num_blocks(config: RankConfig, backend: ComputeBackend) -> int:
-    """Blocks of the KV cache that fit into this machine or GPU.
-
-    Checked again after loading, since other processes may have taken memory meanwhile.
-
-    Raises:
-        MemoryShort: The number that was asked for does not fit.
-    """
-    if backend.placement.on_gpu:
-        each, free = backend.block_bytes, gpu_memory(backend.placement)[0]
-    else:
-        here = config.run.local_ranks
-        each, free = backend.block_bytes * here, available_bytes() - backend.hot_bytes * here
-    if config.run.kv_cache_tokens == 0:
-        return max(1, int(free * config.run.kv_memory_share) // each)
-    count = -(-config.run.kv_cache_tokens // BLOCK_SIZE)
-    if count * each > free:
-        raise MemoryShort(
-            f"kv_cache_tokens={config.run.kv_cache_tokens} needs {count * each / 2**30:.1f} GiB, but after "
-            f"loading {free / 2**30:.1f} GiB of memory are free; set a smaller one"
-        )
-    return count
 
 
 def _frames(sock: socket.socket) -> Iterator[tuple[FrameKind, bytes]]:

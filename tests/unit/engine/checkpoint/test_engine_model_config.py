@@ -12,6 +12,8 @@ from transformers import AutoConfig
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_families import read_config
+from services.worker.engine.checkpoint.model_size import weight_share
+from services.worker.engine.checkpoint.rank_shares import share_of_heads, share_of_mlp, share_of_vocabulary
 from services.worker.engine.plain.reference import amplitude, frequency
 from services.worker.engine.plain.rope import RotaryEmbedding
 from tests.kits.engine.published_configs import LLAMA, QWEN2, QWEN3, YARN_SCALING
@@ -142,9 +144,8 @@ def test_yarn_by_its_two_lengths(tmp_path: Path) -> None:
 
 def test_heads_of_ranks(tmp_path: Path) -> None:
     config = read_config(_write(tmp_path, QWEN2))  # 32 heads, 4 KV heads
-    for world, wanted in {1: [4], 2: [2, 2], 4: [1] * 4, 8: [1] * 8, 16: [1] * 16}.items():
-        if config.intermediate_size % world == 0:
-            config.check_split(world)
+    for world, wanted in {1: [4], 2: [2, 2], 3: [2, 1, 1], 4: [1] * 4, 8: [1] * 8, 16: [1] * 16}.items():
+        config.check_split(world)
         ranks = [config.kv_heads_of(rank, world) for rank in range(world)]
         assert [len(heads) for heads in ranks] == wanted
         for rank, heads in enumerate(ranks):
@@ -198,5 +199,45 @@ def test_what_is_not_done_is_refused(
 def test_splits_of_few_kv_heads(tmp_path: Path) -> None:
     few = {"num_attention_heads": 24, "num_key_value_heads": 6, "intermediate_size": 48, "head_dim": 64}
     config = read_config(_write(tmp_path, LLAMA | few))
-    with pytest.raises(ModelError, match=r"tensor_parallel=4 neither divides .*: 1, 2, 3, 6, 12, 24$"):
-        config.check_split(4)
+    config.check_split(4)
+    with pytest.raises(ModelError, match=r"=8 exceeds .*=6 and .* divides .*=24; .*: 1 to 6, 12, 24$"):
+        config.check_split(8)
+    narrow = read_config(_write(tmp_path, LLAMA | few | {"intermediate_size": 2}))
+    with pytest.raises(ModelError, match=r"=3 exceeds the model's intermediate_size=2; .*: 1, 2$"):
+        narrow.check_split(3)
+
+
+@pytest.mark.parametrize("world", range(1, 8))
+@pytest.mark.parametrize("size", [7, 96, 1536, 1000])
+def test_shares_are_ranges_side_by_side_of_about_one_size(size: int, world: int) -> None:
+    for share, unit in (
+        (share_of_heads, 1),
+        (share_of_mlp, 32 if size % 32 == 0 and size // 32 >= world else 1),
+        (share_of_vocabulary, 1),
+    ):
+        parts = [share(size, rank, world) for rank in range(world)]
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+        assert parts[-1].stop == size
+        sizes = [len(part) for part in parts]
+        assert all(count % unit == 0 for count in sizes)
+        assert max(sizes) == -(-size // unit // world) * unit
+        if share is not share_of_vocabulary:
+            assert max(sizes) - min(sizes) <= unit
+            assert sizes == sorted(sizes, reverse=share is share_of_heads)
+
+
+def test_what_the_ranks_of_a_host_hold(tmp_path: Path) -> None:
+    smol = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49152,
+        "num_hidden_layers": 30,
+    }
+    config = read_config(_write(tmp_path, LLAMA | smol))
+    assert [config.held_kv_heads(ranks, 2) for ranks in (1, 2)] == [2, 3]
+    assert weight_share(config, range(3), 3) == weight_share(config, range(2), 2) == 1
+    assert 0.51 < weight_share(config, [0], 2) < 0.53
+    assert config.held_kv_heads(9, 9) == 9
+    assert weight_share(config, range(9), 9) > 1  # keys and values of each head on three ranks

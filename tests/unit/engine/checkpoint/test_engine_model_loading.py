@@ -21,12 +21,25 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
-from tests.kits.engine.rank_threads import make_model, run_threads
+from tests.kits.engine.rank_threads import UNEVEN, make_model, run_threads
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "tied, one KV head": ("qwen2", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "nine heads on three": ("llama", UNEVEN["nine heads on three"]),
     "two KV heads": ("qwen3", {"num_key_value_heads": 2, "attention_bias": True, "head_dim": 24}),
+}
+
+# rows or columns of each rank, by module, size and ranks, where they are not the same for all
+UNEVEN_PARTS = {
+    ("q_proj", 288, 2): [192, 96],
+    ("o_proj", 288, 2): [192, 96],
+    ("gate_proj", 160, 2): [64, 96],
+    ("up_proj", 160, 2): [64, 96],
+    ("down_proj", 160, 2): [64, 96],
+    ("gate_proj", 160, 3): [32, 64, 64],
+    ("up_proj", 160, 3): [32, 64, 64],
+    ("down_proj", 160, 3): [32, 64, 64],
 }
 
 
@@ -66,8 +79,10 @@ def _same(found: Tensor | None, wanted: Tensor) -> None:
     assert torch.equal(found, wanted.to(found.dtype))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [(name, world) for name in VARIANTS for world in ((1, 2, 3) if name in UNEVEN else (1, 2, 4))],
+)
 @pytest.mark.parametrize("buffer_bytes", [100, 1 << 22])
 def test_slices_are_exact_and_read_once(
     models: dict[str, Path], name: str, world: int, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -93,12 +108,15 @@ def _check_layer(
         return stored[f"model.layers.1.{name}"]
 
     def split(name: str, dim: int) -> Tensor:
-        return tensor(name).chunk(world, dim)[rank]
+        whole = tensor(name)
+        even = [whole.shape[dim] // world] * world
+        parts = UNEVEN_PARTS.get((name.split(".")[1], whole.shape[dim], world), even)
+        return whole.narrow(dim, sum(parts[:rank]), parts[rank])
 
     def kv(name: str) -> Tensor:
         heads = tensor(name).view(config.num_kv_heads, config.head_dim, *tensor(name).shape[1:])
         # the KV heads that this rank's query heads use
-        used = heads.repeat_interleave(max(1, world // config.num_kv_heads), 0).chunk(world)[rank]
+        used = heads.repeat_interleave(max(1, world // config.num_kv_heads), 0).tensor_split(world)[rank]
         return used.flatten(0, 1)
 
     for suffix, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):

@@ -80,10 +80,10 @@ def test_a_number_beyond_any_model(
         read_config(write(tmp_path, base | changes))
 
 
-def test_heads_that_no_split_divides_are_told_of_soon(tmp_path: Path) -> None:
+def test_too_many_ranks_for_very_many_heads_are_told_of_soon(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, LLAMA | {"num_attention_heads": 4096, "hidden_size": 8192}))
-    with refusal("tensor_parallel=3"):
-        config.check_split(3)
+    with refusal("tensor_parallel=4097"):
+        config.check_split(4097)
 
 
 def sparse(path: Path) -> None:
