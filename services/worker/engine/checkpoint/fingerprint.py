@@ -6,24 +6,25 @@ apart, and does not protect against a forged one.
 """
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
 from services.worker.engine.checkpoint.model_config import ModelConfig
-from services.worker.engine.checkpoint.safetensors_file import StoredTensor, read_header
-from services.worker.engine.checkpoint.weight_files import weight_files
+from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.engine.checkpoint.weight_files import stored_tensors
 
 SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
 SAMPLE_BYTES = 256
 
 
-def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") -> str:
-    """32 hexadecimal digits for the model in that directory.
+def fingerprint(model: Path, config: ModelConfig, quantize: str = "none") -> str:
+    """32 hexadecimal digits for a model.
 
     Args:
-        directory: Of the model.
+        model: Its directory or file.
         config: Its shape.
         quantize: As in the settings; other values give other fingerprints.
 
@@ -33,13 +34,12 @@ def fingerprint(directory: Path, config: ModelConfig, quantize: str = "none") ->
     digest = blake2b(digest_size=16)
     digest.update(quantize.encode() + b"\0")
     digest.update(json.dumps(asdict(config), sort_keys=True).encode())
-    parts: dict[str, bytes] = {}
-    for path in weight_files(directory):
-        tensors = read_header(path)
-        with path.open("rb") as file:
-            parts.update((name, _digest(file, stored)) for name, stored in tensors.items())
-    for name in sorted(parts):
-        digest.update(name.encode() + b"\0" + parts[name])
+    with ExitStack() as stack:
+        files: dict[Path, IO[bytes]] = {}
+        for name, stored in sorted(stored_tensors(model).items()):
+            if stored.path not in files:
+                files[stored.path] = stack.enter_context(stored.path.open("rb"))
+            digest.update(name.encode() + b"\0" + _digest(files[stored.path], stored))
     return digest.hexdigest()
 
 

@@ -8,7 +8,7 @@ import torch
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_size import weight_share
-from services.worker.engine.checkpoint.safetensors_file import TYPES, StoredTensor
+from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone, cold_zone
 from services.worker.host import available_bytes, total_bytes
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -41,7 +41,7 @@ def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: 
     total = 0
     for name, stored in tensors.items():
         count = prod(stored.shape)
-        own = TYPES[stored.kind].itemsize if stored.kind in TYPES else 4
+        own = stored.dtype.itemsize
         if name == _EMBEDDING:
             total += count * (own if native else 4)
             total += count * (1 if quantize == "int8" else own) if native and tied else 0

@@ -1,5 +1,7 @@
 """Reads a model's shape from a Hugging Face `config.json`, and decides which families can be served.
 
+The metadata of a GGUF file are read as the `config.json` that they stand for (`gguf/gguf_config.py`).
+
 To add a family, write a function that makes its `ModelConfig` and enter it in `FAMILIES`. A variant that the
 engine cannot compute yet also needs a field of `ModelConfig`, and both decoders: `plain/model.py` and
 `native/decoder.py`. All other configs are refused with a sentence that names the file and the field.
@@ -12,6 +14,9 @@ from typing import Any
 from services.worker.engine.checkpoint.json_fields import JsonFields, ModelError, read_json
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rope_config import read_rope
+from services.worker.gguf.gguf_config import hf_config
+from services.worker.gguf.gguf_file import is_gguf, read_gguf
+from services.worker.gguf.header_bytes import BadGguf
 from services.worker.json_files import shown
 
 # several times those of the largest models: a damaged number is refused before memory is allocated for it
@@ -24,14 +29,16 @@ MAX_VOCABULARY = 2**24
 MAX_POSITIONS = 2**30
 
 
-def read_config(directory: Path) -> ModelConfig:
+def read_config(model: Path) -> ModelConfig:
     """The model's shape.
+
+    Args:
+        model: A directory in Hugging Face format, or a GGUF file.
 
     Raises:
         ModelError: No such directory or file, broken JSON, an unknown architecture, a wrong field.
     """
-    path = directory / "config.json"
-    raw = read_json(path)
+    path, raw = _read_fields(model)
     architectures = raw.get("architectures")
     known = ", ".join(FAMILIES)
     if not isinstance(architectures, list) or len(architectures) != 1:
@@ -40,6 +47,16 @@ def read_config(directory: Path) -> ModelConfig:
     if family is None:
         raise ModelError(f"{path}: architecture {shown(architectures[0])} is not supported; known: {known}")
     return family(JsonFields(path, raw))
+
+
+def _read_fields(model: Path) -> tuple[Path, dict[str, Any]]:
+    """The file with the config, and its fields under the names of Hugging Face."""
+    if not is_gguf(model):
+        return model / "config.json", read_json(model / "config.json")
+    try:
+        return model, hf_config(read_gguf(model, vocabulary=False))
+    except BadGguf as error:
+        raise ModelError(str(error)) from error
 
 
 def _llama(fields: JsonFields) -> ModelConfig:

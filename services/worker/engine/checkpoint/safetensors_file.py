@@ -1,44 +1,22 @@
 """Reads the header of a safetensors file: the types, shapes and byte ranges of its tensors.
 
 The format: 8 bytes length, little endian; that many bytes of JSON; the data. The header is checked against
-the file's size before any data is used; `weight_files.py` reads the data.
+the file's size before any data is used; `slice_reader.py` reads the data.
 """
 
 import json
 import os
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.stored_tensor import TYPES, StoredTensor
 
-TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LONGEST_HEADER = 32 * 2**20  # bytes, a third of the format's own limit; 100 thousand tensors take half of it
 MOST_DIMENSIONS = 8
 LONGEST_NAME = 512
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        path: Of the file.
-        kind: The format's name of its type.
-        shape: Its dimensions.
-        begin: Its first byte in the file; rows follow each other.
-        end: The byte after its last.
-    """
-
-    path: Path
-    kind: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

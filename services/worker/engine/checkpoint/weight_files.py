@@ -1,8 +1,6 @@
-"""Reads tensors, or slices of them, from the safetensors files of a model directory.
+"""Finds and opens the weight files of a model: a directory with safetensors files, or a GGUF file.
 
-`weight_loader.py` decides which slices a rank reads. Only the bytes of these slices are read, directly into
-the finished tensor or through a small buffer. Files are not mapped, so a rank's memory is that of its
-weights, and a file that shrinks meanwhile raises an error instead of a signal.
+`weight_loader.py` decides which slices of the tensors a rank reads; `slice_reader.py` reads them.
 """
 
 import os
@@ -10,23 +8,24 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.checkpoint.gguf_tensors import gguf_tensors
 from services.worker.engine.checkpoint.json_fields import ModelError, read_json
-from services.worker.engine.checkpoint.safetensors_file import TYPES, StoredTensor, read_header
+from services.worker.engine.checkpoint.safetensors_file import read_header
+from services.worker.engine.checkpoint.slice_reader import OpenTensor, SliceReader
+from services.worker.engine.checkpoint.stored_tensor import TYPES, StoredTensor
+from services.worker.gguf.gguf_file import is_gguf
 from services.worker.json_files import MAX_INDEX_BYTES, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-BUFFER_BYTES = 1 << 22  # most bytes of one read through the buffer, unless a row is longer
 _WHOLE = slice(None)
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a model, sorted by name.
+    """The safetensors files of a model directory, sorted by name.
 
     Raises:
         ModelError: There are none, or the index names one that is missing.
@@ -46,14 +45,19 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """All tensors of a model by name.
+def stored_tensors(model: Path) -> dict[str, StoredTensor]:
+    """All tensors of a model by Hugging Face's names.
+
+    Args:
+        model: A directory in Hugging Face format, or a GGUF file.
 
     Raises:
         ModelError: A file is missing or damaged.
     """
+    if is_gguf(model):
+        return gguf_tensors(model)
     tensors: dict[str, StoredTensor] = {}
-    for path in weight_files(directory):
+    for path in weight_files(model):
         for name, tensor in read_header(path).items():
             if name in tensors:
                 raise ModelError(f"{path}: tensor {name} is in {tensors[name].path.name} as well; remove one")
@@ -65,17 +69,22 @@ class Checkpoint:
     """Open weight files.
 
     Attributes:
-        directory: Of the model.
+        model: The model's directory or file.
         tensors: By name.
-        loaded_bytes: Bytes read from the files so far.
+        config_name: What describes the model's shape, for refusals.
     """
 
-    def __init__(self, directory: Path, tensors: dict[str, StoredTensor], files: dict[Path, int]) -> None:
-        self.directory = directory
+    def __init__(self, model: Path, tensors: dict[str, StoredTensor], files: dict[Path, int]) -> None:
+        self.model = model
         self.tensors = tensors
-        self.loaded_bytes = 0
+        self.config_name = "its metadata" if is_gguf(model) else "config.json"
         self._files = files
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._reader = SliceReader()
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes read from the files so far."""
+        return self._reader.read_bytes
 
     def find_tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         """Finds a tensor and checks its shape and type.
@@ -89,13 +98,15 @@ class Checkpoint:
         """
         stored = self.tensors.get(name)
         if stored is None:
-            raise ModelError(f"{self.directory}: tensor {name} is in none of the weight files")
+            raise ModelError(f"{self.model}: tensor {name} is in none of the weight files")
         if stored.shape != shape:
             raise ModelError(
-                f"{stored.path}: tensor {name} has shape {stored.shape}, config.json demands {shape}"
+                f"{stored.path}: tensor {name} has shape {stored.shape}, {self.config_name} demands {shape}"
             )
-        if stored.kind not in TYPES:
+        if stored.kind not in TYPES and (stored.blocks is None or len(shape) != 2):
             supported = ", ".join(sorted(TYPES))
+            if stored.blocks is not None:
+                supported += ", because it is no matrix"
             raise ModelError(f"{stored.path}: tensor {name} has type {stored.kind}, supported: {supported}")
         return stored
 
@@ -121,7 +132,7 @@ class Checkpoint:
         """
         stored = self.find_tensor(name, shape)
         parts = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=False)]
-        out = torch.empty([len(part) for part in parts], dtype=dtype or TYPES[stored.kind])
+        out = torch.empty([len(part) for part in parts], dtype=dtype or stored.dtype)
         self.read_into(out, name, shape, rows, columns)
         return out
 
@@ -130,62 +141,28 @@ class Checkpoint:
     ) -> None:
         """As `read_tensor`, into a contiguous tensor of the slice's shape, converted to its type."""
         stored = self.find_tensor(name, shape)
-        dtype, file = TYPES[stored.kind], self._files[stored.path]
-        width = shape[1] if len(shape) == 2 else 1
-        wanted, across = range(shape[0])[rows], range(width)[columns]
-        target = out.view(len(wanted), len(across))
-        step = max(1, BUFFER_BYTES // (len(across) * dtype.itemsize))
-        if target.dtype == dtype and len(across) == width:
-            step = max(1, len(wanted))  # one read, in place
-        for begin in range(0, len(wanted), step):
-            part = target[begin : begin + step]
-            buffer = part if part.dtype == dtype else self._buffer(part.shape, dtype)
-            lines: NDArray[np.uint8] = buffer.view(torch.uint8).numpy()
-            offset = stored.begin + (wanted[begin] * width + across.start) * dtype.itemsize
-            if len(across) == width:
-                _fill(file, lines.reshape(-1), offset, stored, name)
-            else:
-                for index, line in enumerate(lines):
-                    _fill(file, line, offset + index * width * dtype.itemsize, stored, name)
-            if buffer is not part:
-                part.copy_(buffer)
-            self.loaded_bytes += lines.nbytes
-
-    def _buffer(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A view of one reused buffer: many short-lived ones would leave holes between the weights."""
-        size = shape.numel() * dtype.itemsize
-        if size > len(self._scratch):
-            self._scratch = torch.empty(size, dtype=torch.uint8)
-        return self._scratch[:size].view(dtype).view(shape)
-
-
-def _fill(file: int, memory: NDArray[np.uint8], offset: int, stored: StoredTensor, name: str) -> None:
-    """Fills the memory with bytes of the file; one system call reads 2 GiB at most."""
-    view = memory.data
-    while view:
-        try:
-            count = os.preadv(file, [view], offset)
-        except OSError as error:
-            raise ModelError(f"{stored.path}: tensor {name} cannot be read: {error.strerror}") from error
-        if count == 0:
-            raise ModelError(f"{stored.path} has become shorter while tensor {name} was read; copy it again")
-        view, offset = view[count:], offset + count
+        tensor = OpenTensor(name, stored, self._files[stored.path])
+        wanted, across = range(shape[0])[rows], range(tensor.width)[columns]
+        self._reader.read(tensor, out.view(len(wanted), len(across)), wanted, across)
 
 
 @contextmanager
-def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
-    """Opens all weight files of a directory.
+def open_checkpoint(model: Path) -> Iterator[Checkpoint]:
+    """Opens all weight files of a model.
+
+    Args:
+        model: A directory in Hugging Face format, or a GGUF file.
 
     Raises:
         ModelError: One is missing or damaged.
     """
-    tensors = stored_tensors(directory)
+    tensors = stored_tensors(model)
     with ExitStack() as stack:
         files: dict[Path, int] = {}
-        for path in weight_files(directory):
+        for path in sorted({stored.path for stored in tensors.values()}):
             try:
                 files[path] = os.open(path, os.O_RDONLY)
             except OSError as error:
                 raise ModelError(f"{path} cannot be read: {error.strerror}") from error
             stack.callback(os.close, files[path])
-        yield Checkpoint(directory, tensors, files)
+        yield Checkpoint(model, tensors, files)

@@ -16,7 +16,6 @@ from torch import Tensor
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
-from services.worker.engine.checkpoint.safetensors_file import TYPES
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
 
@@ -116,8 +115,8 @@ def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collec
     for name, stored in checkpoint.tensors.items():
         if name not in expected and not name.endswith(_IGNORED):
             raise ModelError(
-                f"{stored.path}: tensor {name} has no place in the model that config.json describes; "
-                f"one of the two belongs to another model"
+                f"{stored.path}: tensor {name} has no place in the model that {checkpoint.config_name} "
+                f"describes; one of the two belongs to another model"
             )
     return WeightSource(checkpoint, collectives)
 
@@ -281,7 +280,7 @@ def _slice(share: range) -> slice:
 
 def _stack(source: WeightSource, parts: Sequence[TensorRows], dtype: torch.dtype | None) -> Tensor:
     """Reads rows of several tensors into one; without a dtype, of a type that holds all of them exactly."""
-    stored = [TYPES[source.checkpoint.find_tensor(part.name, part.shape).kind] for part in parts]
+    stored = [source.checkpoint.find_tensor(part.name, part.shape).dtype for part in parts]
     counts = [len(range(part.shape[0])[part.rows]) for part in parts]
     fused = torch.empty(
         (sum(counts), *parts[0].shape[1:]), dtype=dtype or reduce(torch.promote_types, stored)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.engine.checkpoint import weight_files as weights
+from services.worker.engine.checkpoint import slice_reader
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
@@ -87,7 +87,7 @@ def _same(found: Tensor | None, wanted: Tensor) -> None:
 def test_slices_are_exact_and_read_once(
     models: dict[str, Path], name: str, world: int, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr(slice_reader, "BUFFER_BYTES", buffer_bytes)
     config, stored = read_config(models[name]), load_file(models[name] / "model.safetensors")
     dtype = torch.float32 if buffer_bytes == 100 else None
     ranks, loaded_bytes = _load(models[name], world, dtype)
@@ -171,7 +171,7 @@ def test_loading_takes_no_more_memory_than_the_weights(tmp_path: Path) -> None:
     )
     assert size > 60e6
     # room for one read buffer and for the allocator's rounding
-    assert growth < size + 2 * weights.BUFFER_BYTES + 8e6
+    assert growth < size + 2 * slice_reader.BUFFER_BYTES + 8e6
 
 
 def _restart_peak() -> int:

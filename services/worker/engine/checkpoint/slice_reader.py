@@ -1,0 +1,137 @@
+"""Reads consecutive rows of a tensor in an open file, or columns of them, through a small buffer.
+
+Only the bytes of the slice are read. Where numbers are stored in blocks and the slice begins within one, the
+whole block is read. Files are not mapped, so a rank's memory is that of its weights, and a file that shrinks
+meanwhile raises an error instead of a signal.
+"""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.engine.checkpoint.json_fields import ModelError
+from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.gguf.dequantize import dequantize
+
+BUFFER_BYTES = 1 << 22  # most bytes of one read through the buffer, unless a row is longer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTensor:
+    """A tensor of one or two dimensions in an open file.
+
+    Attributes:
+        name: For refusals.
+        stored: How and where it is stored.
+        file: Descriptor of the file.
+    """
+
+    name: str
+    stored: StoredTensor
+    file: int
+
+    @property
+    def width(self) -> int:
+        """Values of a row."""
+        return self.stored.shape[1] if len(self.stored.shape) == 2 else 1
+
+
+class SliceReader:
+    """Reads slices with one reused buffer: many short-lived ones would leave holes between the weights.
+
+    Attributes:
+        read_bytes: Bytes read so far.
+    """
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    def read(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
+        """Reads a slice into a contiguous tensor, converted to its type.
+
+        Args:
+            tensor: [rows, columns], or one value for each row.
+            out: [len(rows), len(columns)].
+            rows: Consecutive; those of whole heads, if the tensor's heads are interleaved.
+            columns: Consecutive.
+
+        Raises:
+            ModelError: The file cannot be read, or has become shorter.
+        """
+        if tensor.stored.blocks is None:
+            self._read_plain(tensor, out, rows, columns)
+        else:
+            self._read_blocks(tensor, tensor.stored.blocks, out, rows, columns)
+        if tensor.stored.interleaved_head:
+            _halve_heads(out, rows, tensor.stored.interleaved_head)
+
+    def _read_plain(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
+        dtype, width = tensor.stored.dtype, tensor.width
+        step = max(1, BUFFER_BYTES // (len(columns) * dtype.itemsize))
+        if out.dtype == dtype and len(columns) == width:
+            step = max(1, len(rows))  # one read, in place
+        for begin in range(0, len(rows), step):
+            part = out[begin : begin + step]
+            buffer = part
+            if part.dtype != dtype:
+                buffer = self._buffer(part.numel() * dtype.itemsize).view(dtype).view(part.shape)
+            offset = (rows[begin] * width + columns.start) * dtype.itemsize
+            lines: NDArray[np.uint8] = buffer.view(torch.uint8).numpy()
+            self._fill_lines(tensor, lines, offset, width * dtype.itemsize)
+            if buffer is not part:
+                part.copy_(buffer)
+
+    def _read_blocks(
+        self, tensor: OpenTensor, kind: GGMLQuantizationType, out: Tensor, rows: range, columns: range
+    ) -> None:
+        size, size_bytes = GGML_QUANT_SIZES[kind]
+        first, last = columns.start // size, -(-columns.stop // size)  # the blocks that cover the columns
+        line_bytes, row_bytes = (last - first) * size_bytes, tensor.width // size * size_bytes
+        within = slice(columns.start - first * size, columns.stop - first * size)
+        step = max(1, BUFFER_BYTES // ((last - first) * size * out.element_size()))
+        for begin in range(0, len(rows), step):
+            part = out[begin : begin + step]
+            data: NDArray[np.uint8] = self._buffer(len(part) * line_bytes).numpy()
+            offset = rows[begin] * row_bytes + first * size_bytes
+            self._fill_lines(tensor, data.reshape(len(part), line_bytes), offset, row_bytes)
+            values = torch.from_numpy(dequantize(data, kind)).view(len(part), -1)
+            part.copy_(values[:, within])
+
+    def _fill_lines(self, tensor: OpenTensor, lines: NDArray[np.uint8], offset: int, stride: int) -> None:
+        """Fills [lines, bytes] from a place in the tensor; lines are `stride` bytes apart in the file."""
+        whole = lines.shape[1] == stride
+        for index, line in enumerate([lines.reshape(-1)] if whole else lines):
+            _fill(tensor, line, offset + index * stride)
+        self.read_bytes += lines.nbytes
+
+    def _buffer(self, size: int) -> Tensor:
+        if size > len(self._scratch):
+            self._scratch = torch.empty(size, dtype=torch.uint8)
+        return self._scratch[:size]
+
+
+def _halve_heads(out: Tensor, rows: range, head: int) -> None:
+    """Orders the rows of each head in place: those at even places first, then those at odd ones."""
+    if rows.start % head or len(rows) % head:
+        raise ValueError(f"rows {rows.start} to {rows.stop} are no whole heads of {head}")
+    for part in out.view(-1, head // 2, 2, out.shape[1]):
+        part.view(2, head // 2, -1).copy_(part.transpose(0, 1).clone())
+
+
+def _fill(tensor: OpenTensor, memory: NDArray[np.uint8], offset: int) -> None:
+    """Fills the memory with bytes of the tensor; one system call reads 2 GiB at most."""
+    view, place, path = memory.data, tensor.stored.begin + offset, tensor.stored.path
+    while view:
+        try:
+            count = os.preadv(tensor.file, [view], place)
+        except OSError as error:
+            raise ModelError(f"{path}: tensor {tensor.name} cannot be read: {error.strerror}") from error
+        if count == 0:
+            raise ModelError(f"{path} has become shorter while tensor {tensor.name} was read; copy it again")
+        view, place = view[count:], place + count

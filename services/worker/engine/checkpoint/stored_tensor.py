@@ -1,0 +1,39 @@
+"""A tensor in a weight file: what it is called, how it is stored, and where its bytes are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from gguf import GGMLQuantizationType
+
+# types that torch computes with; all others are read as fp32
+TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file.
+
+    Attributes:
+        path: Of the file.
+        kind: The format's name of its type.
+        shape: Its dimensions.
+        begin: Its first byte in the file; rows follow each other.
+        end: The byte after its last.
+        blocks: Of a GGUF file, if its numbers are stored in blocks with a scale.
+        interleaved_head: Rows of a head, if those that are rotated together are stored next to each other,
+            and not half a head apart as in Hugging Face's files; else 0.
+    """
+
+    path: Path
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    blocks: GGMLQuantizationType | None = None
+    interleaved_head: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that holds its values exactly."""
+        return TYPES.get(self.kind, torch.float32)
