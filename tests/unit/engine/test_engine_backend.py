@@ -15,7 +15,7 @@ from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.native.build import NoKernels, targets
 from services.worker.engine.native.library import MAX_HEAD_DIM, kernels
 from services.worker.engine.native.native_compute import NativeCompute
-from services.worker.engine.rank import backend
+from services.worker.engine.rank import backend, cache_room
 from services.worker.engine.rank.backend import ComputeBackend, load_backend
 from services.worker.engine.rank.runner import Runner
 from services.worker.rank_protocol.plan import StepPlan
@@ -114,6 +114,19 @@ def test_half_the_cache_takes_half_the_memory(model: Path, compiled: str) -> Non
     whole = load(config(model), SingleRank())
     half = load(config(model, kv_dtype="fp16"), SingleRank())
     assert half.block_bytes * 2 == whole.block_bytes
+
+
+@pytest.mark.parametrize(("remote_ranks", "heads"), [(0, 4), (1, 3), (2, 2)])
+def test_blocks_are_counted_for_the_kv_heads_of_this_host(
+    model: Path, monkeypatch: pytest.MonkeyPatch, remote_ranks: int, heads: int
+) -> None:
+    """Three ranks have 2, 1 and 1 KV heads; a block takes 4,096 bytes of rank 0."""
+    monkeypatch.setattr(cache_room, "available_bytes", lambda: 2**20)
+    settings = config(model, 0, 3, remote_ranks=remote_ranks, kv_cache_tokens=0, kv_memory_share=0.5)
+    loaded = ComputeBackend("native", 4096, lambda _: pytest.fail("it computes nothing"))
+    assert cache_room.agreed_blocks(settings, read_config(model), loaded, SingleRank()) == 2**19 // (
+        2048 * heads
+    )
 
 
 def test_a_cold_zone_is_named_and_counted(model: Path, compiled: str) -> None:

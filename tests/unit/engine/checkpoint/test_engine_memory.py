@@ -91,6 +91,16 @@ def test_what_does_not_fit_is_refused(
     assert str(model) in str(refusal.value)
 
 
+def test_the_ranks_of_this_host_may_hold_more_than_their_number(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 of three has two of the four KV heads, so 3 of 6 MiB; the other two ranks are elsewhere."""
+    have(monkeypatch, 1 << 20, 2 << 20)
+    run = run_of(model, tensor_parallel=3, remote_ranks=2)
+    with pytest.raises(ModelError, match=r"kv_cache_tokens=4096 needs 3\.0 MiB"):
+        require_room(run, read_config(model), stored_tensors(model), native=True)
+
+
 def test_weights_alone_are_too_large(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, 1000, 1000)
     config = run_of(model, kv_cache_tokens=0, quantize="int8")
