@@ -3,10 +3,10 @@
 With the machine's read bandwidth it bounds the speed of decoding; activations are small and stay in caches.
 """
 
+from services.worker.engine import int8
 from services.worker.engine.checkpoint.model_config import ModelConfig
 
-WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
-_SCALE_BYTES = 4  # int8: one per output channel
+WEIGHT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def weight_bytes(config: ModelConfig, precision: str) -> int:
@@ -19,8 +19,9 @@ def weight_bytes(config: ModelConfig, precision: str) -> int:
         (2 * inner, hidden),
         (hidden, inner),
     ] * config.num_layers + [(config.vocab_size, hidden)]
-    scale = _SCALE_BYTES if precision == "int8" else 0
-    return sum(rows * (columns * WEIGHT_BYTES[precision] + scale) for rows, columns in matrices)
+    if precision == "int8":
+        return sum(int8.packed_bytes(rows, columns) for rows, columns in matrices)
+    return sum(rows * columns * WEIGHT_BYTES[precision] for rows, columns in matrices)
 
 
 def kv_bytes(config: ModelConfig, batch: int, context: float, kv_format: str) -> float:

@@ -46,7 +46,7 @@ class EngineRunConfig:
     remote_ranks: Annotated[int, Interval(ge=0, le=63)] = 0
     """How many of the ranks, the last ones, are started by hand on other hosts; see docs/two-hosts.md."""
     quantize: Quantize = "none"
-    """`int8` stores the weights of the linear layers in 8 bits, scaled per output."""
+    """`int8` stores the weights of the linear layers in 8 bits, in blocks of 32 with a scale each."""
     kernels: Kernels = "auto"
     """What ranks compute with: compiled kernels, or plain torch operations."""
     max_running: Annotated[int, Interval(ge=1, le=4096)] = 128

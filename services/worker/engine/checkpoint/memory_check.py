@@ -5,6 +5,7 @@ from math import ceil, prod
 
 import torch
 
+from services.worker.engine import int8
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_size import weight_share
@@ -33,7 +34,7 @@ def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: 
 
     Args:
         tensors: Of the weight files.
-        quantize: `int8` packs all matrices but the embedding as bytes.
+        quantize: `int8` packs all matrices but the embedding in 8 bits.
         native: Matrices keep their stored type, with a packed output matrix beside the embedding; otherwise
             all is fp32.
         tied: The output matrix is the embedding.
@@ -42,11 +43,13 @@ def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: 
     for name, stored in tensors.items():
         count = prod(stored.shape)
         own = stored.dtype.itemsize
+        matrix = native and len(stored.shape) == 2
+        packed = int8.packed_bytes(*stored.shape) if matrix and quantize == "int8" else count * own
         if name == _EMBEDDING:
             total += count * (own if native else 4)
-            total += count * (1 if quantize == "int8" else own) if native and tied else 0
-        elif native and len(stored.shape) == 2:
-            total += count * (1 if quantize == "int8" else own)
+            total += packed if native and tied else 0
+        elif matrix:
+            total += packed
         else:
             total += count * 4
     return total

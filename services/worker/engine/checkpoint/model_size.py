@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from services.worker.engine import int8
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 
 FP32_BYTES, FP16_BYTES = 4, 2
-INT8_BYTES = 1 + FP16_BYTES / 32  # a byte, and a scale for each block of 32
+INT8_BYTES = 1 + int8.SCALE_BYTES / int8.SCALE_BLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,6 @@ class KernelLibrary:
             ctypes.c_int64,
             ctypes.c_int,
             ctypes.c_void_p,
-            ctypes.c_void_p,
             ctypes.c_int,
         ]
         self.pack.restype = None

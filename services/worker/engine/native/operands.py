@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from services.worker.engine.cold_zone import PASS_TOKENS
+from services.worker.engine.int8 import SCALE_BLOCK
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs import TiledRows
 
@@ -22,16 +23,16 @@ class Activation:
     Attributes:
         rows: Floats, [MAX_ROWS, width].
         floats: The same in tiles of rows; None for byte weights, which read the following instead.
-        bytes: The rows quantized, in tiles.
-        scales: Of each row of bytes.
-        sums: Of each row of bytes.
+        codes: The rows quantized, in tiles, padded to whole blocks.
+        scales: Of each row and block of codes.
+        starts: What the integer sums of each row and block begin with.
     """
 
     rows: Tensor
     floats: Tensor | None = None
-    bytes: Tensor | None = None
+    codes: Tensor | None = None
     scales: Tensor | None = None
-    sums: Tensor | None = None
+    starts: Tensor | None = None
 
     @classmethod
     def allocate(cls, features: int, quantized: bool) -> "Activation":
@@ -40,16 +41,17 @@ class Activation:
         rows = buffer(MAX_ROWS, width)
         if not quantized:
             return cls(rows, floats=buffer(MAX_ROWS, width))
+        blocks = padded(features, SCALE_BLOCK) // SCALE_BLOCK
         return cls(
             rows,
-            bytes=buffer(MAX_ROWS, width, dtype=torch.int8),
-            scales=buffer(MAX_ROWS),
-            sums=buffer(MAX_ROWS, dtype=torch.int32),
+            codes=buffer(MAX_ROWS, blocks * SCALE_BLOCK, dtype=torch.int8),
+            scales=buffer(MAX_ROWS, blocks),
+            starts=buffer(MAX_ROWS, blocks, dtype=torch.int32),
         )
 
     @property
     def width(self) -> int:
-        """Floats of a row, and floats or bytes of a row in tiles."""
+        """Floats of a row."""
         return self.rows.shape[1]
 
     @property
@@ -57,10 +59,10 @@ class Activation:
         """The tiles as the kernels take them."""
         return TiledRows(
             floats=address_of(self.floats),
-            bytes=address_of(self.bytes),
+            codes=address_of(self.codes),
             scales=address_of(self.scales),
-            sums=address_of(self.sums),
-            stride=self.width,
+            starts=address_of(self.starts),
+            stride=self.width if self.codes is None else self.codes.shape[1],
         )
 
 

@@ -47,8 +47,7 @@ class PackedLinear:
     """A weight matrix [outputs, inputs] in panels.
 
     Attributes:
-        weights: The panels.
-        scales: Of each output, for byte weights.
+        weights: The panels, with the scales of byte weights.
         bias: As long as the panels.
         type: How weights are stored.
         inputs: Columns of the matrix.
@@ -58,7 +57,6 @@ class PackedLinear:
     """
 
     weights: Tensor
-    scales: Tensor | None
     bias: Tensor | None
     type: WeightType
     inputs: int
@@ -81,7 +79,7 @@ def pack(
         kernels: They define the panels.
         weight: As stored; floats keep their type, so half precision takes half the memory.
         bias: [outputs], fp32.
-        int8: Store bytes, with one scale for each output.
+        int8: Store bytes, with a scale for each output and 32 inputs.
         gated: The first half of the outputs gates the second.
     """
     columns = weight.shape[0]
@@ -94,19 +92,16 @@ def pack(
     outputs, inputs = source.shape
     panels = -(-outputs // kernels.panel)
     packed = buffer(kernels.packed_bytes(outputs, inputs, kind), dtype=torch.uint8)
-    scales = buffer(panels * kernels.panel) if int8 else None
     kernels.pack(
         source.data_ptr(),
         outputs,
         inputs,
         kind,
         packed.data_ptr(),
-        0 if scales is None else scales.data_ptr(),
         torch.get_num_threads(),
     )
     return PackedLinear(
         weights=packed,
-        scales=scales,
         bias=None if bias is None else vector(bias, panels * kernels.panel),
         type=kind,
         inputs=inputs,

@@ -110,7 +110,6 @@ class Program:
             stride=stride,
             columns=weights.columns,
             bias=address_of(weights.bias),
-            scales=address_of(weights.scales),
             gated=weights.gated,
         )
         self._append(

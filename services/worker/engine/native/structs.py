@@ -68,13 +68,13 @@ class ColdBlocks(ctypes.Structure):
 
 
 class TiledRows(ctypes.Structure):
-    """The input of a linear, of floats or of bytes with scales and sums; see `src/linear.h`."""
+    """The input of a linear, of floats or of codes with scales; see `src/linear.h`."""
 
     _fields_ = [
         ("floats", ADDRESS),
-        ("bytes", ADDRESS),
+        ("codes", ADDRESS),
         ("scales", ADDRESS),
-        ("sums", ADDRESS),
+        ("starts", ADDRESS),
         ("stride", c_int64),
     ]
 
@@ -87,7 +87,6 @@ class LinearOutput(ctypes.Structure):
         ("stride", c_int64),
         ("columns", c_int64),
         ("bias", ADDRESS),
-        ("scales", ADDRESS),
         ("gated", c_int32),
     ]
 

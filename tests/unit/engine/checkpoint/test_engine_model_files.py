@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from services.worker.engine import int8
 from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_families import read_config
@@ -246,10 +247,15 @@ def test_a_wrong_index(model: Path, index: dict[str, Any], named: str) -> None:
         _load(model)
 
 
-def test_fingerprint_names_content_not_files(model: Path, tmp_path: Path) -> None:
+def test_fingerprint_names_content_not_files(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = read_config(model)
     first = fingerprint(model, config)
-    assert fingerprint(model, config, "int8") != first, "other weights make other keys and values"
+    quantized = fingerprint(model, config, "int8")
+    assert quantized != first, "other weights make other keys and values"
+    monkeypatch.setattr(int8, "FORMAT", "int8:64")
+    assert fingerprint(model, config, "int8") not in {first, quantized}, "so does another format"
     assert len(first) == 32
     split = make_llama(tmp_path / "split", max_shard_size="60KB")
     assert len(list(split.glob("*.safetensors"))) > 1

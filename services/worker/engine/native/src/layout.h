@@ -31,8 +31,8 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
     FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
 
-    STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, bytes), FIELD(TiledRows, scales),
-    FIELD(TiledRows, sums), FIELD(TiledRows, stride),
+    STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, codes), FIELD(TiledRows, scales),
+    FIELD(TiledRows, starts), FIELD(TiledRows, stride),
 
     STRUCT(Rotary), FIELD(Rotary, cos), FIELD(Rotary, sin), FIELD(Rotary, query_norm), FIELD(Rotary, key_norm),
     FIELD(Rotary, eps),
@@ -43,7 +43,7 @@ const LayoutEntry LAYOUT[] = {
     FIELD(Residual, tiled),
 
     STRUCT(LinearOutput), FIELD(LinearOutput, y), FIELD(LinearOutput, stride), FIELD(LinearOutput, columns),
-    FIELD(LinearOutput, bias), FIELD(LinearOutput, scales), FIELD(LinearOutput, gated),
+    FIELD(LinearOutput, bias), FIELD(LinearOutput, gated),
 
     STRUCT(AttentionRows), FIELD(AttentionRows, qkv), FIELD(AttentionRows, qkv_stride), FIELD(AttentionRows, out),
     FIELD(AttentionRows, out_stride),

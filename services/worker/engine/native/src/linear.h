@@ -1,24 +1,23 @@
-// Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input (each four inputs,
-// if weights are bytes) the weights of these outputs lie side by side, so that a panel is read once, in order.
+// Matrix products x W^T with packed weights. A panel holds PANEL outputs: for each input the weights of these outputs lie
+// side by side (bytes: see `byte_blocks.h`), so that a panel is read once, in order.
 // The rows of x lie in tiles in the same way: input after input, those of a tile's rows side by side.
-// Every output is one chain of multiply-adds over the inputs in their order, however many rows there are.
+// Every output is one chain of multiply-adds over the inputs, or the blocks of them, in their order, however many rows
+// there are.
 #pragma once
 #include <algorithm>
 #include <cmath>
 
-#include "simd.h"
+#include "byte_blocks.h"
 
 namespace ryz {
 
-constexpr int PANEL = 2 * LANES;
 constexpr int MAX_ROWS = RYZ_AVX512 ? 12 : 3;  // rows whose sums stay in registers
 enum WeightType { F32 = 0, BF16 = 1, F16 = 2, INT8 = 3 };
 
-inline int type_bytes(int type) { return type == F32 ? 4 : type == INT8 ? 1 : 2; }
-inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-// inputs of a packed row
-inline int64_t depth(int64_t k, int type) { return type == INT8 ? padded(k, 4) : k; }
-inline int64_t panel_bytes(int64_t k, int type) { return depth(k, type) * PANEL * type_bytes(type); }
+inline int type_bytes(int type) { return type == F32 ? 4 : 2; }  // of a float
+inline int64_t panel_bytes(int64_t k, int type) {
+  return type == INT8 ? num_blocks(k) * BLOCK_BYTES : k * PANEL * type_bytes(type);
+}
 
 template <int TYPE>
 inline F load_weights(const uint8_t* p) {
@@ -31,8 +30,8 @@ inline F load_weights(const uint8_t* p) {
 struct Tiles {
   int64_t count, height, higher;  // `higher` tiles have one row more than `height`
 
-  explicit Tiles(int64_t rows)
-      : count((rows + MAX_ROWS - 1) / MAX_ROWS), height(count ? rows / count : 0), higher(count ? rows % count : 0) {}
+  Tiles(int64_t rows, int most)
+      : count((rows + most - 1) / most), height(count ? rows / count : 0), higher(count ? rows % count : 0) {}
   int64_t begin(int64_t tile) const { return tile * height + std::min(tile, higher); }
   int64_t rows(int64_t tile) const { return height + (tile < higher); }
   int64_t of(int64_t row) const {
@@ -41,27 +40,22 @@ struct Tiles {
   }
 };
 
-// The input of a linear; tile `t` begins at tiles.begin(t) * stride.
+// The input of a linear; tile `t` begins at tiles.begin(t) * stride, its scales and starts at that / SCALE_BLOCK.
 struct TiledRows {
-  float* floats;  // or, for byte weights, null and:
-  int8_t* bytes;  // four inputs of a row side by side
-  float* scales;  // [rows]
-  int32_t* sums;  // [rows], of the bytes
+  float* floats;  // or, for byte weights, null and `ByteRows`:
+  int8_t* codes;
+  float* scales;
+  int32_t* starts;
   int64_t stride;
-};
 
-// Prefetches from the next page or panel: the processor's own prefetcher stops at the end of a page.
-inline void prefetch_weights(const uint8_t* w) {
-  _mm_prefetch((const char*)w + 4096, _MM_HINT_T0);
-  _mm_prefetch((const char*)w + 4096 + 64, _MM_HINT_T0);
-}
+  Tiles tiles(int64_t rows) const { return Tiles(rows, floats ? MAX_ROWS : MAX_BYTE_ROWS); }
+};
 
 struct LinearOutput {
   float* y;  // [rows, stride]
   int64_t stride, columns;
-  const float* bias;    // [panels * PANEL] or null
-  const float* scales;  // [panels * PANEL], of byte weights
-  int32_t gated;        // SwiGLU: the first half of a panel gates the second, so half as many columns come out
+  const float* bias;  // [panels * PANEL] or null
+  int32_t gated;      // SwiGLU: the first half of a panel gates the second, so half as many columns come out
 };
 
 inline F silu(F x) { return x / (set1(1.0f) + exp(set1(0.0f) - x)); }
@@ -93,30 +87,11 @@ inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first,
 
 template <int TYPE, int ROWS>
 inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearOutput& out, int64_t panel, int64_t row) {
+  F first[ROWS], second[ROWS];
   if constexpr (TYPE == INT8) {
-    I first[ROWS], second[ROWS];
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) first[r] = second[r] = izero();
-    const int8_t* x = in.bytes + row * in.stride;
-    for (int64_t i = 0; i < k; i += 4, w += 4 * PANEL, x += 4 * ROWS) {
-      const I w0 = iload(w), w1 = iload(w + 4 * LANES);
-      prefetch_weights(w);
-#pragma GCC unroll 12
-      for (int r = 0; r < ROWS; r++) {
-        const I xr = ibroadcast4(x + 4 * r);
-        first[r] = dot4(first[r], w0, xr);
-        second[r] = dot4(second[r], w1, xr);
-      }
-    }
-    const F s0 = load(out.scales + panel * PANEL), s1 = load(out.scales + panel * PANEL + LANES);
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-      const int offset = WEIGHT_OFFSET * in.sums[row + r];
-      const F scale = set1(in.scales[row + r]);
-      finish(out, panel, row + r, to_float(first[r], offset) * s0 * scale, to_float(second[r], offset) * s1 * scale);
-    }
+    const int64_t at = row * in.stride, block = at / SCALE_BLOCK;
+    multiply_blocks<ROWS>({in.codes + at, in.scales + block, in.starts + block}, w, num_blocks(k), first, second);
   } else {
-    F first[ROWS], second[ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) first[r] = second[r] = zero();
     const float* x = in.floats + row * in.stride;
@@ -124,6 +99,7 @@ inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearO
     for (int64_t i = 0; i < k; i++, w += 2 * BYTES, x += ROWS) {
       const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
       prefetch_weights(w);
+      prefetch_weights(w + 64);
 #pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
         const F xr = set1(x[r]);
@@ -131,9 +107,9 @@ inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearO
         second[r] = fma(xr, w1, second[r]);
       }
     }
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, first[r], second[r]);
   }
+#pragma GCC unroll 12
+  for (int r = 0; r < ROWS; r++) finish(out, panel, row + r, first[r], second[r]);
 }
 
 template <int TYPE, int ROWS>
@@ -149,11 +125,12 @@ void tile_of(int64_t rows, const TiledRows& in, const uint8_t* w, int64_t k, con
 // Panels first to end, all rows: a panel stays in the core's cache while all rows are multiplied with it.
 template <int TYPE>
 void panels(const TiledRows& in, const uint8_t* weights, int64_t k, const LinearOutput& out, int64_t rows, int first, int end) {
-  const Tiles tiles(rows);
+  constexpr int MOST = TYPE == INT8 ? MAX_BYTE_ROWS : MAX_ROWS;
+  const Tiles tiles(rows, MOST);
   for (int panel = first; panel < end; panel++) {
     const uint8_t* w = weights + panel * panel_bytes(k, TYPE);
     for (int64_t t = 0; t < tiles.count; t++) {
-      tile_of<TYPE, MAX_ROWS>(tiles.rows(t), in, w, depth(k, TYPE), out, panel, tiles.begin(t));
+      tile_of<TYPE, MOST>(tiles.rows(t), in, w, k, out, panel, tiles.begin(t));
     }
   }
 }

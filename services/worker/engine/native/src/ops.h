@@ -59,7 +59,7 @@ struct ResidualOp {
 inline int64_t num_tasks(const ResidualOp& op, const ForwardBatch& batch) { return num_rows(op.sampled, batch); }
 
 inline void run_tasks(const ResidualOp& op, const ForwardBatch& batch, int first, int end) {
-  const Tiles tiles(num_rows(op.sampled, batch));
+  const Tiles tiles = op.residual.tiled.tiles(num_rows(op.sampled, batch));
   for (int i = first; i < end; i++) {
     const int64_t row = op.sampled ? batch.sample_rows[i] : i;
     add_partials(op.residual, row);
@@ -169,7 +169,7 @@ struct TileOp {
 inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batch.num_rows; }
 
 inline void run_tasks(const TileOp& op, const ForwardBatch& batch, int first, int end) {
-  const Tiles tiles(batch.num_rows);
+  const Tiles tiles = op.tiled.tiles(batch.num_rows);
   for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, tiles, row);
 }
 

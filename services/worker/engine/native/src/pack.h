@@ -1,6 +1,6 @@
 // Packs weight matrices into the panels that `linear.h` reads, once, when a model is loaded.
 #pragma once
-#include <cmath>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -37,41 +37,55 @@ void pack(const T* source, int64_t n, int64_t k, T* target, int threads) {
   });
 }
 
-// One output's weights as bytes, the largest as 127; returns the scale. A NaN or infinite weight makes the scale NaN,
-// so that damage shows. bytes: [padded(k, LANES)].
-inline float quantize_weights(const float* from, int64_t k, int8_t* bytes) {
-  float rest[LANES] = {0};
-  std::memcpy(rest, from + k / LANES * LANES, k % LANES * sizeof(float));
-  const auto values = [&](int64_t i) { return i + LANES <= k ? load(from + i) : load(rest); };
-  F peak = zero(), damage = zero();
-  for (int64_t i = 0; i < k; i += LANES) {
-    peak = max(peak, abs(values(i)));
-    damage = fma(values(i), zero(), damage);
+constexpr uint16_t NAN_SCALE = 0x7e00;
+constexpr int SCALE_CANDIDATES = 16;
+
+// Writes the codes of 32 weights of an output and returns their scale, a half. Of some scales, the first of which makes
+// the largest weight 127, the one with the least squared error is taken. A NaN or infinite weight, or one beyond the range
+// of halves, makes the scale NaN, so that damage shows.
+inline uint16_t quantize_weights(F low, F high, int8_t* codes) {
+  const float top = largest_magnitude(low, high);
+  if (!(top <= 127.0f * 65504.0f)) {
+    std::memset(codes, 0, SCALE_BLOCK);
+    return NAN_SCALE;
   }
-  const float top = largest(peak);
-  const F inverse = set1(top > 0 ? 127.0f / top : 0.0f);
-  for (int64_t i = 0; i < k; i += LANES) {
-    store_int8(bytes + i, max(set1(-127.0f), min(set1(127.0f), values(i) * inverse)));
+  float best = std::numeric_limits<float>::infinity();
+  uint16_t chosen = 0;
+  F inverse = zero();
+  for (int candidate = 0; candidate < SCALE_CANDIDATES; candidate++) {
+    const uint16_t half = _cvtss_sh(top / (127.0f - 0.5f * candidate), _MM_FROUND_TO_NEAREST_INT);
+    const float scale = _cvtsh_ss(half);
+    if (scale == 0) break;  // the weights are below what halves can scale
+    const F by = set1(1.0f / scale);
+    const auto error = [&](F x) { return x - set1(scale) * max(set1(-127.0f), min(set1(127.0f), round(x * by))); };
+    const F a = error(low), b = error(high);
+    const float squares = sum(fma(a, a, b * b));
+    if (squares < best) best = squares, chosen = half, inverse = by;
   }
-  return top / 127.0f + sum(damage);
+  store_codes(codes, max(set1(-127.0f), min(set1(127.0f), low * inverse)));
+  store_codes(codes + LANES, max(set1(-127.0f), min(set1(127.0f), high * inverse)));
+  return chosen;
 }
 
-// [n, k] floats into panels of bytes, with one scale for each output.
-inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target, float* scales, int threads) {
-  const int64_t deep = depth(k, INT8);
+// [n, k] floats into panels of blocks; outputs beyond n and inputs beyond k become zeros.
+inline void pack_int8(const float* source, int64_t n, int64_t k, uint8_t* target, int threads) {
   each_panel(padded(n, PANEL) / PANEL, threads, [=](int64_t panel) {
-    uint8_t* to = target + panel * deep * PANEL;
-    std::vector<int8_t> bytes(padded(k, LANES));
-    for (int64_t j = 0; j < PANEL; j++) {
-      const int64_t row = panel * PANEL + j;
-      std::fill(bytes.begin(), bytes.end(), 0);
-      scales[row] = row < n ? quantize_weights(source + row * k, k, bytes.data()) : 0;
-      for (int64_t i = 0; i < deep; i += 4) {
-        uint32_t four;
-        std::memcpy(&four, &bytes[i], 4);
-        // adds 128 to each byte if the instruction set multiplies unsigned by signed bytes
-        four ^= WEIGHT_OFFSET ? 0x80808080u : 0;
-        std::memcpy(to + i * PANEL + j * 4, &four, 4);
+    for (int64_t i = 0; i < k; i += SCALE_BLOCK) {
+      uint8_t* to = target + panel * panel_bytes(k, INT8) + i / SCALE_BLOCK * BLOCK_BYTES;
+      for (int64_t j = 0; j < PANEL; j++) {
+        alignas(64) float block[SCALE_BLOCK] = {0};
+        int8_t codes[SCALE_BLOCK];
+        const int64_t row = panel * PANEL + j;
+        if (row < n) std::memcpy(block, source + row * k + i, std::min<int64_t>(SCALE_BLOCK, k - i) * sizeof(float));
+        const uint16_t scale = quantize_weights(load(block), load(block + LANES), codes);
+        std::memcpy(to + CODE_BYTES + j * sizeof(scale), &scale, sizeof(scale));
+        for (int64_t step = 0; step < SCALE_BLOCK; step += 4) {
+          uint32_t four;
+          std::memcpy(&four, codes + step, 4);
+          // adds 128 to each byte if the instruction set multiplies unsigned by signed bytes
+          four ^= WEIGHT_OFFSET ? 0x80808080u : 0;
+          std::memcpy(to + step * PANEL + j * 4, &four, 4);
+        }
       }
     }
   });

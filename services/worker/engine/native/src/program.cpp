@@ -134,10 +134,10 @@ void ryz_copy_in(const CachePointers* cache, int64_t block, int64_t head, const 
 void ryz_compress(const float* from, int64_t count, uint8_t* codes, float* scale) { *scale = compress(from, count, codes); }
 
 int64_t ryz_packed_bytes(int64_t n, int64_t k, int type) { return padded(n, PANEL) / PANEL * panel_bytes(k, type); }
-void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, float* scales, int threads) {
+void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, int threads) {
   switch (type) {
     case F32: return pack((const float*)source, n, k, (float*)target, threads);
-    case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, scales, threads);
+    case INT8: return pack_int8((const float*)source, n, k, (uint8_t*)target, threads);
     default: return pack((const uint16_t*)source, n, k, (uint16_t*)target, threads);
   }
 }

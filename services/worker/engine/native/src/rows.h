@@ -41,9 +41,8 @@ inline void rms_norm(const float* x, const float* weight, float eps, int64_t col
   for (int64_t i = 0; i < width; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));
 }
 
-// Copies a row into its tile, as floats or as bytes. The largest value becomes 127; NaN or infinity among the values
-// makes the scale NaN, so that damage shows.
-inline void tile_row(const float* from, int64_t width, const TiledRows& out, const Tiles& tiles, int64_t row) {
+// Copies a row into its tile, as floats or as bytes.
+inline void tile_row(const float* from, int64_t width, TiledRows out, const Tiles& tiles, int64_t row) {
   const int64_t tile = tiles.of(row), begin = tiles.begin(tile), rows = tiles.rows(tile), at = row - begin;
   if (out.floats) {
     float* x = out.floats + begin * out.stride + at;
@@ -54,24 +53,16 @@ inline void tile_row(const float* from, int64_t width, const TiledRows& out, con
     }
     return;
   }
-  F peak = zero(), damage = zero();
-  for (int64_t i = 0; i < width; i += LANES) {
-    const F v = load(from + i);
-    peak = max(peak, abs(v));
-    damage = fma(v, zero(), damage);
+  int8_t* q = out.codes + begin * out.stride + 4 * at;
+  const int64_t block = begin * out.stride / SCALE_BLOCK + at;
+  float* scales = out.scales + block;
+  int32_t* starts = out.starts + block;
+  for (int64_t i = 0; i < width; i += SCALE_BLOCK, q += SCALE_BLOCK * rows, scales += rows, starts += rows) {
+    int8_t codes[SCALE_BLOCK];
+    *scales = quantize_block(load(from + i), i + LANES < width ? load(from + i + LANES) : zero(), codes);
+    *starts = start_of(codes);
+    for (int64_t j = 0; j < SCALE_BLOCK; j += 4) std::memcpy(q + j * rows, codes + j, 4);
   }
-  const float top = largest(peak);
-  const F inverse = set1(top > 0 ? 127.0f / top : 0.0f);
-  int8_t* q = out.bytes + begin * out.stride + 4 * at;
-  int32_t total = 0;
-  for (int64_t i = 0; i < width; i += LANES) {
-    int8_t bytes[LANES];
-    // within a hair of 127.5 at most, so clamping keeps the sum right
-    total += store_int8(bytes, max(set1(-127.0f), min(set1(127.0f), load(from + i) * inverse)));
-    for (int64_t j = 0; j < LANES; j += 4) std::memcpy(q + (i + j) * rows, bytes + j, 4);
-  }
-  out.scales[row] = top / 127.0f + sum(damage);
-  out.sums[row] = total;
 }
 
 // Adds what the ranks computed to the residual stream; its RMS norm is the input of the next linear.

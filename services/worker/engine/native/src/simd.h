@@ -19,14 +19,16 @@ namespace ryz {
 
 constexpr int LANES = 16;
 constexpr float E4M3_UNIT = 256.0f;
+inline float bits_to_float(int32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
 
 #if RYZ_AVX512
 
 struct F {
   __m512 v;
-};
-struct I {
-  __m512i v;
 };
 inline F zero() { return {_mm512_setzero_ps()}; }
 inline F set1(float x) { return {_mm512_set1_ps(x)}; }
@@ -80,36 +82,16 @@ inline F zero_below(F a, F x, float limit) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), a.v)};
 }
 
-// Products of four neighbouring bytes, weights by activations, added to 32-bit sums. The instruction takes
-// unsigned by signed bytes, so weights are stored with 128 added; callers subtract 128 times the sum of x.
-constexpr int WEIGHT_OFFSET = 128;
-inline I izero() { return {_mm512_setzero_si512()}; }
-inline I iload(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline I ibroadcast4(const int8_t* p) {
-  int32_t four;
-  std::memcpy(&four, p, 4);
-  return {_mm512_set1_epi32(four)};
-}
-// not the intrinsic: compilers copy the sum to another register before each use of it
-inline I dot4(I acc, I w, I x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
-  return acc;
-}
-inline F to_float(I a, int offset) { return {_mm512_cvtepi32_ps(_mm512_sub_epi32(a.v, _mm512_set1_epi32(offset)))}; }
-// sixteen floats, rounded to the nearest integer, as bytes; returns their sum
-inline int32_t store_int8(int8_t* p, F a) {
-  const __m512i n = _mm512_cvtps_epi32(a.v);
-  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(n));
-  return _mm512_reduce_add_epi32(n);
+inline float largest_magnitude(F a, F b) {
+  const __m512i sign = _mm512_set1_epi32(INT32_MAX);
+  return bits_to_float(_mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a.v), sign),
+                                                                _mm512_and_si512(_mm512_castps_si512(b.v), sign))));
 }
 
 #else
 
 struct F {
   __m256 a, b;
-};
-struct I {
-  __m256i a, b;
 };
 inline F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -183,35 +165,14 @@ inline F zero_below(F a, F x, float limit) {
   return {zero_below_half(a.a, x.a, limit), zero_below_half(a.b, x.b, limit)};
 }
 
-// Signed by signed bytes: |w| times x with the sign of w. Pairs of products are added in 16 bits, which holds
-// because no byte is below -127.
-constexpr int WEIGHT_OFFSET = 0;
-inline I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-inline I iload(const uint8_t* p) {
-  return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
-}
-inline I ibroadcast4(const int8_t* p) {
-  int32_t four;
-  std::memcpy(&four, p, 4);
-  return {_mm256_set1_epi32(four), _mm256_set1_epi32(four)};
-}
-inline __m256i dot4_half(__m256i acc, __m256i w, __m256i x) {
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
-inline I dot4(I acc, I w, I x) { return {dot4_half(acc.a, w.a, x.a), dot4_half(acc.b, w.b, x.b)}; }
-inline F to_float(I x, int) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-inline int32_t store_int8(int8_t* p, F x) {
-  const __m256i low = _mm256_cvtps_epi32(x.a), high = _mm256_cvtps_epi32(x.b);
-  alignas(32) int32_t n[16];
-  _mm256_store_si256((__m256i*)n, low);
-  _mm256_store_si256((__m256i*)(n + 8), high);
-  int32_t total = 0;
-  for (int i = 0; i < 16; i++) {
-    p[i] = (int8_t)(n[i] < -127 ? -127 : n[i] > 127 ? 127 : n[i]);
-    total += n[i];
-  }
-  return total;
+inline __m256i magnitude_bits(__m256 x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(INT32_MAX)); }
+inline float largest_magnitude(F x, F y) {
+  const __m256i all = _mm256_max_epi32(_mm256_max_epi32(magnitude_bits(x.a), magnitude_bits(x.b)),
+                                       _mm256_max_epi32(magnitude_bits(y.a), magnitude_bits(y.b)));
+  __m128i top = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
+  top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
+  return bits_to_float(_mm_cvtsi128_si32(top));
 }
 
 #endif
