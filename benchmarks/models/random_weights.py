@@ -30,7 +30,8 @@ def plan_files(specs: Sequence[Spec], dtype: str, max_bytes: int) -> dict[str, l
     if len(groups) == 1:
         return {"model.safetensors": groups[0]}
     return {
-        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group for number, group in enumerate(groups, 1)
+        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group
+        for number, group in enumerate(groups, 1)
     }
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from benchmarks.lib.measuring import BenchError
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Sizes of a Llama-style decoder; `tied` shares the embedding with the output layer."""
@@ -76,6 +74,8 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 SHAPES = {
     "tiny": ModelShape(dim=64, layers=2, heads=4, kv_heads=2, ffn=160, vocab=512, context=512, tied=True),
     "15m": ModelShape(dim=288, layers=6, heads=6, kv_heads=6, ffn=768, vocab=32000, context=1024, tied=True),
-    "110m": ModelShape(dim=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, context=2048, tied=True),
+    "110m": ModelShape(
+        dim=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, context=2048, tied=True
+    ),
     "1.1b": ModelShape(dim=2048, layers=22, heads=32, kv_heads=4, ffn=5632, vocab=32000, context=2048),
 }

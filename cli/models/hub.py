@@ -1,24 +1,27 @@
-"""Fetches models from the Hugging Face Hub with `huggingface_hub`, which resumes parts of files by itself.
+"""Fetches models from the Hugging Face Hub with `huggingface_hub`, and goes on with parts of files.
 
 Only what a model needs is taken: safetensors, JSON, the template and the licence, or one GGUF file. Each file
 is compared with the checksum that the Hub's API gives: SHA-256 for large files, git's SHA-1 for small ones.
 """
 
 import hashlib
+import os
 import re
-import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from cli.console import fail
-from cli.models.hub_errors import hub_endpoint, hub_sentences
+from cli.models.hub_errors import broke_off, hub_endpoint, hub_sentences
 from cli.models.model_names import HubName
 from cli.models.model_records import file_sha256
 from cli.models.model_store import require_space, size_of
-from cli.models.transfer_bar import TransferBar, transfer_bar
+from cli.models.transfer_bar import TransferBar, pauses, transfer_bar
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0  # of one wait for bytes
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _SMALL = re.compile(
@@ -77,34 +80,83 @@ def fetch_from_hub(model: HubModel, staging: Path) -> dict[Path, str]:
     Raises:
         CommandError: The network broke off, the disk is full, or a file is another one than the Hub says.
     """
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415 (slow to import)
-
-    there = sum(min(size_of(file), model.size) for file in staging.rglob("*") if file.is_file())
-    require_space(staging, max(0, model.size - there))
+    there = sum(min(_there(staging / file.path), file.size) for file in model.files)
+    require_space(staging, model.size - there)
     checksums: dict[Path, str] = {}
-    with transfer_bar(str(model.name), model.size) as bar:
+    with transfer_bar(str(model.name), model.size, there) as bar:
         before = 0
         for file in model.files:
-            with hub_sentences(model.name, before):
-                path = Path(
-                    hf_hub_download(
-                        model.name.repository,
-                        file.path,
-                        revision=model.commit,
-                        local_dir=staging,
-                        endpoint=hub_endpoint(),
-                        tqdm_class=_counter(bar, before),
+            path = staging / file.path
+            resumed = _there(path) > 0
+            while (sha256 := _checked(file, _fetch(model, file, path, bar, before))) is None:
+                path.unlink()
+                if not resumed:
+                    fail(
+                        f"{model.name}: {file.path} is not the file that the Hub lists (size or checksum "
+                        f"differ). It was removed; `ryz models pull {model.name}` fetches it again."
                     )
-                )
-            checksums[path] = _check(model, file, path)
+                resumed = False
+            checksums[path] = sha256
             before += file.size
             bar.reach(before)
     return checksums
 
 
-def forget_parts(staging: Path) -> None:
-    """Remove what the library keeps beside the files."""
-    shutil.rmtree(staging / ".cache", ignore_errors=True)
+def _fetch(model: HubModel, file: HubFile, path: Path, bar: TransferBar, before: int) -> Path:
+    """Fetch what is lacking of a file, and try again when a connection breaks off that brought something."""
+    if path.exists():
+        return path
+    part, again = _part(path), pauses()
+    part.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        had, pause = size_of(part), None
+        with hub_sentences(model.name, lambda: before + _there(path)):
+            try:
+                _append(model, file, part, lambda done: bar.reach(before + done))
+                break
+            except Exception as error:
+                if not broke_off(error) or size_of(part) == had or (pause := next(again, None)) is None:
+                    raise
+        time.sleep(pause)
+    part.replace(path)
+    return path
+
+
+def _append(model: HubModel, file: HubFile, part: Path, reach: Callable[[int], None]) -> None:
+    """Append to a part what it lacks, at most up to a piece more than the file's size."""
+    from huggingface_hub import get_session, hf_hub_url  # noqa: PLC0415 (slow to import)
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    url = hf_hub_url(model.name.repository, file.path, revision=model.commit, endpoint=hub_endpoint())
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}  # ranges are of the bytes as they are
+    with part.open("ab") as out:
+        if out.tell() > file.size:
+            out.truncate(0)
+        if have := out.seek(0, os.SEEK_END):
+            headers["Range"] = f"bytes={have}-"
+        with get_session().stream(
+            "GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S
+        ) as answer:
+            hf_raise_for_status(answer)
+            if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
+                out.truncate(0)
+                have = 0
+            for piece in answer.iter_bytes():
+                out.write(piece)
+                out.flush()
+                have += len(piece)
+                reach(have)
+                if have > file.size:
+                    return
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _there(path: Path) -> int:
+    """Return the bytes that are there of a file, whole or not."""
+    return size_of(path) or size_of(_part(path))
 
 
 def _hub_file(sibling: Any) -> HubFile:
@@ -139,43 +191,14 @@ def _wanted(name: HubName, files: dict[str, HubFile]) -> list[str]:
     return sorted({*weights, *(path for path in files if _SMALL.fullmatch(path)), *({_INDEX} & files.keys())})
 
 
-def _check(model: HubModel, file: HubFile, path: Path) -> str:
-    """Return the file's SHA-256; fail, and remove the file, if it is not the one of the commit."""
+def _checked(file: HubFile, path: Path) -> str | None:
+    """Return the file's SHA-256; None if it is not the file of the commit."""
     sha256 = file_sha256(path)
     right = sha256 == file.sha256 if file.sha256 else _git_sha1(path) == file.git_sha1
-    if path.stat().st_size != file.size or not right:
-        path.unlink()
-        fail(
-            f"{model.name}: {file.path} is not the file that the Hub lists (size or checksum differ). "
-            f"It was removed; `ryz models pull {model.name}` fetches it again."
-        )
-    return sha256
+    return sha256 if right and path.stat().st_size == file.size else None
 
 
 def _git_sha1(path: Path) -> str:
     """Return the name that git gives to a file's content."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def _counter(bar: TransferBar, before: int) -> Any:
-    """Return what the library calls to make its progress bar of one file; it moves ours."""
-
-    class _Counter:
-        def __init__(self, *_: object, initial: float = 0, **__: object) -> None:
-            self.n = initial
-
-        def update(self, count: float = 1) -> None:
-            self.n += count
-            bar.reach(before + int(self.n))
-
-        def close(self) -> None:
-            """Nothing to close: the bar is of all files."""
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.close()
-
-    return _Counter

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli.console import fail
@@ -10,6 +10,7 @@ from cli.models.model_names import HubName
 from cli.models.model_store import in_bytes
 
 _DISK_ERRORS = {5, 13, 27, 28, 30, 122}  # EIO, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT
+_CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "requests"}  # by versions of the library
 
 
 def hub_endpoint() -> str | None:
@@ -18,10 +19,9 @@ def hub_endpoint() -> str | None:
 
 
 @contextmanager
-def hub_sentences(name: HubName, fetched: int = 0) -> Iterator[None]:
+def hub_sentences(name: HubName, fetched: Callable[[], int] = int) -> Iterator[None]:
     """Turn the library's errors into one sentence with the remedy."""
     from huggingface_hub import errors  # noqa: PLC0415 (slow to import)
-
     from huggingface_hub import logging as hub_logging  # noqa: PLC0415
 
     hub_logging.set_verbosity(logging.ERROR)
@@ -44,21 +44,26 @@ def hub_sentences(name: HubName, fetched: int = 0) -> Iterator[None]:
         if status in {401, 403}:
             fail(f"{site} refused {name} with status {status}: check the token in HF_TOKEN.")
         fail(f"{site} answers with {status} for {name}; {again} tries again.")
-    except (OSError, RuntimeError) as error:
-        if _is_disk(error):
-            fail(f"{name} cannot be written: {os.strerror(_is_disk(error))}. Make room; {again} goes on.")
-        after = f" after {in_bytes(fetched)}" if fetched else ""
-        fail(f"{name} could not be fetched{after}: {_innermost(error)}. {again} goes on from there.")
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "httpcore2"}:
+        if number := _disk_error(error):
+            fail(f"{name} cannot be written: {os.strerror(number)}. Make room; {again} goes on.")
+        if not broke_off(error):
             raise
-        fail(f"{site} cannot be reached or broke off ({_innermost(error)}); {again} goes on from there.")
+        if fetched():
+            after = f"after {in_bytes(fetched())} ({_innermost(error)})"
+            fail(f"{name} broke off {after}. {again} goes on from there.")
+        fail(f"{site} cannot be reached ({_innermost(error)}). {again} tries again.")
 
 
-def _is_disk(error: BaseException) -> int:
-    return (
-        getattr(error, "errno", 0) or 0 if isinstance(error, OSError) and error.errno in _DISK_ERRORS else 0
-    )
+def broke_off(error: BaseException) -> bool:
+    """Return whether the network is to blame, or what the Hub sent."""
+    client = type(error).__module__.partition(".")[0] in _CLIENTS
+    return (client or isinstance(error, OSError | ValueError)) and not _disk_error(error)
+
+
+def _disk_error(error: BaseException) -> int:
+    number = error.errno if isinstance(error, OSError) else None
+    return number if number in _DISK_ERRORS else 0
 
 
 def _innermost(error: BaseException) -> str:

@@ -63,8 +63,9 @@ class ModelFacts:
             "context": f"{self.context:,} tokens" if self.context else "",
         }
         for precision, needs in self.memory.items():
+            weights = in_bytes(needs["weights"])
             rows[f"memory, {precision}"] = (
-                f"{in_bytes(needs['weights'])} of weights in a group, {needs['kv_token']:,} bytes of KV per token"
+                f"weights {weights} in a group, KV {needs['kv_token']:,} B per token"
             )
         for key, value in rows.items():
             if value:

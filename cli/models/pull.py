@@ -115,11 +115,10 @@ def _own_files() -> Iterator[None]:
 
 
 def _from_hub(name: HubName, target: Path, staging: Path) -> None:
-    from cli.models.hub import ask_hub, fetch_from_hub, forget_parts  # noqa: PLC0415 (slow to import)
+    from cli.models.hub import ask_hub, fetch_from_hub  # noqa: PLC0415 (slow to import)
 
     model = ask_hub(name)
     checksums = fetch_from_hub(model, staging)
-    forget_parts(staging)
     staged = staging / name.file if name.file else staging
     files = tuple(recorded(path, staged.parent, sha256) for path, sha256 in checksums.items())
     if not name.file:  # the staging directory becomes the model's

