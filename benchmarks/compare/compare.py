@@ -5,41 +5,40 @@ It knows which fields identify a row, and for each figure whether more of it is 
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from benchmarks.lib.measuring import BenchError
 
 # the fields that identify a row of a bench
-_KINDS: dict[str, tuple[str, ...]] = {
+_KEYS: dict[str, tuple[str, ...]] = {
     "engine": ("model", "precision", "tp", "threads", "batch", "prompt", "tokens"),
     "serving": ("concurrency",),
     "collectives": ("backend", "ranks", "bytes"),
     "quality": ("model", "precision"),
 }
-_MARKS = {
-    "engine": "decode_tokens_per_s",
-    "serving": "requests_per_s",
-    "collectives": "times_of_copy",
-    "quality": "kl",
-}
-# whether more of a figure is better; a dot leads into an object of the row
+# whether more of a figure is better; a dot leads into an object of the row. The first one tells the bench.
 _FIGURES: dict[str, dict[str, bool]] = {
     "engine": {
-        "prefill_tokens_per_s": True, "decode_tokens_per_s": True, "http.decode_tokens_per_s": True,
+        "decode_tokens_per_s": True, "prefill_tokens_per_s": True, "http.decode_tokens_per_s": True,
         "http.share_of_engine": True, "http.ttft_p50_ms": False, "http.itl_p99_ms": False,
     },
     "serving": {
         "requests_per_s": True, "p50_ms": False, "p99_ms": False, "ttft_p50_ms": False, "errors": False,
     },
     "collectives": {"p50_us": False, "p99_us": False},
-    "quality": {
-        "perplexity": False, "kl": False, "top1": True, "chats.kl": False, "chats.top1": True,
-    },
+    "quality": {"kl": False, "top1": True, "perplexity": False, "chats.kl": False, "chats.top1": True},
 }  # fmt: skip
+# figures of the whole file, all of which are better when they are less: their row, and how parts are joined
+_WHOLE: dict[str, tuple[str, Callable[[Any], float]]] = {
+    "load_s": ("start", float),
+    "peak_rss_mb": ("start", max),
+    "cpu_ms_per_request": ("all services", lambda used: sum(used.values())),
+}
 _MACHINE = ("cpu", "cores", "usable_cores", "memory_gib", "kernel", "python")
+_Rows = dict[str, dict[str, float]]  # figures by name, by the name of the row
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +77,21 @@ def compare_files(old: Path, new: Path) -> Comparison:
             "take two of the same bench"
         )
     old_rows, new_rows = _rows(kind, old, before), _rows(kind, new, after)
-    common = [name for name in old_rows if name in new_rows]
-    if not common:
+    if not old_rows.keys() & new_rows.keys():
         raise BenchError(
-            f"{old} and {new} have no row in common; measure the same {', '.join(_KINDS[kind])} in both"
+            f"{old} and {new} have no row in common; measure the same {', '.join(_KEYS[kind])} in both"
         )
+    only_old = [name for name in old_rows if name not in new_rows]
+    only_new = [name for name in new_rows if name not in old_rows]
+    old_rows |= _whole(before)
+    new_rows |= _whole(after)
     changes = [
-        change for name in common for change in _changes(name, _FIGURES[kind], old_rows[name], new_rows[name])
+        _change(row, figure, was, new_rows[row][figure], _FIGURES[kind].get(figure, False))
+        for row, figures in old_rows.items()
+        for figure, was in figures.items()
+        if figure in new_rows.get(row, {})
     ]
-    return Comparison(
-        kind=kind,
-        changes=changes + list(_others(before, after)),
-        only_old=[name for name in old_rows if name not in new_rows],
-        only_new=[name for name in new_rows if name not in old_rows],
-        machines=_machines(before, after),
-    )
+    return Comparison(kind, changes, only_old, only_new, _machines(before, after))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -109,68 +108,48 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _kind(path: Path, report: dict[str, Any]) -> str:
-    for kind, mark in _MARKS.items():
-        if mark in report["rows"][0]:
+    for kind, keys in _KEYS.items():
+        if {keys[0], next(iter(_FIGURES[kind]))} <= report["rows"][0].keys():
             return kind
-    raise BenchError(f"{path} is of no bench that is known: {', '.join(_KINDS)}")
+    raise BenchError(f"{path} is of no bench that is known: {', '.join(_KEYS)}")
 
 
-def _rows(kind: str, path: Path, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = {}
+def _rows(kind: str, path: Path, report: dict[str, Any]) -> _Rows:
+    rows: _Rows = {}
     for row in report["rows"]:
-        name = ", ".join(f"{key} {row[key]}" for key in _KINDS[kind] if key in row)
+        name = ", ".join(f"{key} {row[key]}" for key in _KEYS[kind] if key in row)
         if name in rows:
             raise BenchError(f"{path} has two rows of {name}; keep one")
-        rows[name] = row
+        found = {figure: _figure(row, figure) for figure in _FIGURES[kind]}
+        rows[name] = {figure: value for figure, value in found.items() if isinstance(value, int | float)}
     return rows
 
 
-def _changes(
-    name: str, figures: dict[str, bool], old: dict[str, Any], new: dict[str, Any]
-) -> Iterator[FigureChange]:
-    for figure, more_is_better in figures.items():
-        before, after = _figure(old, figure), _figure(new, figure)
-        if _number(before) and _number(after):
-            yield _change(name, figure, before, after, more_is_better)
+def _figure(row: dict[str, Any], figure: str) -> Any:
+    *objects, name = figure.split(".")
+    for key in objects:
+        row = row.get(key) or {}
+    return row.get(name)
 
 
-def _figure(row: dict[str, Any], figure: str) -> object:
-    found: object = row
-    for part in figure.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+def _whole(report: dict[str, Any]) -> _Rows:
+    rows: _Rows = {}
+    for figure, (row, join) in _WHOLE.items():
+        if report.get(figure):
+            rows.setdefault(row, {})[figure] = join(report[figure])
+    return rows
 
 
-def _change(name: str, figure: str, before: float, after: float, more_is_better: bool) -> FigureChange:
-    loss = before - after if more_is_better else after - before
-    if before == 0:  # from no errors to some is infinitely worse
-        return FigureChange(name, figure, before, after, math.copysign(math.inf, loss) if loss else 0.0)
-    return FigureChange(name, figure, before, after, loss / before)
-
-
-def _others(old: dict[str, Any], new: dict[str, Any]) -> Iterator[FigureChange]:
-    """Yield changes of figures of the whole file: start, memory, CPU per request."""
-    yield from _changes("start", {"load_s": False}, old, new)
-    peaks = [report.get("peak_rss_mb") for report in (old, new)]
-    if all(isinstance(peak, list) and peak and all(map(_number, peak)) for peak in peaks):
-        before, after = (max(peak) for peak in peaks if peak)
-        yield _change("start", "peak_rss_mb", before, after, more_is_better=False)
-    cpus = [report.get("cpu_ms_per_request") for report in (old, new)]
-    if all(isinstance(cpu, dict) and cpu for cpu in cpus):
-        before, after = (sum(cpu.values()) for cpu in cpus if cpu)
-        yield _change("all services", "cpu_ms_per_request", before, after, more_is_better=False)
+def _change(row: str, figure: str, old: float, new: float, more_is_better: bool) -> FigureChange:
+    loss = old - new if more_is_better else new - old
+    if old == 0:  # from no errors to some is infinitely worse
+        return FigureChange(row, figure, old, new, math.copysign(math.inf, loss) if loss else 0.0)
+    return FigureChange(row, figure, old, new, loss / old)
 
 
 def _machines(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = old.get("machine"), new.get("machine")
     if not isinstance(before, dict) or not isinstance(after, dict):
         return ["a file does not say which machine it is of"]
-    return [
-        f"{name} {before.get(name)} and {after.get(name)}"
-        for name in _MACHINE
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    names = (name for name in _MACHINE if before.get(name) != after.get(name))
+    return [f"{name} {before.get(name)} and {after.get(name)}" for name in names]

@@ -1,11 +1,11 @@
 """Turns the readings of streams under faults into figures. Pure."""
 
-import statistics
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, Literal
 
 from benchmarks.failover.failover_streams import Readers, Reading
+from benchmarks.lib.measuring import spread
 from shared.client.generation.attempts import Interruption
 
 Victim = Literal["rank", "leader"]
@@ -111,16 +111,4 @@ def _row(fault: InjectedFault, pauses: list[float], parts: _PauseParts) -> dict[
         **{f"{part}_ms": values for part, values in parts.spreads().items()},
         "fetch_ms": round(1000 * fault.fetch_s, 3),
         "back_s": round(fault.back_s, 3),
-    }
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Return median, 99th percentile and largest value; zeros of none."""
-    if not values:
-        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
-    ordered = sorted(values)
-    return {
-        "p50": round(statistics.median(ordered), 3),
-        "p99": round(ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 3),
-        "max": round(ordered[-1], 3),
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from benchmarks.lib.measuring import BenchError
+from benchmarks.lib.service_metrics import read_metrics
 from shared import subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -92,9 +93,8 @@ class FleetProbe:
         async with httpx.AsyncClient(timeout=2.0) as http:
             for group, url in self.admin_urls.items():
                 with suppress(httpx.HTTPError):
-                    text = (await http.get(f"{url}/metrics")).text
-                    values = [_value(text, f"{_FETCH_SECONDS}_{part}") for part in ("count", "sum")]
-                    done[group] = values[0], values[1]
+                    told = await read_metrics(http, url)
+                    done[group] = told.value(f"{_FETCH_SECONDS}_count"), told.value(f"{_FETCH_SECONDS}_sum")
         return done
 
     async def pids(self) -> dict[str, tuple[int, list[int]]]:
@@ -129,7 +129,3 @@ def mean_fetch_s(
             count += later_count - before[group][0]
             seconds += later_s - before[group][1]
     return seconds / count if count > 0 else 0.0
-
-
-def _value(text: str, name: str) -> float:
-    return next((float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0)

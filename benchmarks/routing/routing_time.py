@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import Any
 
+from benchmarks.routing.routing_model import MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.decision import RequestFacts
 from services.router.domain.fleet import Fleet, FleetLimits
 from services.router.domain.policies import make_policy
 from services.router.domain.session_memory import Asker, SessionMemory
-from shared.messages import Heartbeat, KVRates, Load, ModelCard
 
 _SESSIONS = 1000
-_MODEL = "modelled"
 
 
 def decision_times(sizes: Sequence[int], decisions: int = 2000) -> list[dict[str, Any]]:
@@ -33,11 +32,11 @@ def _row(size: int, decisions: int) -> dict[str, Any]:
     choose_us, decide_us = [], []
     for number in range(decisions):
         session_id = f"session-{random_.randrange(_SESSIONS)}"
-        asker, facts = Asker("t", session_id, whole=False), RequestFacts(_MODEL, session_id, 100)
+        asker, facts = Asker("t", session_id, whole=False), RequestFacts(MODEL, session_id, 100)
         now = 0.02 + number * 1e-6
         began = time.perf_counter()
         facts, _ = sessions.complete_facts(facts, asker, now)
-        view = fleet.view(_MODEL, now)
+        view = fleet.view(MODEL, now)
         seen = time.perf_counter()
         policy.choose(facts, view, now)
         ended = time.perf_counter()
@@ -55,25 +54,9 @@ def _percentiles(name: str, times_us: list[float]) -> dict[str, float]:
 def _fleet(size: int, random_: random.Random) -> Fleet:
     fleet = Fleet(FleetLimits(max_groups=size))
     for index in range(size):
-        busy = random_.random() < 0.5
-        load = Load(
-            running=random_.randrange(128) if not busy else 128,
-            waiting=random_.randrange(2, 20) if busy else 0,
-            max_running=128,
-            max_waiting=256,
-            queued_tokens=random_.randrange(5000) if busy else 0,
-            tokens_per_s=2000.0,
-        )
-        rates = KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.005, store=True)
-        heartbeat = Heartbeat(
-            group=f"g{index}",
-            instance_id="i",
-            seq=1,
-            interval_ms=25,
-            state="ready",
-            model=ModelCard(name=_MODEL, context_length=4096),
-            load=load,
-            kv=rates,
-        )
-        fleet.observe(heartbeat, 0.0)
+        group = ModelledGroup(f"g{index}", GroupRates())
+        if random_.random() < 0.5:  # busy: all places are taken, and some turns wait
+            for turn in range(random_.randrange(130, 148)):
+                group.take_turn(ModelledTurn(turn, turn, 0, random_.randrange(1, 80), 40, 0.0), 0.0)
+        fleet.observe(group.heartbeat(), 0.0)
     return fleet

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.lib.measuring import percentile
+from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile
 from benchmarks.sessions.session_client import StreamedTurn
-from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile
 from services.router.domain.balance import imbalance
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.lib.measuring import BenchError, Progress
+from benchmarks.lib.service_metrics import read_all
 from benchmarks.lib.stack import RunningStack, worker_groups
 from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient
 from benchmarks.sessions.session_figures import MeasuredTurns
-from benchmarks.sessions.session_metrics import read_all
 from benchmarks.sessions.session_traffic import (
     ANSWER_TOKENS,
     ConversationLengths,

@@ -4,9 +4,10 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks.failover.failover_figures import InjectedFault, figures, spread
+from benchmarks.failover.failover_figures import InjectedFault, figures
 from benchmarks.failover.failover_fleet import mean_fetch_s
 from benchmarks.failover.failover_streams import Readers, Reading, make_requests, same_answer
+from benchmarks.lib.measuring import spread
 from shared.client import Choice, Completion
 from shared.client.generation.attempts import Interruption
 from shared.messages import Usage

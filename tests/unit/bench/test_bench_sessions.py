@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks.lib.measuring import BenchError
+from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile, read_all
 from benchmarks.plans import SessionsPlan
 from benchmarks.sessions.session_client import SessionClient, StreamedTurn
 from benchmarks.sessions.session_figures import MeasuredTurns, row
-from benchmarks.sessions.session_metrics import ServiceMetrics, between, quantile, read_all
 from benchmarks.sessions.session_traffic import ConversationLengths, draw_turns, openings
 from tests.kits.bench.answers import answering, http
 

@@ -47,12 +47,16 @@ async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
                 continue
             try:
                 port = psutil.Process(pid).environ()[_PORT]
-                answer = await http.get(f"http://127.0.0.1:{port}/metrics")
-                answer.raise_for_status()
+                found[name] = await read_metrics(http, f"http://127.0.0.1:{port}")
             except (psutil.Error, KeyError, httpx.HTTPError) as error:
                 raise BenchError(f"no metrics of {name} (process {pid}): {error!r}") from error
-            found[name] = ServiceMetrics(answer.text)
     return found
+
+
+async def read_metrics(http: httpx.AsyncClient, url: str) -> ServiceMetrics:
+    """Return the metrics of the service with that admin address. Raises `httpx.HTTPError`."""
+    answer = await http.get(f"{url}/metrics")
+    return ServiceMetrics(answer.raise_for_status().text)
 
 
 def between(before: Buckets, after: Buckets) -> Buckets:
