@@ -12,9 +12,19 @@ from torch import Tensor
 Logits = NDArray[np.float32]  # [places, vocab]
 
 
-def log_probabilities(logits: Logits) -> Tensor:
-    """Return the distributions' logarithms in float64, [places, vocab]."""
-    return torch.from_numpy(logits).double().log_softmax(-1)
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """Distributions of the next token in float64, [places, vocab], and the likeliest token of each."""
+
+    logs: Tensor
+    probabilities: Tensor
+    top1: Tensor
+
+    @classmethod
+    def of(cls, logits: Logits) -> "Distributions":
+        """Return the softmax of logits."""
+        logs = torch.from_numpy(logits).double().log_softmax(-1)
+        return cls(logs, logs.exp(), logs.argmax(-1))
 
 
 @dataclass(slots=True)
@@ -27,20 +37,20 @@ class Divergence:
     loss: float = 0.0
     fp32_loss: float = 0.0
 
-    def add(self, fp32: Tensor, other: Logits, targets: list[int]) -> None:
+    def add(self, fp32: Distributions, other: Logits, targets: list[int]) -> None:
         """Count some places.
 
         Args:
-            fp32: The reference's `log_probabilities`.
+            fp32: The reference.
             other: Logits of the compared precision at the same places.
             targets: The token that follows at each place.
         """
-        found, rows = log_probabilities(other), torch.arange(len(targets))
+        found, rows = torch.from_numpy(other).double().log_softmax(-1), torch.arange(len(targets))
         self.places += len(targets)
-        self.kl += float((fp32.exp() * (fp32 - found)).sum())
-        self.same_top1 += int((fp32.argmax(-1) == found.argmax(-1)).sum())
+        self.kl += float((fp32.probabilities * (fp32.logs - found)).sum())
+        self.same_top1 += int((fp32.top1 == found.argmax(-1)).sum())
         self.loss -= float(found[rows, targets].sum())
-        self.fp32_loss -= float(fp32[rows, targets].sum())
+        self.fp32_loss -= float(fp32.logs[rows, targets].sum())
 
     def figures(self) -> dict[str, Any]:
         """Return the means; `perplexity_change` and `top1` are fractions."""

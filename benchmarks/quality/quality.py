@@ -13,7 +13,7 @@ from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers import start_peer
 from benchmarks.plans import QualityPlan
-from benchmarks.quality.divergence import Divergence, Logits, log_probabilities
+from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
 from services.worker.model_dir import load_model_dir
@@ -191,8 +191,8 @@ def _compare(
     scores: Scores,
 ) -> list[int]:
     """Feed all engines and count the places; return the targets, which are fp32's own choices if None."""
-    expected = log_probabilities(fp32.feed(fed))
-    targets = expected.argmax(-1).tolist() if targets is None else targets
+    expected = Distributions.of(fp32.feed(fed))
+    targets = expected.top1.tolist() if targets is None else targets
     for name, source in others.items():
         scores[name].add(expected, source.feed(fed), targets)
     return targets

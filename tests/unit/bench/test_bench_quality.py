@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import ModelShape
+from benchmarks.peers import missing_packages
 from benchmarks.plans import QualityPlan
-from benchmarks.quality.divergence import Divergence, Logits, log_probabilities
+from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.quality import measure, num_steps, score_chats, score_text
 from benchmarks.quality.scored_texts import QUESTIONS, chat_prompts, text_windows
@@ -156,11 +157,32 @@ def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogi
     assert lengths[0] <= 2
 
 
+@pytest.mark.skipif(
+    bool(missing_packages("llama.cpp")), reason="llama-cpp-python or gguf is not installed (extra `peers`)"
+)
+def test_peers_compute_the_same_tokens(model: Path) -> None:
+    plan = QualityPlan(
+        model=model,
+        quantize=("none",),
+        tokens=64,
+        window=32,
+        chats=1,
+        answer=4,
+        threads=1,
+        peers=["llama.cpp"],
+    )
+    (row,) = measure(plan, lambda _: None)["rows"]
+    assert (row["precision"], row["kl"], row["top1"]) == ("fp32", 0, 1)
+    peer = row["peers"]["llama.cpp"]
+    for figures in (peer, {kind: one["chats"] for kind, one in peer.items()}):
+        assert figures["F32"]["kl"] < 1e-5 < figures["Q8_0"]["kl"] < figures["Q4_0"]["kl"]
+
+
 def test_figures_are_means_over_all_places() -> None:
     fp32 = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]], np.float32))
     other = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]], np.float32)) + 3  # logits have any offset
     found = Divergence()
-    found.add(log_probabilities(fp32), other, [0, 1])
+    found.add(Distributions.of(fp32), other, [0, 1])
     figures = found.figures()
     assert figures["kl"] == pytest.approx(0.25 * math.log(2) / 2, abs=1e-6)
     assert figures["top1"] == 0.5
