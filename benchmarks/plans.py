@@ -34,6 +34,13 @@ TensorParallel = Annotated[int, Option(min=1, max=64, help="Ranks of each group.
 Seed = Annotated[int, Option(min=0, help="Of all that is drawn at random.")]
 
 
+def model_name(model: Path | None, unnamed: str = "demo") -> str:
+    """Return the name of a model in reports: its directory's, or its file's without the ending."""
+    if model is None:
+        return unnamed
+    return model.stem if model.suffix == ".gguf" else model.resolve().name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
     """`ryz bench engine`: every combination of precision, ranks and batch size is a row."""
@@ -157,7 +164,9 @@ class ServingPlan:
     tokens: Annotated[int, Option(min=1, max=4096, help="Tokens that each answer has.")] = 16
     stream: Annotated[bool, Option("--stream/--no-stream", help="Ask for streamed answers.")] = False
     url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
-    model: Annotated[str, Option(help="The model to ask, with --url.")] = "demo"
+    model: Annotated[
+        str, Option(help="With --url the model to ask; else the one whose tokenizer the own stack has.")
+    ] = ""
     groups: Annotated[int, Option(min=1, max=16, help="Worker groups of the own stack.")] = 2
 
 

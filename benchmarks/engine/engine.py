@@ -23,7 +23,7 @@ from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.stack import StackStarter
 from benchmarks.peers import start_peer
 from benchmarks.peers.base import Timing
-from benchmarks.plans import EnginePlan, precision_of
+from benchmarks.plans import EnginePlan, model_name, precision_of
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.rank_protocol.plan import EngineInfo
@@ -120,8 +120,7 @@ class _EngineBench:
                 self._progress(f"{what}: starting a stack")
                 http = stack.enter_context(http_driver(options, self._start_stack))
             contenders = _Contenders(own, http, peers, refusals)
-            name = plan.model.resolve().name
-            names = {"model": name, "precision": precision, "tp": world, "threads": threads}
+            names = {"model": model_name(plan.model), "precision": precision, "tp": world, "threads": threads}
             rows = []
             for batch in plan.batches:
                 row, step_s = await self._measure_batch(contenders, batch, threads * world, what)

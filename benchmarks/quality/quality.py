@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import Progress
 from benchmarks.peers import start_peer
-from benchmarks.plans import QualityPlan
+from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
@@ -110,7 +110,7 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
     for name in peer_names:
         peer, kind = name.split()
         peers.setdefault(peer, {})[kind] = figures[name]
-    named = {"model": plan.model.resolve().name}
+    named = {"model": model_name(plan.model)}
     rows = [
         named | {"precision": "fp32" if quantize == "none" else quantize, "kernels": kernels[quantize]}
         | figures[quantize] | {"peers": peers}

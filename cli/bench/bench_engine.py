@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.plans import PEER_PACKAGES, EnginePlan
 from cli.bench.bench_engine_view import show
-from cli.bench.bench_inputs import require_context, require_model, require_peers
+from cli.bench.bench_inputs import require_context, require_model, require_peers, with_model
 from cli.bench.bench_report import AsJson, counting_bar, reporting, warn
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
@@ -20,6 +20,7 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.engine.engine import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
+    plan = with_model(plan)
     require_peers(plan.peers, tuple(PEER_PACKAGES))
     config = require_model(plan.model, plan.tp)
     require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)

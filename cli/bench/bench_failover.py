@@ -7,7 +7,8 @@ import sys
 import structlog
 import typer
 
-from benchmarks.plans import FailoverPlan
+from benchmarks.plans import FailoverPlan, model_name
+from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
@@ -29,13 +30,14 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    plan = with_model(plan)
     command = {"--groups": 2, "--tensor-parallel": plan.tensor_parallel, "--log-level": "warning"}
     command |= {"--model": plan.model} if plan.model is not None else {}
     with reporting(_show, as_json=as_json) as report:
         err.print("starting a stack", style="dim")
         with counting_bar(plan.kills + 1 + bool(plan.calm)) as progress, own_stack(command) as stack:
             report.update(asyncio.run(measure(stack, plan, progress)))
-        report.update({"tp": plan.tensor_parallel, "seed": plan.seed})
+        report.update({"model": model_name(plan.model), "tp": plan.tensor_parallel, "seed": plan.seed})
     if report["unequal"] or report["lost"]:
         raise typer.Exit(1)
 

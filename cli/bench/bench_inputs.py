@@ -1,13 +1,34 @@
-"""Refuses models and peers that a benchmark cannot have, before anything is started."""
+"""Finds the model that a benchmark was asked for; refuses what it cannot have before anything is started."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from cli.console import fail
+from cli.models.resolve import resolve_model
 
 if TYPE_CHECKING:
     from services.worker.engine.checkpoint.model_config import ModelConfig
+
+
+class _PlanOfModel(Protocol):
+    """The options of a bench that takes a model."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> Path | None:
+        """Return its path or name; None: the bench has one of its own."""
+        ...
+
+
+_Plan = TypeVar("_Plan", bound=_PlanOfModel)
+
+
+def with_model(plan: _Plan) -> _Plan:
+    """Return the plan with the path of its model in the place of a name. See `resolve_model`."""
+    return plan if plan.model is None else replace(plan, model=resolve_model(plan.model))
 
 
 def require_model(model: Path, degrees: Sequence[int] = (1,)) -> "ModelConfig":

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.stack import RunningStack
-from benchmarks.plans import OverflowPlan
+from benchmarks.plans import OverflowPlan, model_name
+from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.bench.own_stack import own_stack, own_store
 from cli.command_options import with_options
@@ -28,6 +29,7 @@ def overflow(plan: OverflowPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.models.make_model import make_model  # noqa: PLC0415 (keeps `ryz bench --help` quick)
     from benchmarks.models.shapes import SHAPES  # noqa: PLC0415
 
+    plan = with_model(plan)
     with (
         reporting(_show, as_json=as_json) as report,
         tempfile.TemporaryDirectory(prefix="ryz-bench-") as folder,
@@ -37,7 +39,7 @@ def overflow(plan: OverflowPlan, *, as_json: AsJson = False) -> None:
             err.print("making a model", style="dim")
             make_model(directory, replace(SHAPES["110m"], context=_CONTEXT), "fp32", 0)
         report.update(_measure(directory, plan))
-        report["model"] = plan.model.name if plan.model else "110m"
+        report["model"] = model_name(plan.model, "110m")
         report.update(quantize=plan.quantize, tp=plan.tensor_parallel)
 
 

@@ -9,6 +9,7 @@ from cli.bench.bench_report import AsJson, Report, counting_bar, print_line, pri
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
 from cli.console import err
+from cli.models.resolve import resolve_model
 
 
 @with_options
@@ -22,10 +23,12 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
 
     with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report, ExitStack() as cleanup:
         if plan.url:
-            stack = RunningStack(plan.url.rstrip("/"), plan.model)
+            stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo")
         else:
             err.print("starting a stack", style="dim")
-            stack = cleanup.enter_context(own_stack({"--engine": "null", "--groups": plan.groups}))
+            command = {"--engine": "null", "--groups": plan.groups}
+            command |= {"--model": resolve_model(plan.model)} if plan.model else {}
+            stack = cleanup.enter_context(own_stack(command))
         progress = cleanup.enter_context(counting_bar(2 * len(plan.concurrency)))
         report.update(measure(plan, stack, progress))
 

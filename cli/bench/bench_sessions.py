@@ -3,7 +3,8 @@
 import asyncio
 
 from benchmarks.lib.measuring import BenchError
-from benchmarks.plans import SessionsPlan
+from benchmarks.plans import SessionsPlan, model_name
+from cli.bench.bench_inputs import with_model
 from cli.bench.bench_report import AsJson, Report, counting_bar, print_table, reporting
 from cli.bench.own_stack import own_stack
 from cli.command_options import with_options
@@ -23,6 +24,7 @@ def sessions(plan: SessionsPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.sessions.session_figures import row  # noqa: PLC0415 (keeps `ryz bench --help` quick)
     from benchmarks.sessions.sessions import measure  # noqa: PLC0415
 
+    plan = with_model(plan)
     command = {
         "--groups": plan.groups, "--tensor-parallel": 1, "--log-level": "warning",
         "--start-timeout": _START_S,
@@ -42,7 +44,7 @@ def sessions(plan: SessionsPlan, *, as_json: AsJson = False) -> None:
                     raise BenchError(f"{policy}: {error}") from error
             report["rows"].append(row(policy, turns))
         report |= {name: getattr(plan, name) for name in ("sessions", "zipf", "groups", "clients", "seed")}
-        report["model"] = plan.model.name if plan.model else "demo"
+        report["model"] = model_name(plan.model)
 
 
 def _show(report: Report) -> None:

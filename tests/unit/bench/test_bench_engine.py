@@ -24,11 +24,13 @@ from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers.base import Timing
-from benchmarks.plans import EnginePlan
+from benchmarks.plans import EnginePlan, model_name
 from cli.bench.bench_commands import app
 from cli.bench.bench_engine import remarks
+from cli.bench.bench_inputs import with_model
 from cli.bench.own_stack import own_stack
 from cli.console import CommandError
+from cli.stack.model_dir import demo_model
 from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
@@ -191,6 +193,14 @@ def test_bad_input_is_refused_before_anything_starts(tiny: Path, options: list[s
     assert isinstance(result.exception, CommandError), result.output
     assert result.exception.exit_code == 2
     assert told in str(result.exception)
+
+
+def test_a_model_may_have_a_name(tiny: Path) -> None:
+    assert with_model(EnginePlan(model=Path("demo"))).model == demo_model()
+    assert with_model(EnginePlan(model=tiny)).model == tiny
+    assert (model_name(tiny), model_name(Path("a/small-1b.gguf")), model_name(None)) == (
+        "tiny", "small-1b", "demo",
+    )  # fmt: skip
 
 
 def test_a_peer_that_is_not_installed_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
