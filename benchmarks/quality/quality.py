@@ -16,7 +16,7 @@ from benchmarks.plans import QualityPlan, model_name
 from benchmarks.quality.divergence import Distributions, Divergence, Logits
 from benchmarks.quality.own_logits import OwnLogits
 from benchmarks.quality.scored_texts import chat_prompts, text_windows
-from services.worker.model_dir import load_model_dir
+from services.worker.load_model import load_model
 
 PEER_TYPES = {"F32": "fp32", "Q8_0": "int8", "Q4_0": "int4"}
 _AT_ONCE = 20  # sequences side by side; bounds the memory of their KV
@@ -79,7 +79,7 @@ def measure(plan: QualityPlan, progress: Progress) -> dict[str, Any]:
         ModelError: The model cannot be computed in one of the precisions.
         BenchError: A peer broke, or the text is too short.
     """
-    model = load_model_dir(plan.model, "bench")
+    model = load_model(plan.model, "bench")
     windows, prompts = text_windows(model, plan.tokens, plan.window), chat_prompts(model, plan.chats)
     sizes = {
         "sequences": min(_AT_ONCE, max(len(windows), len(prompts))),

@@ -1,7 +1,5 @@
 """Reads and checks a model directory in Hugging Face format, except the weights, which the ranks read."""
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +11,13 @@ from services.worker.json_files import (
     require_size,
     shown,
 )
+from services.worker.model import MAX_POSITIONS, Model, served_name
 from services.worker.text.chat_template import ChatTemplate
-from services.worker.text.tokenizer import FileTokenizer, Tokenizer
+from services.worker.text.tokenizer import read_tokenizer
 from shared.errors import InvalidRequest
-from shared.messages.base import NAME_PATTERN, NAME_RULE
 
-MAX_POSITIONS = 2**30
 MAX_EOS_IDS = 1024
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model as the leader needs it; without a template it completes text but does not chat."""
-
-    name: str
-    context_length: int
-    eos_ids: frozenset[int]
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
 
 
 def load_model_dir(path: Path, name: str = "") -> Model:
@@ -47,12 +33,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
     if not path.is_dir():
         what = "is no directory" if path.exists() else "does not exist"
         raise InvalidRequest(f"the model directory {path} {what}", param="model")
-    served_as = name or path.resolve().name
-    if not re.match(NAME_PATTERN, served_as):
-        raise InvalidRequest(
-            f"the model would be called {served_as!r}, and a name needs {NAME_RULE}; set RYZ_MODEL_NAME",
-            param="model_name",
-        )
+    served_as = served_name(name, path.resolve().name)
     config = _read_json(path / "config.json", required=True)
     tokenizer_config = _read_json(path / "tokenizer_config.json")
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
@@ -78,7 +59,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         name=served_as,
         context_length=context_length,
         eos_ids=_eos_ids(eos, path),
-        tokenizer=FileTokenizer(path / "tokenizer.json"),
+        tokenizer=read_tokenizer(path / "tokenizer.json"),
         template=_template(path, tokenizer_config),
     )
 

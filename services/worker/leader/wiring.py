@@ -51,7 +51,7 @@ from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
-from services.worker.model_dir import Model
+from services.worker.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import Engine

@@ -3,7 +3,7 @@
 import codecs
 
 from services.worker.domain.generation.choice_state import Detokenizer
-from services.worker.model_dir import Model
+from services.worker.model import Model
 from services.worker.text.chat_template import ChatTemplate
 
 END = 256

@@ -1,10 +1,14 @@
-"""Converts text to tokens with the `tokenizers` library and a model's `tokenizer.json`."""
+"""Converts text to tokens with the `tokenizers` library.
+
+A model's tokenizer comes from its `tokenizer.json`, or is built from a GGUF file by `from_gguf/`.
+"""
 
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import models
 
 from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
@@ -49,27 +53,39 @@ class Tokenizer(Protocol):
         ...
 
 
-class FileTokenizer:
-    """The tokenizer of a `tokenizer.json`."""
+def read_tokenizer(path: Path) -> "LibraryTokenizer":
+    """Read a `tokenizer.json`.
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self._tokenizer = HfTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exceptions
-            raise InvalidRequest(
-                f"{path} is not a tokenizer that can be read: {error}", param="model"
-            ) from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        added = self._tokenizer.get_added_tokens_decoder()
+    Raises:
+        InvalidRequest: The library cannot read it.
+    """
+    try:
+        tokenizer = HfTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise InvalidRequest(f"{path} is not a tokenizer that can be read: {error}", param="model") from error
+    return LibraryTokenizer(tokenizer)
+
+
+class LibraryTokenizer:
+    """A tokenizer of the library.
+
+    Args:
+        tokenizer: The tokenizer; padding and truncation are switched off.
+    """
+
+    def __init__(self, tokenizer: HfTokenizer) -> None:
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        added = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.special_texts = frozenset(token.content for token in added.values() if token.special)
         self.added_texts = frozenset(token.content for token in added.values())
-        spec = json.loads(self._tokenizer.to_str())
-        self._rule = bytes_rule(spec.get("decoder"))
+        spec = _description(tokenizer)
+        self._rule = bytes_rule(spec["decoder"])
         self.least_tokens = least_tokens(spec)
         self._bytes: dict[int, bytes] = {}  # at most one entry per token of the vocabulary
-        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer`."""
@@ -104,3 +120,22 @@ class FileTokenizer:
             return b""
         data = self._bytes[token_id] = self._rule(token)
         return data
+
+
+def _description(tokenizer: HfTokenizer) -> dict[str, Any]:
+    """Return what the tokenizer's file would say, without the merges, which can be a hundred MiB of text."""
+    parts = {name: getattr(tokenizer, name) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    model, added = tokenizer.model, tokenizer.get_added_tokens_decoder().values()
+    spec: dict[str, Any] = {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
+    if isinstance(model, models.Unigram):
+        spec["model"] = json.loads(model.__getstate__())
+    else:
+        spec["model"] = {
+            "type": type(model).__name__,
+            "byte_fallback": getattr(model, "byte_fallback", False),
+            "vocab": tokenizer.get_vocab(with_added_tokens=False),
+        }
+    spec["added_tokens"] = [
+        {"content": token.content, "lstrip": token.lstrip, "rstrip": token.rstrip} for token in added
+    ]
+    return spec

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.leader.kv_tier.kv_options import KVOptions
-from services.worker.model_dir import Model, load_model_dir
+from services.worker.load_model import load_model
+from services.worker.model import Model
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.bus.memory import MemoryBus
@@ -41,7 +42,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def model(path: Path) -> Model:
-    return load_model_dir(path, "tiny")
+    return load_model(path, "tiny")
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
-from services.worker.model_dir import Model, load_model_dir
+from services.worker.load_model import load_model
+from services.worker.model import Model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.orchestrator.rank_engine import RankEngine
 from shared.bus.memory import MemoryBus
@@ -34,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(path: Path) -> Model:
-    return load_model_dir(path, "tiny")
+    return load_model(path, "tiny")
 
 
 def engine(path: Path, **options: Any) -> RankEngine:

@@ -15,7 +15,7 @@ from benchmarks.models.shapes import SHAPES, ModelShape
 from cli.bench.bench_commands import app
 from cli.console import CommandError
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.model_dir import load_model_dir
+from services.worker.load_model import load_model
 
 TINY = SHAPES["tiny"]
 
@@ -46,7 +46,7 @@ def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
 
 
 def test_the_tokenizer_has_the_vocabulary_and_a_chat_template(tiny: Path) -> None:
-    model = load_model_dir(tiny)
+    model = load_model(tiny)
     assert model.template is not None
     text = "The model: 12 words, größer."
     ids = model.tokenizer.encode(text, add_special_tokens=False)

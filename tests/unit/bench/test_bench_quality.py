@@ -28,7 +28,7 @@ from services.worker.engine.checkpoint.model_families import read_config
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.native.build import targets
 from services.worker.engine.plain.reference import ReferenceDecoder
-from services.worker.model_dir import load_model_dir
+from services.worker.load_model import load_model
 
 SHAPE = ModelShape(dim=256, layers=4, heads=4, kv_heads=2, ffn=512, vocab=512, context=512, tied=True)
 OUTLIER, TIMES = 7, 30.0
@@ -98,7 +98,7 @@ def test_int8_is_compared_at_every_place(model: Path) -> None:
 def test_four_bits_break_the_bounds(model: Path, worse: Path, fp32: OwnLogits) -> None:
     rounded = OwnLogits(worse, "none", 1, sequences=3, length=128)
     try:
-        windows = text_windows(load_model_dir(model, "m"), 192, 64)
+        windows = text_windows(load_model(model, "m"), 192, 64)
         figures = score_text(fp32, {"rounded": rounded}, windows, lambda _: None)["rounded"].figures()
     finally:
         rounded.close()
@@ -106,7 +106,7 @@ def test_four_bits_break_the_bounds(model: Path, worse: Path, fp32: OwnLogits) -
 
 
 def test_every_place_has_the_beginning_of_its_window_as_context(model: Path, fp32: OwnLogits) -> None:
-    windows = text_windows(load_model_dir(model, "m"), 60, 20)
+    windows = text_windows(load_model(model, "m"), 60, 20)
     with open_checkpoint(model) as checkpoint:
         oracle = ReferenceDecoder(checkpoint, read_config(model))
         expected = [oracle.logits(window).log_softmax(-1) for window in windows]
@@ -146,7 +146,7 @@ class Doubled:
 
 
 def test_answers_are_those_of_fp32_and_end_at_its_end(model: Path, fp32: OwnLogits) -> None:
-    prompts = chat_prompts(load_model_dir(model, "m"), 2)
+    prompts = chat_prompts(load_model(model, "m"), 2)
     with open_checkpoint(model) as checkpoint:
         oracle = ReferenceDecoder(checkpoint, read_config(model))
         answers = [oracle.generate(prompt, 4) for prompt in prompts]
@@ -209,4 +209,4 @@ def test_the_command_prints_rows(model: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_there_are_fifty_questions(model: Path) -> None:
     assert len(set(QUESTIONS)) == 50
-    assert len(chat_prompts(load_model_dir(model, "m"), 3)) == 3
+    assert len(chat_prompts(load_model(model, "m"), 3)) == 3

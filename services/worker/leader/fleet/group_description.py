@@ -9,7 +9,7 @@ from services.worker.leader.fleet.token_rate import TokenRate
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.options import LeaderOptions
 from services.worker.leader.request_table import RequestTable
-from services.worker.model_dir import Model
+from services.worker.model import Model
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.messages import Heartbeat, ModelCard
 

@@ -17,7 +17,7 @@ import structlog
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.metrics import WorkerMetrics
-from services.worker.model_dir import Model
+from services.worker.model import Model
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.template_guard import TemplateOverran
 from shared.codec import unpack_tokens

@@ -14,7 +14,7 @@ from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.leader.engine_state import EngineFacts, EngineState
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
-from services.worker.model_dir import Model
+from services.worker.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import GenerateRequest, ResumePoint

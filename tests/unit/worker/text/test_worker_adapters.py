@@ -15,7 +15,7 @@ from tokenizers import decoders
 from services.worker.model_dir import load_model_dir
 from services.worker.null.null_model import END, ByteTokenizer, null_model
 from services.worker.text.chat_template import ChatTemplate
-from services.worker.text.tokenizer import FileTokenizer
+from services.worker.text.tokenizer import LibraryTokenizer, read_tokenizer
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage
 from tests.kits.worker.tokenizers import byte_level, sentence_piece
@@ -48,25 +48,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_bytes(folder: Path) -> FileTokenizer:
+def by_bytes(folder: Path) -> LibraryTokenizer:
     byte_level().save(str(folder / "bytes.json"))
-    return FileTokenizer(folder / "bytes.json")
+    return read_tokenizer(folder / "bytes.json")
 
 
 @pytest.fixture(scope="module")
-def by_pieces(folder: Path) -> FileTokenizer:
+def by_pieces(folder: Path) -> LibraryTokenizer:
     sentence_piece().save(str(folder / "pieces.json"))
-    return FileTokenizer(folder / "pieces.json")
+    return read_tokenizer(folder / "pieces.json")
 
 
-def streamed(tokenizer: FileTokenizer | ByteTokenizer, ids: list[int]) -> list[str]:
+def streamed(tokenizer: LibraryTokenizer | ByteTokenizer, ids: list[int]) -> list[str]:
     detokenizer = tokenizer.detokenizer()
     return [*(detokenizer.feed(token_id) for token_id in ids), detokenizer.flush()]
 
 
 @given(st.text(max_size=40))
 def test_text_comes_back_whole_and_never_in_half_characters(
-    by_bytes: FileTokenizer, by_pieces: FileTokenizer, text: str
+    by_bytes: LibraryTokenizer, by_pieces: LibraryTokenizer, text: str
 ) -> None:
     for tokenizer in (by_bytes, ByteTokenizer()):
         pieces = streamed(tokenizer, tokenizer.encode(text, add_special_tokens=False))
@@ -74,14 +74,14 @@ def test_text_comes_back_whole_and_never_in_half_characters(
         assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
 
 
-def test_a_character_over_several_tokens_comes_with_the_last(by_bytes: FileTokenizer) -> None:
+def test_a_character_over_several_tokens_comes_with_the_last(by_bytes: LibraryTokenizer) -> None:
     ids = by_bytes.encode("a😀b", add_special_tokens=False)
     assert streamed(by_bytes, ids) == ["a", "", "", "", "😀", "b", ""]
     assert "".join(streamed(by_bytes, ids[:3])) == "a\ufffd"
     assert by_bytes.token_text(ids[1]) == "\ufffd"
 
 
-def test_special_tokens_are_no_text_added_ones_are(by_bytes: FileTokenizer) -> None:
+def test_special_tokens_are_no_text_added_ones_are(by_bytes: LibraryTokenizer) -> None:
     ids = by_bytes.encode("<|im_start|>é the<plain token é><|im_end|>", add_special_tokens=False)
     assert "".join(streamed(by_bytes, ids)) == "é the<plain token é>"
     assert by_bytes.token_text(ids[0]) == "<|im_start|>"
@@ -91,12 +91,12 @@ def test_special_tokens_are_no_text_added_ones_are(by_bytes: FileTokenizer) -> N
 
 
 @given(st.lists(st.integers(0, 262), max_size=25))
-def test_any_bytes_give_what_python_gives(by_bytes: FileTokenizer, ids: list[int]) -> None:
+def test_any_bytes_give_what_python_gives(by_bytes: LibraryTokenizer, ids: list[int]) -> None:
     data = b"".join(map(by_bytes.token_bytes, ids))
     assert "".join(streamed(by_bytes, ids)) == data.decode(errors="replace")
 
 
-def test_pieces_keep_their_spaces_and_fall_back_to_bytes(by_pieces: FileTokenizer) -> None:
+def test_pieces_keep_their_spaces_and_fall_back_to_bytes(by_pieces: LibraryTokenizer) -> None:
     ids = [2, 3, 1, *(6 + byte for byte in "é".encode()), 4, 262, 0, 6 + 0xFF]
     assert streamed(by_pieces, ids) == [" the", "a", " ", "", "é", "b", "", "<unk>", "\ufffd", ""]
     assert by_pieces.token_text(6 + 0xC3) == "\ufffd"
@@ -115,13 +115,13 @@ def test_a_decoder_without_a_rule_is_left_to_the_library(folder: Path, decoder: 
     tokenizer.decoder = decoder
     tokenizer.save(str(folder / "other.json"))
     ids = [2, 3, *((6 + byte for byte in "é😀".encode()) if decoder else ()), 4, 5, 5, 262, 3]
-    pieces = streamed(FileTokenizer(folder / "other.json"), ids)
+    pieces = streamed(read_tokenizer(folder / "other.json"), ids)
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=True)
     assert not any("\ufffd" in piece for piece in pieces)
 
 
 @given(st.lists(st.integers(0, 262), max_size=25))
-def test_a_primed_detokenizer_goes_on_as_if_never_stopped(by_bytes: FileTokenizer, ids: list[int]) -> None:
+def test_a_primed_detokenizer_goes_on_as_if_never_stopped(by_bytes: LibraryTokenizer, ids: list[int]) -> None:
     whole = streamed(by_bytes, ids)
     for cut in range(len(ids) + 1):
         detokenizer = by_bytes.detokenizer()
@@ -239,7 +239,7 @@ def test_the_null_model_chats() -> None:
 
 
 def test_a_long_text_has_the_tokens_of_its_words_and_other_threads_run_meanwhile(
-    by_bytes: FileTokenizer,
+    by_bytes: LibraryTokenizer,
 ) -> None:
     text, gaps, done = "one two three " * 60_000, [], threading.Event()
 

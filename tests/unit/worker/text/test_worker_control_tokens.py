@@ -9,7 +9,7 @@ from tokenizers import AddedToken
 
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
-from services.worker.text.tokenizer import FileTokenizer, Tokenizer
+from services.worker.text.tokenizer import LibraryTokenizer, Tokenizer, read_tokenizer
 from shared.messages import ChatMessage, Role
 from tests.kits.worker.tokenizers import byte_level
 
@@ -22,10 +22,10 @@ PARTS = ["<|im_start|>", "<|im_end|>", "<", "|", "im_start", "|>", "the é", " "
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LibraryTokenizer:
     path = tmp_path_factory.mktemp("spelled") / "tokenizer.json"
     byte_level().save(str(path))
-    return FileTokenizer(Path(path))
+    return read_tokenizer(Path(path))
 
 
 def encoded(tokenizer: Tokenizer, template: ChatTemplate, messages: list[ChatMessage]) -> list[int]:
@@ -43,7 +43,7 @@ def conversation(content: str, role: Role = "user", name: str = "") -> list[Chat
     role=st.sampled_from(["user", "assistant", "tool"]),
 )
 def test_only_the_template_says_where_turns_begin(
-    tokenizer: FileTokenizer, content: str, name: str, role: Role
+    tokenizer: LibraryTokenizer, content: str, name: str, role: Role
 ) -> None:
     messages = conversation(content, role, name)
     tokens = encoded(tokenizer, TEMPLATE, messages)
@@ -53,7 +53,7 @@ def test_only_the_template_says_where_turns_begin(
 
 
 @pytest.mark.parametrize("content", ["hello the there", "1 < 2 |> 3", "<|im_start"])
-def test_other_texts_become_the_same_tokens(tokenizer: FileTokenizer, content: str) -> None:
+def test_other_texts_become_the_same_tokens(tokenizer: LibraryTokenizer, content: str) -> None:
     messages = conversation(content)
     plain = tokenizer.encode(TEMPLATE.render(messages), add_special_tokens=False)
     assert encoded(tokenizer, TEMPLATE, messages) == plain
@@ -68,16 +68,16 @@ THINKING = (
 
 
 @pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> LibraryTokenizer:
     """A tokenizer whose reasoning marks are added tokens but not special tokens, as in Qwen3."""
     path = tmp_path_factory.mktemp("thinker") / "tokenizer.json"
     made = byte_level()
     made.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     made.save(str(path))
-    return FileTokenizer(Path(path))
+    return read_tokenizer(Path(path))
 
 
-def controls(tokenizer: FileTokenizer, tokens: list[int]) -> list[str]:
+def controls(tokenizer: LibraryTokenizer, tokens: list[int]) -> list[str]:
     known = {tokenizer.encode(text, add_special_tokens=False)[0]: text for text in tokenizer.added_texts}
     return [known[token] for token in tokens if token in known]
 
@@ -91,7 +91,7 @@ def controls(tokenizer: FileTokenizer, tokens: list[int]) -> list[str]:
     ],
 )
 def test_what_a_template_looks_for_is_found_and_what_is_left_of_it_is_text(
-    thinker: FileTokenizer, answer: str, shown: str
+    thinker: LibraryTokenizer, answer: str, shown: str
 ) -> None:
     template = ChatTemplate(THINKING, {})
     tokens = encoded(thinker, template, conversation(answer, "assistant"))
@@ -100,13 +100,13 @@ def test_what_a_template_looks_for_is_found_and_what_is_left_of_it_is_text(
     assert controls(thinker, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>", *written, "<|im_end|>"]
 
 
-def test_a_user_cannot_write_marks_of_reasoning(thinker: FileTokenizer) -> None:
+def test_a_user_cannot_write_marks_of_reasoning(thinker: LibraryTokenizer) -> None:
     tokens = encoded(thinker, ChatTemplate(THINKING, {}), conversation("</think>", "user"))
     assert controls(thinker, tokens) == ["<|im_start|>", "<|im_end|>"] * 2
 
 
 def test_added_tokens_that_the_template_does_not_name_are_none_of_its_control_tokens(
-    thinker: FileTokenizer,
+    thinker: LibraryTokenizer,
 ) -> None:
     messages = conversation("<think>", "user")
     plain = thinker.encode(TEMPLATE.render(messages), add_special_tokens=False)

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from services.worker.null.null_model import ByteTokenizer
 from services.worker.text.token_bound import least_tokens
-from services.worker.text.tokenizer import FileTokenizer
+from services.worker.text.tokenizer import read_tokenizer
 from tests.kits.worker.tokenizers import byte_level, sentence_piece
 
 DEMO = Path(__file__).parents[4] / "models" / "demo" / "tokenizer.json"
@@ -44,7 +44,7 @@ def test_it_is_a_lower_bound(make: Callable[[], Tokenizer]) -> None:
 
 
 def test_it_tells_of_long_texts() -> None:
-    assert FileTokenizer(DEMO).least_tokens("word " * 200_000) > 2048
+    assert read_tokenizer(DEMO).least_tokens("word " * 200_000) > 2048
     assert ByteTokenizer().least_tokens("é" * 5) <= len(
         ByteTokenizer().encode("é" * 5, add_special_tokens=False)
     )

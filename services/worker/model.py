@@ -1,0 +1,41 @@
+"""What the leader knows of a model: everything but the weights, which the ranks read."""
+
+import re
+from dataclasses import dataclass
+
+from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.tokenizer import Tokenizer
+from shared.errors import InvalidRequest
+from shared.messages.base import NAME_PATTERN, NAME_RULE
+
+MAX_POSITIONS = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the leader needs it; without a template it completes text but does not chat."""
+
+    name: str
+    context_length: int
+    eos_ids: frozenset[int]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+
+def served_name(name: str, found: str) -> str:
+    """Return the name callers ask for.
+
+    Args:
+        name: The name that was chosen; empty: none was.
+        found: The name of the model's directory or file.
+
+    Raises:
+        InvalidRequest: It is no name that messages can carry.
+    """
+    served_as = name or found
+    if not re.match(NAME_PATTERN, served_as):
+        raise InvalidRequest(
+            f"the model would be called {served_as!r}, and a name needs {NAME_RULE}; set RYZ_MODEL_NAME",
+            param="model_name",
+        )
+    return served_as

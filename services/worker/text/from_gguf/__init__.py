@@ -1,0 +1,1 @@
+"""Tokenizers, chat templates and end tokens from the metadata of GGUF files."""

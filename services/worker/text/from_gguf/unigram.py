@@ -1,0 +1,58 @@
+"""Builds unigram tokenizers: the `t5` vocabularies of GGUF files.
+
+A text is cut into the pieces whose scores have the largest sum (https://arxiv.org/abs/1804.10959).
+"""
+
+from gguf import TokenType
+from tokenizers import Regex, Tokenizer, models, normalizers
+
+from services.worker.text.from_gguf.character_map import check_character_map
+from services.worker.text.from_gguf.pieces import TEXT_TYPES, piece_decoder, piece_scores, space_marks
+from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
+from services.worker.text.from_gguf.vocabulary import GgufVocabulary
+
+MAX_MAP_BYTES = 2**22  # of the rules of normalization; those of T5 have 237,539
+_NEVER = 1000.0  # so far below all others is the score of a token that no text may become
+
+
+def unigram_tokenizer(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> Tokenizer:
+    """Build the tokenizer, without its added tokens.
+
+    Raises:
+        BadGguf: The scores do not fit to the vocabulary, there is no unknown token, or the rules of
+            normalization cannot be read.
+    """
+    unknown = vocabulary.roles.unknown
+    if unknown is None:
+        raise keys.refusal("`tokenizer.ggml.unknown_token_id` is missing; convert the model again")
+    scores = piece_scores(keys, vocabulary)
+    typed = list(zip(vocabulary.tokens, vocabulary.types, scores, strict=True))
+    never = min((score for _, kind, score in typed if kind in TEXT_TYPES), default=0.0) - _NEVER
+    pieces = [
+        (token, score if kind in TEXT_TYPES and token_id not in vocabulary.control_ids else never)
+        for token_id, (token, kind, score) in enumerate(typed)
+    ]
+    has_bytes = TokenType.BYTE in vocabulary.types
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=has_bytes))
+    one_space = keys.flag("ggml.remove_extra_whitespaces", default=False)
+    prefix = one_space or keys.flag("ggml.add_space_prefix", default=False)
+    steps = _character_map(keys)
+    if one_space:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence([*steps, space_marks(prefix)])
+    tokenizer.decoder = piece_decoder(prefix)
+    return tokenizer
+
+
+def _character_map(keys: TokenizerKeys) -> list[normalizers.Normalizer]:
+    """Return the rules that replace characters, compiled by SentencePiece; most models have them."""
+    key = "ggml.precompiled_charsmap"
+    values = keys.integers(key, MAX_MAP_BYTES)
+    if not values:
+        return []
+    data = bytes(value & 0xFF for value in values)  # written as signed or unsigned bytes
+    if not check_character_map(data):
+        raise keys.refusal(
+            f"`tokenizer.{key}`, its rules of normalization, cannot be read; convert the model again"
+        )
+    return [normalizers.Precompiled(data)]
