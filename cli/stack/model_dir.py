@@ -35,7 +35,8 @@ def find_model(
     if not directory.is_dir():  # the demo was removed
         fail(
             f"There is no model directory {directory}. Give another model with `--model NAME|PATH`, or make "
-            f"the demo with `ryz train-demo --output {directory}`."
+            f"the demo with `ryz train-demo --output {directory}`.",
+            2,
         )
     if engine != "null" and (directory / "config.json").exists():
         _check_config(directory, tensor_parallel)
@@ -43,7 +44,8 @@ def find_model(
     if missing:
         fail(
             f"{directory} holds no model in Hugging Face format: {' and '.join(missing)} missing. "
-            "Give another directory with `--model PATH`."
+            "Give another directory with `--model PATH`.",
+            2,
         )
     return directory.resolve()
 
@@ -55,11 +57,11 @@ def _check_config(directory: Path, tensor_parallel: int) -> None:
     try:
         config = read_config(directory)
     except ModelError as error:
-        fail(f"This model cannot be served: {error}.")
+        fail(f"This model cannot be served: {error}.", 2)
     try:
         config.check_split(tensor_parallel)
     except ModelError as error:
-        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {error}.")
+        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {error}.", 2)
 
 
 def demo_model() -> Path:

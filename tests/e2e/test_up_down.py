@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,10 @@ from cli.stack.state import StateDir
 from tests.kits.e2e.stack import Stack, ryz, wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
+# a whole GGUF file of one key, `general.architecture`
+OTHER_ARCHITECTURE = b"GGUF" + struct.pack(
+    "<IQQQ20sIQ5s", 3, 0, 1, 20, b"general.architecture", 8, 5, b"mamba"
+)
 Start = Callable[..., Stack]
 
 
@@ -130,6 +135,23 @@ def test_a_wrong_setting_ends_the_start(tmp_path: Path, detach: list[str]) -> No
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     missing = ryz("up", "--port", "0", "--model", str(tmp_path / "nothing"), cwd=tmp_path)
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert "nothing" in missing.stderr
-    assert "--model" in missing.stderr
+    assert "Give a path" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b"GGUF\3\0\0\0" + b"\xff" * 16, "is no complete GGUF file"),
+        (b"PK" * 50, "is no GGUF file"),
+        (OTHER_ARCHITECTURE, "architecture 'mamba' is not supported"),
+    ],
+)
+def test_a_gguf_file_that_cannot_be_served_is_named(tmp_path: Path, data: bytes, named: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(data)
+    refused = ryz("up", "--port", "0", "--model", "m.gguf", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("This model cannot be served: ")
+    assert named in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

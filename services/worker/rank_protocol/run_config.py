@@ -30,7 +30,8 @@ class EngineRunConfig:
     engine: Literal["torch", "null"] = "torch"
     """`torch` computes a model in ranks, `null` answers without weights, for measurements."""
     model: str = ""
-    """Model directory in Hugging Face format; only the null engine goes without."""
+    """Directory in Hugging Face format, or a GGUF file (of a split one the first part); only the null engine
+    goes without."""
     tensor_parallel: Annotated[int, Interval(ge=1, le=64)] = 1
     """Ranks that compute the model together."""
     threads: Annotated[int, Interval(ge=0, le=1024)] = 0

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.weight_files import open_checkpoint
+from services.worker.engine.checkpoint.weight_files import open_checkpoint, stored_tensors
 from services.worker.model_dir import load_model_dir
 from services.worker.text.chat_template import ChatTemplate
 from shared.errors import InvalidRequest
@@ -54,13 +54,15 @@ def test_code_that_a_config_names_is_not_run(model: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.gguf"])
 def test_pickled_weights_are_not_read(tmp_path: Path, name: str) -> None:
-    """CVE-2025-24357: `torch.load` ran code in a checkpoint. GGUF files are not read either."""
+    """CVE-2025-24357: `torch.load` ran code in a checkpoint. No file is looked for by its ending."""
     model, fired = make_llama(tmp_path / "model"), tmp_path / "fired"
     for weights in model.glob("*.safetensors*"):
         weights.unlink()
     (model / name).write_bytes(pickle.dumps(Trap(fired)))
     with pytest.raises(ModelError, match="safetensors"), open_checkpoint(model):
         pass
+    with pytest.raises(ModelError, match="is no GGUF file"):
+        stored_tensors(model / name)  # given by itself
     assert not fired.exists()
 
 
