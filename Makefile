@@ -101,7 +101,7 @@ $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[worker,local,dev]'
 	@touch $(VENV)/.installed $@
 
-# without a compiler it says so, and ranks serve with the plain path
+# without a compiler, one is fetched from PyPI for the time being; without a network, ranks serve with the plain path
 $(VENV)/.kernels: $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*) | $(BIN)/python
-	@$(BIN)/python -m services.worker.engine.native.build
+	@$(BIN)/python -m services.worker.engine.native.build --fetch-compiler
 	@touch $@

@@ -1,6 +1,5 @@
 """The build of the kernels: where the library is stored, that it is built once, and each way to fail."""
 
-import ctypes
 import os
 import platform
 import stat
@@ -12,43 +11,22 @@ import pytest
 
 from services.worker.engine.native import build, library
 from services.worker.engine.native.build import NoKernels, ensure, find, main, targets
+from tests.kits.engine.small_program import answer_of, compiles, use_small_program, write_program
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = 'extern "C" int answer() { return %d; }\n'
-CAN_COMPILE = bool(targets()) and any(
-    os.access(Path(folder) / name, os.X_OK)
-    for folder in os.environ["PATH"].split(os.pathsep)
-    for name in ("c++", "g++", "clang++")
-)
-compiles = pytest.mark.skipif(not CAN_COMPILE, reason="needs x86-64 with AVX2 and a C++ compiler")
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small program instead of the kernels, and a separate cache folder."""
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "native" / "src")
-    monkeypatch.setattr(build, "_MAIN", build.SOURCES / "program.cpp")
-    monkeypatch.setattr(build, "targets", lambda: ["avx2"])
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("CXX", raising=False)
-    write_program(1)
+    use_small_program(tmp_path, monkeypatch)
     return tmp_path
-
-
-def write_program(answer: int) -> None:
-    build.SOURCES.mkdir(parents=True, exist_ok=True)
-    (build.SOURCES / "program.cpp").write_text(PROGRAM % answer)
 
 
 def script(path: Path, *lines: str) -> str:
     path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
-
-
-def answer_of(library: Path) -> int:
-    answer: int = ctypes.CDLL(str(library)).answer()
-    return answer
 
 
 @compiles
@@ -241,6 +219,9 @@ def test_the_command_says_where_they_are(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["build"])
+    assert main() == 0
+    told = f"Compiling the kernels for avx2 ...\nKernels for avx2: {find('avx2')}\n"
+    assert capsys.readouterr().out == told
     assert main() == 0
     assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
     monkeypatch.setattr(sys, "argv", ["build", "--all"])

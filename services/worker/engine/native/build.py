@@ -1,8 +1,8 @@
 """Compiles the kernels: `python -m services.worker.engine.native.build`; otherwise the first rank does it.
 
 There is a shared library for each instruction set, named after a hash of its sources and options, so a stale
-one is never loaded. A machine without a C++ compiler serves with the plain path. This module does not import
-torch.
+one is never loaded. A machine without a C++ compiler serves with the plain path, unless the installation may
+fetch one (`zig_compiler.py`). This module does not import torch.
 """
 
 import fcntl
@@ -13,7 +13,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from services.worker.engine.zig_compiler import COMPILE_LIMIT_S, OPTIONS, NoZig, temporary_compiler
 
 SOURCES = Path(__file__).resolve().parent / "src"
 _MAIN = SOURCES / "program.cpp"
@@ -32,6 +39,19 @@ _COMPILE_LIMIT_S = 300
 
 class NoKernels(Exception):
     """There are no kernels for this machine, and none can be compiled; one sentence says why."""
+
+
+class NoCompiler(NoKernels):
+    """There is no C++ compiler on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler, its options for each variant, and the seconds that it may take for one."""
+
+    command: Sequence[str]
+    options: Mapping[str, Sequence[str]]
+    limit_s: float
 
 
 def targets() -> list[str]:
@@ -55,8 +75,12 @@ def find(target: str) -> Path | None:
     return next((path for path in _library_paths(target) if path.is_file()), None)
 
 
-def ensure(target: str | None = None) -> Path:
+def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
     """The library for this machine (or of one variant), compiled now if need be.
+
+    Args:
+        target: The variant; None: the best of this machine.
+        compiler: Compiles it; None: the one of this machine.
 
     Raises:
         NoKernels: The machine can run none, or there is no compiler, or it failed.
@@ -65,7 +89,7 @@ def ensure(target: str | None = None) -> Path:
     if not names:
         raise NoKernels("the kernels are for Linux on x86-64 with AVX2 or AVX-512")
     try:
-        return find(names[0]) or _compile(names[0])
+        return find(names[0]) or _compile(names[0], compiler or own_compiler())
     except OSError as error:
         raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
 
@@ -83,8 +107,17 @@ def _library_paths(target: str) -> list[Path]:
     return [path for path in paths if path.is_absolute()]
 
 
-def _compiler() -> list[str]:
-    """The command of a C++ compiler: CXX, which may have arguments, else the first one on PATH."""
+def own_compiler() -> Compiler:
+    """The C++ compiler of this machine: CXX, which may have arguments, else the first one on PATH.
+
+    Raises:
+        NoKernels: There is none; `NoCompiler` if CXX names none either.
+    """
+    options = {name: options for name, (_, options) in TARGETS.items()}
+    return Compiler(_command(), options, _COMPILE_LIMIT_S)
+
+
+def _command() -> list[str]:
     try:
         chosen = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -96,11 +129,11 @@ def _compiler() -> list[str]:
             return [found, *command[1:]]
     if chosen:
         raise NoKernels(f"CXX={os.environ['CXX']} was not found; set it to a C++ compiler, or to nothing")
-    raise NoKernels("no C++ compiler was found; install g++ or clang++, or name one in CXX")
+    raise NoCompiler("no C++ compiler was found; install g++ or clang++, or name one in CXX")
 
 
-def _compile(target: str) -> Path:
-    compiler = _compiler()
+def _compile(target: str, compiler: Compiler) -> Path:
+    name = compiler.command[0]
     path = next((p for p in _library_paths(target) if _writable(p.parent)), None)
     if path is None:
         places = " nor ".join(str(place.parent) for place in _library_paths(target))
@@ -110,18 +143,19 @@ def _compile(target: str) -> Path:
         if path.is_file():
             return path
         draft = path.with_suffix(".new")
-        command = [*compiler, *_OPTIONS, *TARGETS[target][1], str(_MAIN), "-o", str(draft)]
+        options = [*_OPTIONS, *compiler.options[target]]
+        command = [*compiler.command, *options, str(_MAIN), "-o", str(draft)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False
+                command, capture_output=True, text=True, timeout=compiler.limit_s, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoKernels(f"{compiler[0]} could not compile the kernels: {error}") from error
+            raise NoKernels(f"{name} could not compile the kernels: {error}") from error
         if done.returncode:
             reason = next(
                 (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
             )
-            raise NoKernels(f"{compiler[0]} could not compile the kernels: {reason}")
+            raise NoKernels(f"{name} could not compile the kernels: {reason}")
         # on the disk before it has its name: calling into half a library would crash the process
         with draft.open("rb") as file:
             os.fsync(file.fileno())
@@ -153,21 +187,70 @@ def _writable(directory: Path) -> bool:
 def main() -> int:
     """Compiles every variant that this machine can run, or all with `--all`; says where they are.
 
+    With `--fetch-compiler` a machine without a C++ compiler fetches one for the time being.
+
     Returns 0 also where there are none, so that an installation goes on; with `--all`, which is for images
-    that run on other machines, 1 when a variant is missing.
+    and wheels that run on other machines, 1 when a variant is missing.
     """
     every = "--all" in sys.argv[1:]
     names = list(TARGETS) if every and _supported() else targets()
     if not names:
         print("No kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path.")
-    missing = False
+    missing = [name for name in names if find(name) is None]
+    problem = ""
+    try:
+        with _compiler(fetch="--fetch-compiler" in sys.argv[1:], needed=bool(missing)) as compiler:
+            for name in missing:
+                with _clock(f"Compiling the kernels for {name}"):
+                    ensure(name, compiler)
+    except (NoKernels, NoZig) as error:
+        problem = str(error)
     for name in names:
-        try:
-            print(f"Kernels for {name}: {ensure(name)}")
-        except NoKernels as error:
-            missing = True
-            print(f"No kernels for {name}: {error}. It serves with the plain path, several times slower.")
-    return int(every and missing)
+        if found := find(name):
+            print(f"Kernels for {name}: {found}")
+        else:
+            print(f"No kernels for {name}: {problem}. It serves with the plain path, several times slower.")
+    return int(every and bool(problem))
+
+
+@contextmanager
+def _compiler(*, fetch: bool, needed: bool) -> Iterator[Compiler | None]:
+    """The compiler of this machine, else one that is fetched if that is allowed; None if none is needed."""
+    if not needed:
+        yield None
+        return
+    try:
+        own = own_compiler()
+    except NoCompiler:
+        if not fetch:
+            raise
+        with temporary_compiler() as command:
+            yield Compiler(command, OPTIONS, COMPILE_LIMIT_S)
+        return
+    yield own
+
+
+@contextmanager
+def _clock(what: str) -> Iterator[None]:
+    """Says what takes so long, on a terminal with the seconds that it has taken."""
+    print(f"{what} ...", end="\n" if not sys.stdout.isatty() else "", flush=True)
+    over = threading.Event()
+    began = time.monotonic()
+
+    def tick() -> None:
+        while not over.wait(1.0):
+            print(f"\r{what} ... {time.monotonic() - began:.0f} s", end="", flush=True)
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    if sys.stdout.isatty():
+        ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if ticking.is_alive():
+            ticking.join()
+            print()
 
 
 if __name__ == "__main__":
