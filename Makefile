@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COVERAGE_FLOOR ?= 92
 JOBS ?= 3
+WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -18,7 +19,7 @@ NATIVE := services/worker/engine/native
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-gpu test-compose check format docs bench secrets pin-images audit sbom clean
+.PHONY: help install dev serve test chaos test-gpu test-compose check format docs wheel bench secrets pin-images audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,12 @@ format: dev ## put the code into shape
 
 docs: dev ## write the generated pages anew
 	$(BIN)/python -m tools.docs
+
+wheel: $(BIN)/python ## build a wheel with the kernels of all processors and the demo model, in dist/ (WHEEL_PLATFORM: its platform tag)
+	@$(BIN)/python -m services.worker.engine.native.build --all --fetch-compiler
+	@rm -rf build/lib build/bdist.*
+	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist \
+		--config-settings=--build-option=bdist_wheel --config-settings=--build-option=--plat-name=$(WHEEL_PLATFORM) .
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)

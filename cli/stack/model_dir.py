@@ -1,5 +1,6 @@
 """Finds the model that a stack serves, and refuses one that cannot be served."""
 
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from cli.console import fail
@@ -66,4 +67,15 @@ def _check_config(directory: Path, tensor_parallel: int) -> None:
 
 def demo_model() -> Path:
     """Return the directory of the demo model in this checkout."""
-    return Path(__file__).resolve().parents[2] / "models" / "demo"
+    in_checkout = Path(__file__).resolve().parents[2] / "models" / "demo"
+    return in_checkout if in_checkout.is_dir() else _installed_demo() or in_checkout
+
+
+def _installed_demo() -> Path | None:
+    """The directory of the demo model that a wheel has put beside the package's other data."""
+    try:
+        files = distribution("ryzanstein").files or []
+    except PackageNotFoundError:
+        return None
+    config = next((file for file in files if file.match("share/ryzanstein/models/demo/config.json")), None)
+    return Path(str(config.locate())).resolve().parent if config is not None else None

@@ -72,7 +72,7 @@ def _supported() -> bool:
 
 def find(target: str) -> Path | None:
     """The library of a variant, if it has been compiled."""
-    return next((path for path in _library_paths(target) if path.is_file()), None)
+    return next((path for path in candidates(target) if path.is_file()), None)
 
 
 def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
@@ -94,8 +94,8 @@ def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
         raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
 
 
-def _library_paths(target: str) -> list[Path]:
-    """Where the library may be: beside the sources, or in the user's cache where that cannot be written."""
+def candidates(target: str) -> list[Path]:
+    """Where a library may be: beside the sources, or in the user's cache where that cannot be written."""
     digest = hashlib.blake2b(repr((_OPTIONS, TARGETS[target][1])).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.read_bytes())
@@ -134,9 +134,9 @@ def _command() -> list[str]:
 
 def _compile(target: str, compiler: Compiler) -> Path:
     name = compiler.command[0]
-    path = next((p for p in _library_paths(target) if _writable(p.parent)), None)
+    path = next((p for p in candidates(target) if _writable(p.parent)), None)
     if path is None:
-        places = " nor ".join(str(place.parent) for place in _library_paths(target))
+        places = " nor ".join(str(place.parent) for place in candidates(target))
         raise NoKernels(f"neither {places} can be written; set XDG_CACHE_HOME to a directory that can")
     with (path.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the ranks of a group compile it at the same time

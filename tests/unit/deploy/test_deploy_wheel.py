@@ -1,0 +1,46 @@
+"""What a wheel holds beside the code: kernels and the demo model, which `ryz up` finds without a checkout."""
+
+import tomllib
+from importlib.metadata import PackagePath
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.stack import model_dir
+from services.worker.engine.native import build
+
+ROOT = Path(__file__).parents[3]
+SETUPTOOLS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def test_kernels_and_the_demo_model_are_in_it() -> None:
+    (library,) = [path for path in build.candidates("avx2") if path.is_relative_to(ROOT)]
+    package = build.SOURCES.parent
+    patterns = SETUPTOOLS["package-data"]["services.worker.engine.native"]
+    assert any(library.relative_to(package).match(pattern) for pattern in patterns)
+    (pattern,) = SETUPTOOLS["data-files"]["share/ryzanstein/models/demo"]
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        path.name for path in ROOT.glob(pattern)
+    }
+
+
+def test_the_demo_model_is_found_where_a_wheel_has_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        """A distribution below `tmp_path`."""
+
+        @property
+        def files(self) -> list[PackagePath]:
+            config = PackagePath("../share/ryzanstein/models/demo/config.json")
+            config.dist = self  # type: ignore[assignment]
+            return [PackagePath("cli/__main__.py"), config]
+
+        def locate_file(self, path: PackagePath) -> Path:
+            return tmp_path / "lib" / path
+
+    monkeypatch.setattr(model_dir, "__file__", str(tmp_path / "lib" / "cli" / "stack" / "model_dir.py"))
+    monkeypatch.setattr(model_dir, "distribution", lambda _: Installed())
+    (tmp_path / "lib").mkdir()
+    assert model_dir.demo_model() == tmp_path / "share" / "ryzanstein" / "models" / "demo"
