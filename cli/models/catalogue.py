@@ -36,6 +36,7 @@ class CatalogueModel:
     Attributes:
         terms: Address of terms that the user has to accept; empty for a free licence.
         memory: Bytes that one worker group needs at least.
+        architecture: Of its GGUF file; empty for what ships.
         file: Its name in the models directory.
         size: Bytes of that file.
         sha256: Of that file.
@@ -48,6 +49,7 @@ class CatalogueModel:
     memory: int
     notes: str
     terms: str = ""
+    architecture: str = ""
     file: str = ""
     size: int = 0
     sha256: str = ""

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -11,6 +11,9 @@ from cli.models.catalogue import catalogue
 from cli.models.model_names import is_hub_name, served_name
 from cli.models.model_records import read_record
 from cli.models.model_store import in_bytes, size_of
+
+if TYPE_CHECKING:
+    from services.worker.engine.checkpoint.model_size import ModelSize
 
 PRECISIONS = {"full": "none", "int8": "int8"}
 
@@ -23,6 +26,7 @@ class ModelFacts:
         served_as: The name that clients use, unless another is given.
         bytes: Of all files.
         memory: Bytes of the weights in memory, and of the KV of one token, for each precision.
+        flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
         refused: Why it cannot be served; empty if it can. Then the fields of its shape are 0.
     """
 
@@ -38,6 +42,8 @@ class ModelFacts:
     parameters: int = 0
     context: int = 0
     memory: dict[str, dict[str, int]]
+    flags: str = ""
+    chosen: str = ""
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,6 +73,7 @@ class ModelFacts:
             rows[f"memory, {precision}"] = (
                 f"weights {weights} in a group, KV {needs['kv_token']:,} B per token"
             )
+        rows |= {"`ryz up` chooses": self.flags, "because": self.chosen}
         for key, value in rows.items():
             if value:
                 table.add_row(key, value)
@@ -80,9 +87,9 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         name: As it was given.
         path: Of the model.
     """
-    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.machine import measure_model  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415
-    from services.worker.engine.checkpoint.model_size import model_size  # noqa: PLC0415
 
     known, record = catalogue().get(name), read_record(path)
     common: dict[str, Any] = {
@@ -101,18 +108,39 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         config = read_config(path)
     except ModelError as error:
         return ModelFacts(**common, memory={}, refused=str(error))
-    size = model_size(config)
+    size = measure_model(path)
     memory = {
         precision: {"weights": size.weight_bytes(quantize), "kv_token": size.kv_token_bytes(quantize)}
         for precision, quantize in PRECISIONS.items()
     }
+    flags, chosen = _choice(size, config.context_length)
     return ModelFacts(
         **common,
         memory=memory,
+        flags=flags,
+        chosen=chosen,
         architecture=config.architecture,
         parameters=size.parameters,
         context=config.context_length,
     )
+
+
+def _choice(size: "ModelSize", context: int) -> tuple[str, str]:
+    """Return the options that `ryz up` would choose, and the line that it prints."""
+    from cli.stack.machine import machine_facts  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.options import UpOptions  # noqa: PLC0415
+    from cli.stack.sizing import DoesNotFit, SizingWishes, choose_sizing, describe_sizing  # noqa: PLC0415
+
+    machine = machine_facts(UpOptions())
+    try:
+        sizing = choose_sizing(size, context, machine, SizingWishes())
+    except DoesNotFit as error:
+        return "", str(error)
+    flags = (
+        f"--groups {sizing.groups} --tensor-parallel {sizing.tensor_parallel} --threads {sizing.threads} "
+        f"--quantize {sizing.quantize} --kv-cache-tokens {sizing.kv_cache_tokens}"
+    )
+    return flags, describe_sizing(sizing, size, machine)
 
 
 def _files(path: Path) -> list[str]:

@@ -12,13 +12,20 @@ from cli.models.model_store import in_bytes, models_dir, size_of, stored_models
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """A line of the list; `path` is empty for a model that is not here, `part` counts bytes of a cut pull."""
+    """A line of the list.
+
+    Attributes:
+        memory: Bytes that a worker group needs at least; 0 if unknown.
+        path: Empty for a model that is not here.
+        part: Bytes of a pull that was cut.
+    """
 
     name: str
     title: str
     licence: str
     size: int
     source: str
+    memory: int = 0
     path: str = ""
     part: int = 0
 
@@ -48,11 +55,14 @@ def listed_models() -> list[ListedModel]:
 def listing(models: list[ListedModel]) -> Table:
     """Return a table of the models."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "SIZE", "LICENCE", "SOURCE", "HERE"):
-        table.add_column(heading, justify="right" if heading == "SIZE" else "left", overflow="fold")
+    for heading in ("NAME", "SIZE", "MEMORY", "LICENCE", "SOURCE", "HERE"):
+        table.add_column(
+            heading, justify="right" if heading in {"SIZE", "MEMORY"} else "left", overflow="fold"
+        )
     for model in models:
         here = model.path or (f"{in_bytes(model.part)} of a cut pull" if model.part else "no")
-        table.add_row(model.name, in_bytes(model.size), model.licence or "-", model.source, here)
+        memory = in_bytes(model.memory) if model.memory else "-"
+        table.add_row(model.name, in_bytes(model.size), memory, model.licence or "-", model.source, here)
     return table
 
 
@@ -71,6 +81,7 @@ def _of_catalogue(model: CatalogueModel) -> ListedModel:
         licence=model.licence,
         size=size,
         source=model.source,
+        memory=model.memory,
         path=str(place) if place.exists() else "",
         part=size_of(part) if part.exists() else 0,
     )

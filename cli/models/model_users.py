@@ -16,6 +16,6 @@ def users_of(target: Path) -> list[int]:
             model = process.environ().get("RYZ_MODEL", "")
         except (psutil.Error, OSError):
             continue
-        if model and Path(model) == target:
+        if model and Path(model) == target.resolve():
             found.append(process.pid)
     return sorted(found)

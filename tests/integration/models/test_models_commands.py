@@ -16,6 +16,8 @@ from cli.models.model_names import HubName, hub_name, served_name
 from cli.models.resolve import resolve_model
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.options import as_given
+from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
+from services.worker.engine.checkpoint.model_size import ModelSize
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +56,24 @@ def test_the_demo_is_shown_with_its_memory() -> None:
     assert facts["architecture"] == "LlamaForCausalLM"
     assert facts["parameters"] == 2_164_416
     assert facts["context"] == 2048
+    assert facts["flags"].startswith("--groups ")
     assert facts["memory"]["int8"]["weights"] < facts["memory"]["full"]["weights"]
     assert "model.safetensors" in ryz("show", str(demo_model()))
+
+
+def test_a_model_that_cannot_be_served_yet_is_refused_before_it_is_pulled() -> None:
+    with pytest.raises(
+        CommandError, match=r"gemma3-270m cannot be served yet: its architecture is gemma3, and"
+    ):
+        find_model(Path("gemma3-270m"), "torch", 1, pull=True)
+
+
+def test_the_memory_of_the_catalogue_is_what_a_group_needs() -> None:
+    smollm2 = ModelSize(
+        matrices=134_479_872, embedding=28_311_552, others=35_136, tied=True, stored_bytes=4, kv_values=11_520
+    )
+    needed = GROUP_BYTES + smollm2.weight_bytes("int8") + LEAST_KV_TOKENS * smollm2.kv_token_bytes("int8")
+    assert catalogue()["smollm2-135m"].memory == pytest.approx(needed, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "hf:someone/some-model"])
