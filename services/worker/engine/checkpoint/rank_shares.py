@@ -5,7 +5,9 @@ by itself. The first ranks have the larger shares of the heads and the last rank
 their memory differs less. Every share is one range, in the order of ranks (decision 0024).
 """
 
-MLP_UNIT = 32  # inner columns; as many inputs of `down_proj` share a scale in 8 bits
+from services.worker.engine.int8 import SCALE_BLOCK
+
+MLP_UNIT = SCALE_BLOCK  # inner columns; as many inputs of `down_proj` share a scale
 
 
 def share_of_heads(count: int, rank: int, world: int) -> range:
