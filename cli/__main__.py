@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from cli.bus_users.commands import app as bus_users
 from cli.chat.chat_command import chat
-from cli.console import CommandError, err, out
+from cli.console import INTERRUPTED, CommandError, err, out
 from cli.groups.group_commands import app as groups
 from cli.models.model_commands import app as models
 from cli.sessions.session_commands import app as sessions
@@ -71,7 +71,7 @@ def main() -> None:
         err.print(str(error), style="red", markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,9 @@ out = _out()
 err = PlainConsole(stderr=True)
 
 
+INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
+
+
 class CommandError(Exception):
     """Ends the command: the text goes to stderr, `exit_code` to the shell."""
 

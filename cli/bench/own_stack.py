@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.lib.stack import RunningStack
 from cli.console import fail
+from cli.models.catalogue import DEMO
 from cli.stack.host.private import write_private
 from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
 from cli.stack.state import StackState, StateDir, log_tail
@@ -38,6 +39,8 @@ def own_stack(
     Raises:
         CommandError: The stack did not come up; the text ends with what the supervisor wrote.
     """
+    if options.get("--engine") != "null":
+        options = {"--model": DEMO, **options}
     with tempfile.TemporaryDirectory(prefix="ryz-bench-") as name:
         log = Path(name) / "up.log"
         words = [str(word) for option in options.items() for word in option]

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from cli.console import CommandError, called_as, fail, out, start_report
+from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
 from cli.stack.host.ports import held_ports
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, write_private
 from cli.stack.options import UpOptions
@@ -21,13 +21,21 @@ from shared.redact import redact
 POLL_S = 0.05
 
 
-def run_here(options: UpOptions) -> None:
-    """Run the stack until Ctrl-C or SIGTERM. Raises `CommandError` when it cannot start or go on."""
-    asyncio.run(_run(options, StateDir(options.state_dir)))
+def run_here(options: UpOptions, closing: str = "") -> None:
+    """Run the stack until Ctrl-C or SIGTERM.
+
+    Args:
+        options: Settled.
+        closing: The last line that is printed when it is ready.
+
+    Raises:
+        CommandError: It cannot start, or cannot go on.
+    """
+    asyncio.run(_run(options, StateDir(options.state_dir), closing))
 
 
-def run_detached(options: UpOptions) -> None:
-    """Start the stack in a process of its own and returns when it is ready; it writes to a log file."""
+def run_detached(options: UpOptions, closing: str = "") -> None:
+    """Start the stack in a process of its own, which writes to a log file, and return when it is ready."""
     place = StateDir(options.state_dir)
     place.make()
     log = place.log(SUPERVISOR)
@@ -36,16 +44,17 @@ def run_detached(options: UpOptions) -> None:
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
         _leave_terminal(log)
-        asyncio.run(_run(options, place))
+        asyncio.run(_run(options, place, closing))
         return
     state = _await_ready(place, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     _announce(options, state)
-    out.print(f"`{called_as()} down` ends it.", markup=False, soft_wrap=True)
+    for line in (f"`{called_as()} down` ends it.", closing):
+        out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 
-async def _run(options: UpOptions, place: StateDir) -> None:
+async def _run(options: UpOptions, place: StateDir, closing: str) -> None:
     if not place.acquire():
         fail(f"Another `ryz up` is just starting or ending in {place.path}; try again in a moment.")
     place.put_logs_aside()
@@ -80,6 +89,8 @@ async def _run(options: UpOptions, place: StateDir) -> None:
                 ready = await stack.start(options.start_timeout_s)
             if ready:
                 _announce(options, state)
+                if closing:
+                    out.print(closing, markup=False, soft_wrap=True)
                 await stack.supervise()
             out.print("Ending: running requests may finish; Ctrl-C again ends it at once.", markup=False)
         finally:
@@ -140,7 +151,7 @@ def _await_ready(place: StateDir, pid: int) -> StackState | None:
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
-        raise CommandError("Interrupted; nothing is left running.", 130) from None
+        raise CommandError("Interrupted; nothing is left running.", INTERRUPTED) from None
     return None
 
 

@@ -17,6 +17,9 @@ DOWN_SLACK_S = 6.0
 def up(options: UpOptions) -> None:
     """Start the whole stack on this machine and keep it running.
 
+    Without `--model` it serves smollm2-135m, which it fetches once (98 MB); without a network it serves the
+    demo model. What no option says is chosen for model and machine, and printed.
+
     Broker, session store, router, worker groups and gateway run as processes of this command; one that dies
     is started again. Ctrl-C lets running requests finish and ends everything; a second one ends it at once.
 
@@ -26,6 +29,7 @@ def up(options: UpOptions) -> None:
 
     from cli.console import out  # noqa: PLC0415
     from cli.stack import runner  # noqa: PLC0415
+    from cli.stack.default_model import default_model  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reach import refuse_open_network  # noqa: PLC0415
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
@@ -36,10 +40,15 @@ def up(options: UpOptions) -> None:
     refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), told=options.open_to_network)
     if options.quantize == "int8" and options.kernels == "plain":
         fail("`--quantize int8` needs the compiled kernels: leave out `--kernels plain`, or the 8 bits.", 2)
+    closing = ""
+    if options.model is None and options.engine != "null":
+        model, closing = default_model(pull=options.pull)
+        options = replace(options, model=model)
     settled, chosen = settle_sizing(_settle(options, place))
     if chosen:
         out.print(chosen, soft_wrap=True)
-    runner.run_detached(settled) if options.detach else runner.run_here(settled)
+    run = runner.run_detached if options.detach else runner.run_here
+    run(settled, closing)
 
 
 def _settle(options: UpOptions, place: StateDir) -> UpOptions:

@@ -55,6 +55,8 @@ class Stack:
         self.output = folder / "up.txt"
         if "--tensor-parallel" not in options:
             options = (*options, "--tensor-parallel", "2")
+        if "--model" not in options and "null" not in options:
+            options = (*options, "--model", "demo")
         with self.output.open("w") as file:
             self.process = subprocess.Popen(
                 [*RYZ, "up", "--port", "0", *options],
