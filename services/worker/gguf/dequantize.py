@@ -7,7 +7,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 # values that the package is given as one row: it works on 16 rows at once, and these fit into a core's cache
-_ROW_VALUES = 4096
+_ROW_VALUES = 2048
 
 
 def dequantize(data: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[np.float32]:

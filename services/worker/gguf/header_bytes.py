@@ -100,12 +100,10 @@ class HeaderBytes:
     def skip_values(self, kind: GGUFValueType, count: int, what: str) -> None:
         """Passes over what `values` would return; texts are not decoded."""
         self._count_values(count, what)
-        if kind != GGUFValueType.STRING:
+        if kind == GGUFValueType.STRING:
+            self._texts(count, what, keep=False)
+        else:
             self._advance(count * _NUMBERS[kind].itemsize, what)
-            return
-        self._require(count * _SHORTEST_TEXT, what)
-        for _ in range(count):
-            self._advance(self._number(_UINT64, what), what)
 
     def _count_values(self, count: int, what: str) -> None:
         self._values_left -= count
@@ -115,12 +113,24 @@ class HeaderBytes:
                 "limit; use a file with a smaller vocabulary"
             )
 
-    def _texts(self, count: int, what: str) -> list[str]:
-        self._require(count * _SHORTEST_TEXT, what)
+    def _texts(self, count: int, what: str, *, keep: bool = True) -> list[str]:
+        """So many texts; not `keep`: past them. A vocabulary has 100 thousand, so the loop is tight."""
+        self._require(self.position + count * _SHORTEST_TEXT, what)
+        data, position, loaded = self._data, self.position, len(self._data)
         texts: list[str] = []
-        for _ in range(count):
-            length = self._number(_UINT64, what)
-            texts.append(self._decode(self._advance(length, what), what))
+        try:
+            for _ in range(count):
+                if position + _SHORTEST_TEXT > loaded:
+                    loaded = self._load(position + _SHORTEST_TEXT, what)
+                begin = position + _SHORTEST_TEXT
+                position = begin + _UINT64.unpack_from(data, position)[0]
+                if position > loaded:
+                    loaded = self._load(position, what)
+                if keep:
+                    texts.append(data[begin:position].decode())
+        except UnicodeDecodeError:
+            raise damaged(self.path, f"{what} is no UTF-8") from None
+        self.position = position
         return texts
 
     def _decode(self, begin: int, what: str) -> str:
@@ -134,16 +144,14 @@ class HeaderBytes:
         return number
 
     def _advance(self, count: int, what: str) -> int:
-        """Reads so many bytes and returns where they begin."""
+        """Loads so many bytes and returns where they begin."""
         begin, end = self.position, self.position + count
         if end > len(self._data):
-            self._require(count, what)
-            self._read_until(end, what)
+            self._load(end, what)
         self.position = end
         return begin
 
-    def _require(self, count: int, what: str) -> None:
-        end = self.position + count
+    def _require(self, end: int, what: str) -> None:
         if end > self.size:
             raise damaged(self.path, f"{what} would end at byte {end}, the file has {self.size}")
         if end > LONGEST_HEADER:
@@ -152,9 +160,12 @@ class HeaderBytes:
                 "use a file with a smaller vocabulary"
             )
 
-    def _read_until(self, end: int, what: str) -> None:
+    def _load(self, end: int, what: str) -> int:
+        """Reads the file up to `end` at least, and returns how much of it is there."""
+        self._require(end, what)
         while len(self._data) < end:
             part = self._file.read(max(CHUNK, end - len(self._data)))
             if not part:
                 raise damaged(self.path, f"it ends within {what}")
             self._data += part
+        return len(self._data)
