@@ -236,7 +236,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--nats-url", default="", help="[default: RYZ_NATS_URL, or the stack that is up here, or port 4222]"
     )
-    parser.add_argument("--model", default="demo")
+    parser.add_argument("--model", default=os.environ.get("RYZ_MODEL_NAME") or "smollm2-135m")
     parser.add_argument("--prompt", default="Hello! Who are you?")
     parser.add_argument("--session", default="", help="any id; later turns with it know this one")
     parser.add_argument("--max-tokens", type=int, default=128)

@@ -1,7 +1,7 @@
 """A Python service that has text generated over NATS: `InferenceClient` does the protocol.
 
-    .venv/bin/python examples/publish_with_client.py --prompt "My name is Ada." --session demo-1
-    .venv/bin/python examples/publish_with_client.py --prompt "What is my name?" --session demo-1
+    .venv/bin/python examples/publish_with_client.py --prompt "My cat is called Miso." --session cat
+    .venv/bin/python examples/publish_with_client.py --prompt "What is my cat called?" --session cat
 
 Lost, repeated and reordered frames, a lost broker, deadlines and cancellation are the client's business. What
 is left for the caller: to read the stream, and to say what an error means for its own users.
@@ -65,7 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--nats-url", default="", help="[default: RYZ_NATS_URL, or the stack that is up here, or port 4222]"
     )
-    parser.add_argument("--model", default="demo")
+    parser.add_argument("--model", default=os.environ.get("RYZ_MODEL_NAME") or "smollm2-135m")
     parser.add_argument("--prompt", default="Hello! Who are you?")
     parser.add_argument("--session", default="", help="any id; later turns with it know this one")
     parser.add_argument("--max-tokens", type=int, default=128)

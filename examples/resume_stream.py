@@ -17,7 +17,7 @@ import httpx
 
 GRACE_S = 30
 BODY = {
-    "model": "demo",
+    "model": os.environ.get("RYZ_MODEL_NAME") or "smollm2-135m",
     "messages": [{"role": "user", "content": "Tell me about Python."}],
     "max_tokens": 200,
     "stream": True,

@@ -117,7 +117,7 @@ async def test_users_outlive_their_stack_and_the_example_is_one(tmp_path: Path) 
         for example in ("publish_with_client.py", "plain_nats.py"):
             done = await asyncio.create_subprocess_exec(
                 sys.executable, str(ROOT / "examples" / example), "--nats-url", url, "--session", "x",
-                "--max-tokens", "16", cwd=tmp_path, stdout=asyncio.subprocess.PIPE,
+                "--max-tokens", "16", "--model", "demo", cwd=tmp_path, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
             out, _ = await done.communicate()
             assert (done.returncode, len(out.strip())) == (0, 16)

@@ -17,7 +17,7 @@ async def run_example(
         str(EXAMPLES / name),
         *args,
         cwd=cwd,
-        env={**inherited, **(env or {})},
+        env={**inherited, "RYZ_MODEL_NAME": "demo", **(env or {})},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

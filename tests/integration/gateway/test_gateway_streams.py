@@ -121,7 +121,8 @@ async def test_the_example_reads_on_when_its_gateway_is_killed(fleet: Fleet) -> 
     expected = await undisturbed(fleet, chat(0) | body)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "examples/resume_stream.py", *reversed(fleet.gateways),
-        cwd=ROOT, env={**os.environ, "RYZ_API_KEY": KEYS["one"]}, stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT, env={**os.environ, "RYZ_API_KEY": KEYS["one"], "RYZ_MODEL_NAME": "demo"},
+        stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
     try:
