@@ -70,9 +70,12 @@ def _refuse_unserved(name: str) -> None:
 def _check_config(directory: Path, tensor_parallel: int) -> None:
     from services.worker.engine.checkpoint.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
     from services.worker.engine.checkpoint.model_families import read_config  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors  # noqa: PLC0415
 
     try:
         config = read_config(directory)
+        if directory.is_file():  # a directory's weights are read by the ranks
+            TensorTable(directory, stored_tensors(directory)).check(config)
     except ModelError as error:
         fail(f"This model cannot be served: {error}.", 2)
     try:

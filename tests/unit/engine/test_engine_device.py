@@ -254,12 +254,12 @@ def test_what_does_not_fit_is_refused(model: Path) -> None:
     cache = 2**16 * block_bytes(shape, 0, 1, BF16)
     with open_checkpoint(model) as checkpoint:
         weights = sum(
-            stored.shape[0] * (stored.shape[1:] or (1,))[0] for stored in checkpoint.tensors.values()
+            stored.shape[0] * (stored.shape[1:] or (1,))[0] for stored in checkpoint.table.tensors.values()
         )
         needed = 2 * weights + cache
 
         def check(free: int, total: int, settings: RankConfig = settings) -> None:
-            require_gpu_room(settings, shape, checkpoint.tensors, BF16, (free, total))
+            require_gpu_room(settings, shape, checkpoint.table.tensors, BF16, (free, total))
 
         check(needed, needed)
         with pytest.raises(

@@ -11,7 +11,8 @@ from jinja2 import TemplateError
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.weight_files import open_checkpoint, stored_tensors
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.model_dir import load_model_dir
 from services.worker.text.chat_template import ChatTemplate
 from shared.errors import InvalidRequest

@@ -15,7 +15,7 @@ from typing import IO
 from services.worker.engine import int8
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
-from services.worker.engine.checkpoint.weight_files import stored_tensors
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
 
 SAMPLES = 8  # spread evenly over a tensor, first and last bytes included
 SAMPLE_BYTES = 256

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.stored_tensor import TYPES, StoredTensor
+from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
 from services.worker.gguf.dequantize import can_dequantize
 from services.worker.gguf.gguf_config import head_dim
 from services.worker.gguf.gguf_file import GgufTensor, read_gguf
@@ -37,6 +37,6 @@ def _stored(tensor: GgufTensor, interleaved_head: int) -> StoredTensor:
         shape=tensor.shape,
         begin=tensor.begin,
         end=tensor.end,
-        blocks=tensor.type if kind not in TYPES and can_dequantize(tensor.type) else None,
+        blocks=tensor.type if kind not in ITEM_BYTES and can_dequantize(tensor.type) else None,
         interleaved_head=interleaved_head,
     )

@@ -42,7 +42,7 @@ def weight_bytes(tensors: Mapping[str, StoredTensor], quantize: str, *, native: 
     total = 0
     for name, stored in tensors.items():
         count = prod(stored.shape)
-        own = stored.dtype.itemsize
+        own = stored.item_bytes
         matrix = native and len(stored.shape) == 2
         packed = int8.packed_bytes(*stored.shape) if matrix and quantize == "int8" else count * own
         if name == _EMBEDDING:

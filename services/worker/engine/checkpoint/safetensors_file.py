@@ -1,4 +1,4 @@
-"""Reads the header of a safetensors file: the types, shapes and byte ranges of its tensors.
+"""Finds the safetensors files of a model and reads their headers: types, shapes and places of tensors.
 
 The format: 8 bytes length, little endian; that many bytes of JSON; the data. The header is checked against
 the file's size before any data is used; `slice_reader.py` reads the data.
@@ -11,12 +11,36 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from services.worker.engine.checkpoint.json_fields import ModelError
-from services.worker.engine.checkpoint.stored_tensor import TYPES, StoredTensor
+from services.worker.engine.checkpoint.json_fields import ModelError, read_json
+from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.json_files import MAX_INDEX_BYTES, shown
 
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 LONGEST_HEADER = 32 * 2**20  # bytes, a third of the format's own limit; 100 thousand tensors take half of it
 MOST_DIMENSIONS = 8
 LONGEST_NAME = 512
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files of a model directory, sorted by name.
+
+    Raises:
+        ModelError: There are none, or the index names one that is missing.
+    """
+    index = directory / INDEX
+    if not index.exists():
+        if not (directory / SINGLE).is_file():
+            raise ModelError(f"{directory} holds neither {SINGLE} nor {INDEX}")
+        return [directory / SINGLE]
+    weight_map = read_json(index, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index}: `weight_map` must map tensor names to file names")
+    names = sorted({str(name) for name in weight_map.values()})
+    for name in names:
+        if Path(name).name != name or not (directory / name).is_file():
+            raise ModelError(f"{index} names {shown(name)}, which is no file beside it")
+    return [directory / name for name in names]
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -69,7 +93,7 @@ def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> StoredTe
         raise _damaged(path, f"tensor {name} has no proper dtype, shape and data_offsets")
     if data + end > size:
         raise _damaged(path, f"tensor {name} would end at byte {data + end}, the file has {size}")
-    if kind in TYPES and prod(shape) * TYPES[kind].itemsize != end - begin:
+    if kind in ITEM_BYTES and prod(shape) * ITEM_BYTES[kind] != end - begin:
         raise _damaged(
             path, f"tensor {name} is {kind} {list(shape)}, but the header gives it {end - begin} bytes"
         )

@@ -18,6 +18,7 @@ from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.gguf.dequantize import dequantize
 
+TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 BUFFER_BYTES = 1 << 22  # most bytes of one read through the buffer, unless a row is longer
 
 
@@ -39,6 +40,11 @@ class OpenTensor:
     def width(self) -> int:
         """Values of a row."""
         return self.stored.shape[1] if len(self.stored.shape) == 2 else 1
+
+
+def dtype_of(stored: StoredTensor) -> torch.dtype:
+    """The type that holds a tensor's values exactly."""
+    return TYPES.get(stored.kind, torch.float32)
 
 
 class SliceReader:
@@ -72,7 +78,7 @@ class SliceReader:
             _halve_heads(out, rows, tensor.stored.interleaved_head)
 
     def _read_plain(self, tensor: OpenTensor, out: Tensor, rows: range, columns: range) -> None:
-        dtype, width = tensor.stored.dtype, tensor.width
+        dtype, width = dtype_of(tensor.stored), tensor.width
         step = max(1, BUFFER_BYTES // (len(columns) * dtype.itemsize))
         if out.dtype == dtype and len(columns) == width:
             step = max(1, len(rows))  # one read, in place

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from gguf import GGMLQuantizationType
 
-# types that torch computes with; all others are read as fp32
-TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}  # of the types that ranks hold as they are; others become fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,6 @@ class StoredTensor:
     interleaved_head: int = 0
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type that holds its values exactly."""
-        return TYPES.get(self.kind, torch.float32)
+    def item_bytes(self) -> int:
+        """Of a value, as ranks hold it."""
+        return ITEM_BYTES.get(self.kind, 4)

@@ -6,21 +6,18 @@ keys and values if there are more ranks than KV heads) by rank 0, which shares t
 ranks call the same functions in the same order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
+from services.worker.engine.checkpoint.slice_reader import dtype_of
 from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
-
-# tensors of old files, which are computed from the config instead
-_IGNORED = ("rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class WeightSource:
 
     def load_replicated(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor that every rank needs, fp32: read by rank 0, then summed with zeros of the others."""
-        self.checkpoint.find_tensor(name, shape)  # on all ranks, so that all raise
+        self.checkpoint.table.find(name, shape)  # on all ranks, so that all raise
         tensor = (
             self.checkpoint.read_tensor(name, shape) if self.collectives.rank == 0 else torch.zeros(shape)
         )
@@ -107,48 +104,8 @@ def open_source(checkpoint: Checkpoint, config: ModelConfig, collectives: Collec
         ModelError: They do not: a tensor is missing, misshapen, of an unknown type, or superfluous.
     """
     config.check_split(collectives.world)
-    expected = dict(tensor_shapes(config))
-    for name, shape in expected.items():
-        checkpoint.find_tensor(name, shape)
-    if config.tied_embeddings:
-        expected["lm_head.weight"] = ()  # some files hold the copy
-    for name, stored in checkpoint.tensors.items():
-        if name not in expected and not name.endswith(_IGNORED):
-            raise ModelError(
-                f"{stored.path}: tensor {name} has no place in the model that {checkpoint.config_name} "
-                f"describes; one of the two belongs to another model"
-            )
+    checkpoint.table.check(config)
     return WeightSource(checkpoint, collectives)
-
-
-def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of all tensors of a model."""
-    c = config
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    linears = {
-        "self_attn.q_proj": (queries, c.hidden_size, c.qkv_bias),
-        "self_attn.k_proj": (keys, c.hidden_size, c.qkv_bias),
-        "self_attn.v_proj": (keys, c.hidden_size, c.qkv_bias),
-        "self_attn.o_proj": (c.hidden_size, queries, c.output_bias),
-        "mlp.gate_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.up_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-        "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
-    }
-    norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
-    if c.qk_norm:
-        norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
-    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
-    for index in range(c.num_layers):
-        layer = f"model.layers.{index}"
-        for name, (rows, columns, bias) in linears.items():
-            yield f"{layer}.{name}.weight", (rows, columns)
-            if bias:
-                yield f"{layer}.{name}.bias", (rows,)
-        for name, size in norms.items():
-            yield f"{layer}.{name}.weight", (size,)
-    yield "model.norm.weight", (c.hidden_size,)
-    if not c.tied_embeddings:
-        yield "lm_head.weight", (c.vocab_size, c.hidden_size)
 
 
 def load_layer(
@@ -280,7 +237,7 @@ def _slice(share: range) -> slice:
 
 def _stack(source: WeightSource, parts: Sequence[TensorRows], dtype: torch.dtype | None) -> Tensor:
     """Reads rows of several tensors into one; without a dtype, of a type that holds all of them exactly."""
-    stored = [source.checkpoint.find_tensor(part.name, part.shape).dtype for part in parts]
+    stored = [dtype_of(source.checkpoint.table.find(part.name, part.shape)) for part in parts]
     counts = [len(range(part.shape[0])[part.rows]) for part in parts]
     fused = torch.empty(
         (sum(counts), *parts[0].shape[1:]), dtype=dtype or reduce(torch.promote_types, stored)

@@ -86,7 +86,7 @@ def load_backend(
         )
     open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
     if config.rank == 0:
-        require_room(config.run, shape, checkpoint.tensors, native=native_everywhere)
+        require_room(config.run, shape, checkpoint.table.tensors, native=native_everywhere)
     if not native_everywhere or native is None:
         model, rank, world = Decoder(checkpoint, shape, collectives), collectives.rank, collectives.world
         return ComputeBackend(
@@ -106,7 +106,7 @@ def _load_gpu(
 ) -> ComputeBackend:
     refuse_for_gpu(config, placement)
     open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
-    require_gpu_room(config, shape, checkpoint.tensors, placement, gpu_memory(placement))
+    require_gpu_room(config, shape, checkpoint.table.tensors, placement, gpu_memory(placement))
     model = Decoder(checkpoint, shape, collectives, placement)
 
     def start(num_blocks: int) -> Compute:

@@ -15,8 +15,8 @@ from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import weight_bytes
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.stored_tensor import TYPES
-from services.worker.engine.checkpoint.weight_files import open_checkpoint, stored_tensors
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     LayerWeights,
     load_embedding,
@@ -31,7 +31,9 @@ from services.worker.gguf.dequantize import can_dequantize
 from tests.kits.engine.gguf_models import finish, write_gguf
 from tests.kits.engine.rank_threads import make_model, run_threads
 
-QUANTIZED = [kind for kind in GGMLQuantizationType if kind.name not in TYPES and can_dequantize(kind)]
+QUANTIZED = [
+    kind for kind in GGMLQuantizationType if kind.name not in slice_reader.TYPES and can_dequantize(kind)
+]
 ROWS, COLUMNS = 12, 1024
 MATRIX = "model.layers.0.mlp.up_proj.weight"
 ROPES: dict[str, dict[str, Any]] = {
@@ -212,7 +214,7 @@ def test_what_the_model_does_not_have_is_refused_by_name(models: dict[str, Path]
             open_source(checkpoint, read_config(path), SingleRank())
     path.write_bytes(data)
     with open_checkpoint(path) as checkpoint, pytest.raises(ModelError, match="its metadata demands"):
-        checkpoint.find_tensor("lm_head.weight", (config["vocab_size"] + 1, config["hidden_size"]))
+        checkpoint.table.find("lm_head.weight", (config["vocab_size"] + 1, config["hidden_size"]))
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("Q8_K", (4, 256)), ("I8", (4, 32)), ("Q8_0", (64,))])
@@ -233,7 +235,7 @@ def test_types_that_are_not_served_are_refused_by_name(
 def test_a_file_that_shrinks_while_it_is_read_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
     path = write_gguf(models["qwen2"], tmp_path / "m.gguf", "F16")
     with open_checkpoint(path) as checkpoint:
-        stored = checkpoint.tensors["model.layers.2.mlp.down_proj.weight"]
+        stored = checkpoint.table.tensors["model.layers.2.mlp.down_proj.weight"]
         with path.open("r+b") as file:
             file.truncate(stored.begin + 8)
         with pytest.raises(ModelError, match="has become shorter while tensor"):

@@ -17,7 +17,7 @@ from services.worker.engine.checkpoint.memory_check import (
     weight_bytes,
 )
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.weight_files import stored_tensors
+from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from tests.kits.engine.rank_threads import make_llama

@@ -13,8 +13,12 @@ import pytest
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.safetensors_file import LONGEST_HEADER, read_header
-from services.worker.engine.checkpoint.weight_files import INDEX, weight_files
+from services.worker.engine.checkpoint.safetensors_file import (
+    INDEX,
+    LONGEST_HEADER,
+    read_header,
+    weight_files,
+)
 from services.worker.json_files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, MAX_TOKENIZER_BYTES, shown
 from services.worker.model_dir import load_model_dir
 from shared.errors import InvalidRequest

@@ -1,0 +1,28 @@
+"""`ryz up` checks a GGUF file as a whole before it starts anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.console import CommandError
+from cli.stack.model_dir import demo_model, find_model
+from tests.kits.engine.gguf_models import write_gguf
+
+
+def test_a_file_whose_tensors_do_not_fit_its_metadata_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(demo_model(), tmp_path / "m.gguf", "F16")
+    assert find_model(path, "torch", 2) == path
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_no.weight"))
+    with pytest.raises(CommandError, match=r"layers\.1\.mlp\.up_proj\.weight is in none") as caught:
+        find_model(path, "torch", 2)
+    assert caught.value.exit_code == 2
+    assert find_model(path, "null", 2) == path
+
+
+def test_the_check_imports_no_torch() -> None:
+    """It would take a second of every start."""
+    code = "import sys, services.worker.engine.checkpoint.tensor_table; print('torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
