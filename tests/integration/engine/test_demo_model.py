@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training import bpe
 from training.dialogues import DialogueMessage
@@ -36,6 +35,8 @@ class Chat:
 
 @pytest.fixture(scope="module")
 def loaded() -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415 (slow to import)
+
     model = AutoModelForCausalLM.from_pretrained(_DIRECTORY, dtype=torch.float32)
     return model, AutoTokenizer.from_pretrained(_DIRECTORY)
 

@@ -215,7 +215,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
-from tests.kits.engine.rank_threads import GREEDY, generate
+from tests.kits.engine.plans import GREEDY, generate
 
 async def main():
     engine = RankEngine(rank_options(

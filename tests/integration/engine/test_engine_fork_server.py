@@ -16,9 +16,16 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
+from tests.kits.engine.shared_fork_server import end_shared_fork_servers
 from tests.kits.waiting import until
 
 PROMPT = [5, 9, 2, 77, 140]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_fork_server() -> None:
+    """None is shared here."""
+    end_shared_fork_servers()
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from pathlib import Path
 from tests.kits.engine.rank_options import rank_options
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed
-from tests.kits.engine.rank_threads import GREEDY, generate
+from tests.kits.engine.plans import GREEDY, generate
 
 async def main(model, listen, token, timeout_s, prompt):
     engine = RankEngine(rank_options(

@@ -9,11 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from services.worker.null.null_engine import TEXT, NullEngine
 from services.worker.null.null_model import null_model
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import Engine, EngineFailed, StepPlan, StepResult
 from shared import codec, subjects
@@ -27,6 +24,7 @@ from shared.errors import Poison
 from shared.messages import GenerateRequest, Route, Work
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import make_llama
+from tests.kits.engine.shared_fork_server import sharing
 from tests.kits.worker.leader import Kit, chat
 from tests.kits.worker.poison_rank import POISON
 
@@ -174,18 +172,18 @@ async def test_engines_that_are_killed_from_outside_make_no_poison(memory_bus: M
         assert sum(engine.deaths for engine in engines) > 2
 
 
-@pytest.mark.timeout(180)  # torch is loaded six times
 async def test_ranks_that_really_crash(memory_bus: MemoryBus, tmp_path: Path) -> None:
     model = make_llama(tmp_path / "model")
 
     def engine() -> RankEngine:
-        command = [sys.executable, "-m", "tests.kits.worker.poison_rank"]
         return RankEngine(
-            rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain"),
-            ProcessGroupManager(command, start="spawn"),
+            rank_options(model=model, tensor_parallel=1, threads=1, kv_cache_tokens=4096, kernels="plain")
         )
 
-    async with fleet(memory_bus, [engine(), engine()]) as (kits, client):
+    command = [sys.executable, "-m", "tests.kits.worker.poison_rank"]
+    async with AsyncExitStack() as stack:
+        stack.enter_context(sharing(command))
+        kits, client = await stack.enter_async_context(fleet(memory_bus, [engine(), engine()]))
         requests = [innocent(number) for number in range(6)]
         alone = await answers(client, requests)
         again = [ask(f"again-{number}", [10 + number, 3, 5, 8]) for number in range(6)]

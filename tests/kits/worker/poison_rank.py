@@ -1,9 +1,10 @@
-"""A rank that dies of a real SIGSEGV when it computes a prompt that contains certain tokens."""
+"""A fork server whose ranks die of a real SIGSEGV when they compute a prompt that contains certain tokens."""
 
 import os
 import signal
 
-from services.worker.engine.rank import runner
+from services.worker.engine.rank import fork_server, runner
+from services.worker.engine.rank.process import end_process
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 
 POISON = [7, 77, 7, 77]
@@ -17,9 +18,7 @@ def _has_poison(plan: StepPlan) -> bool:
 
 
 def main() -> None:
-    """Entry point of the rank's process, with a step that crashes."""
-    from services.worker.engine.__main__ import main as rank  # noqa: PLC0415
-
+    """Entry point of the fork server, with a step that crashes."""
     step = runner.Runner.run_step
 
     def crashing(self: runner.Runner, plan: StepPlan) -> StepResult:
@@ -28,7 +27,7 @@ def main() -> None:
         return step(self, plan)
 
     runner.Runner.run_step = crashing  # type: ignore[method-assign]
-    rank()
+    end_process(fork_server.main())
 
 
 if __name__ == "__main__":

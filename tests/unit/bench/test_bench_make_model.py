@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from benchmarks.models.make_model import make_model, make_tokenizer, parameters
@@ -36,6 +35,8 @@ def test_the_presets_have_the_sizes_of_their_names() -> None:
 
 
 def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
+
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     assert sum(p.numel() for p in model.parameters()) == parameters(TINY)
     with torch.inference_mode():
@@ -46,6 +47,8 @@ def test_transformers_and_the_engine_read_it(tiny: Path) -> None:
 
 
 def test_the_tokenizer_has_the_vocabulary_and_a_chat_template(tiny: Path) -> None:
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import)
+
     model = load_model(tiny)
     assert model.template is not None
     text = "The model: 12 words, größer."

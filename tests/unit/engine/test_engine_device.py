@@ -12,7 +12,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import distributed
-from transformers import AutoModelForCausalLM
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import MemoryShort
@@ -90,6 +89,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bf16_is_as_near_to_fp32_as_transformers_in_bf16(tmp_path: Path, family: str) -> None:
     model = make_model(tmp_path, family, **FAMILIES[family])
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
+
     text = torch.randint(0, 203, (80,), generator=torch.Generator().manual_seed(1)).tolist()
     blocks = Blocks(64)
     plans = [StepPlan(step_id=0, admit=[new_sequence(1, text[:30])], slices=[blocks.slice(1, 0, text[:30])])]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
 
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.model_config import ModelConfig
@@ -91,6 +90,8 @@ def _write(directory: Path, raw: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs(tmp_path: Path, name: str) -> None:
+    from transformers import AutoConfig  # noqa: PLC0415 (slow to import)
+
     raw, context_length = PUBLISHED[name]
     config = read_config(_write(tmp_path, raw))
     theirs = AutoConfig.from_pretrained(tmp_path)

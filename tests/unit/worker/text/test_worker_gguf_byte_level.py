@@ -25,19 +25,22 @@ ALPHABET = "aBſéÉe\u0301字かहिاَ12٣½²'sStT \n\r\t\u00a0\u3000.,!$<
 def cohere() -> Tokenizer:
     from transformers import CohereTokenizer  # noqa: PLC0415 (slow to import)
 
-    return CohereTokenizer().backend_tokenizer
+    tokenizer: Tokenizer = CohereTokenizer().backend_tokenizer
+    return tokenizer
 
 
 def qwen2() -> Tokenizer:
     from transformers import Qwen2Tokenizer  # noqa: PLC0415 (slow to import)
 
-    return Qwen2Tokenizer().backend_tokenizer
+    tokenizer: Tokenizer = Qwen2Tokenizer().backend_tokenizer
+    return tokenizer
 
 
 def neox() -> Tokenizer:
     from transformers import GPTNeoXTokenizer  # noqa: PLC0415 (slow to import)
 
-    return GPTNeoXTokenizer().backend_tokenizer
+    tokenizer: Tokenizer = GPTNeoXTokenizer().backend_tokenizer
+    return tokenizer
 
 
 def made(*steps: pre.PreTokenizer) -> Callable[[], Tokenizer]:
