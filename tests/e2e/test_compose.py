@@ -13,103 +13,31 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from cli.stack.host.ports import pick_ports
-from deploy.configure import make_secrets
 from services.worker.engine.native.build import TARGETS
+from tests.kits.e2e.compose_stack import (
+    OURS,
+    ROOT,
+    SERVICES,
+    UP_TIMEOUT_S,
+    ComposeStack,
+    compose_command,
+    run,
+    running_stack,
+    text,
+)
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
-ROOT = Path(__file__).parents[2]
-SERVICES = ("nats", "redis", "redis-kv", "kvstate", "router", "worker-g0", "worker-g1", "gateway")
-OURS = SERVICES[3:]
-BUILD_TIMEOUT_S = 1800.0
-UP_TIMEOUT_S = 300.0
-
-
-def run(*command: str, timeout_s: float = 60.0, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert done.returncode == 0, (
-        f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-    )
-    return done.stdout.strip()
-
-
-def compose_command() -> list[str]:
-    """The Compose command of this machine; fails if there is none."""
-    if not shutil.which("docker"):
-        pytest.fail("There is no `docker` on PATH: this test needs a Docker engine with Compose.")
-    engine = subprocess.run(["docker", "info"], capture_output=True, text=True, timeout=30, check=False)
-    if engine.returncode:
-        pytest.fail(f"No Docker engine answers; start one (`dockerd`). `docker info` says: {engine.stderr}")
-    plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=30, check=False)
-    if plugin.returncode == 0:
-        return ["docker", "compose"]
-    if found := shutil.which("docker-compose"):
-        return [found]
-    return pytest.fail("The Docker engine has no Compose: neither `docker compose` nor `docker-compose`.")
-
-
-@dataclass(slots=True)
-class ComposeStack:
-    """One Compose project with a unique name and port."""
-
-    command: list[str]
-    port: int = field(default_factory=lambda: pick_ports(1)[0])
-    project: str = field(default_factory=lambda: f"ryz-test-{secrets.token_hex(4)}")
-    files: tuple[str, ...] = ()
-    passwords: dict[str, str] = field(
-        default_factory=lambda: make_secrets((ROOT / "compose.yaml").read_text(), "")
-    )
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def compose(self, *arguments: str, timeout_s: float = 60.0) -> str:
-        env = {"RYZ_BUILD_NETWORK": "host", **os.environ, **self.passwords, "RYZ_HTTP_PORT": str(self.port)}
-        return run(*self.command, *self.files, "-p", self.project, *arguments, timeout_s=timeout_s, env=env)
-
-    def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service)
-
-    def inside(self, service: str, *command: str) -> str:
-        return run("docker", "exec", self.container(service), *command)
-
-    def state(self, service: str, template: str) -> str:
-        return run("docker", "inspect", "-f", template, self.container(service))
-
-    def wait(self, service: str, template: str, expected: str, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (value := self.state(service, template)) != expected:
-            assert time.monotonic() < deadline, f"{service}: {template} is {value}, not {expected}"
-            time.sleep(0.25)
-
-    def chat(self, content: str, session: str = "", **more: Any) -> httpx.Response:
-        messages = [{"role": "user", "content": content}]
-        body = {"model": "demo", "messages": messages, "max_tokens": 24, "temperature": 0, **more}
-        headers = {"X-Session-Id": session} if session else {}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[ComposeStack]:
-    running = ComposeStack(compose_command())
-    try:
-        running.compose("build", timeout_s=BUILD_TIMEOUT_S)
-        running.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
+    with running_stack() as running:
         yield running
-    finally:
-        with suppress(AssertionError):
-            print(running.compose("logs", "--tail", "15"))  # shown when a test fails
-        running.compose("down", "--volumes", "--remove-orphans", timeout_s=120)
 
 
 def reaches(stack: ComposeStack, service: str, host: str, port: int) -> str:
@@ -139,11 +67,6 @@ def say(stack: ComposeStack, service: str, *lines: str) -> list[str]:
 
 def addresses(stack: ComposeStack, service: str) -> list[str]:
     return stack.state(service, "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}").split()
-
-
-def text(response: httpx.Response) -> str:
-    assert response.status_code == 200, response.text
-    return str(response.json()["choices"][0]["message"]["content"])
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -261,13 +184,13 @@ def test_a_service_gets_no_password_but_its_own(stack: ComposeStack, service: st
 
 @pytest.mark.parametrize("service", ["gateway", "worker-g0"])
 def test_images_carry_their_bill_of_materials(stack: ComposeStack, service: str) -> None:
-    bill = json.loads(stack.inside(service, "cat", "/opt/ryzanstein/sbom.json"))
+    bill = json.loads(stack.inside(service, "cat", "/srv/ryzanstein/sbom.json"))
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "ryzanstein"
     told = {one["name"].lower().replace("_", "-"): one["version"] for one in bill["components"]}
     listing = (
         "import importlib.metadata as m, json, sys\n"
-        "paths = [path for path in sys.path if path.startswith('/opt/venv')]\n"
+        "paths = [path for path in sys.path if path.startswith('/srv/venv')]\n"
         "found = m.distributions(path=paths)\n"
         "print(json.dumps({one.name.lower().replace('_', '-'): one.version for one in found}))"
     )
@@ -296,7 +219,7 @@ def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> N
     found = stack.inside("worker-g0", "python", "-c", probe)
     if found == "[]":
         pytest.skip("the kernels are for x86-64 with AVX2")
-    assert found.count("/opt/ryzanstein/services/worker/engine/native/build/kernels-") == len(TARGETS)
+    assert found.count("/srv/ryzanstein/services/worker/engine/native/build/kernels-") == len(TARGETS)
     load = "from services.worker.engine.native.library import kernels; print(kernels().target)"
     assert stack.inside("worker-g0", "python", "-c", load) in TARGETS  # `inside` runs as the service's user
     if "RYZ_KERNELS=auto" in stack.state("worker-g0", "{{.Config.Env}}"):
@@ -306,15 +229,8 @@ def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> N
 
 @pytest.mark.parametrize("service", ["worker-g0", "router", "kvstate", "gateway"])
 def test_a_service_that_dies_comes_back(stack: ComposeStack, service: str) -> None:
-    # kills the child of the container's init, which ends the container
-    kill = (
-        "import os, pathlib\n"
-        "for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
-        "    if stat.read_text().rpartition(')')[2].split()[1] == '1':\n"
-        "        os.kill(int(stat.parent.name), 9)\n"
-    )
     with suppress(AssertionError):  # the shell ends with the container
-        stack.inside(service, "python", "-c", kill)
+        stack.inside(service, "sh", "-c", "kill -9 -1")  # all but the container's init, which ends then
     stack.wait(service, "{{.RestartCount}}", "1")
     if service == "worker-g0":
         assert text(stack.chat("What is Python?"))  # the other group answers

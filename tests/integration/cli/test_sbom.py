@@ -47,4 +47,4 @@ def test_images_and_make_use_the_same_command() -> None:
         text = (ROOT / file).read_text()
         assert options in text, file
     recipe = (ROOT / "deploy" / "Dockerfile").read_text()
-    assert recipe.count("/opt/sbom.json /opt/ryzanstein/sbom.json") == 2
+    assert recipe.count("/srv/sbom.json /srv/ryzanstein/sbom.json") == 3

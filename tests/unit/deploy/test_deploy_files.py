@@ -20,14 +20,16 @@ WORKERS = [name for name in SERVICES if name.startswith("worker")]
 
 
 def members(network: str) -> set[str]:
-    return {name for name, service in SERVICES.items() if network in service.get("networks", ["default"])}
+    """The services in a network; one without a network of any kind is in none."""
+    connected = {name: one for name, one in SERVICES.items() if one.get("network_mode") != "none"}
+    return {name for name, service in connected.items() if network in service.get("networks", ["default"])}
 
 
 def test_only_its_clients_share_a_network_with_a_store() -> None:
     assert members("store") == {"redis", "kvstate"}
     assert members("kv") == {"redis-kv", "kvstate", *WORKERS}
-    assert members("bus") == {"nats", "router", "kvstate", "gateway", *WORKERS}
-    assert members("edge") == {"gateway"}
+    assert members("bus") == {"nats", "router", "kvstate", "gateway", "ryz", *WORKERS}
+    assert members("edge") == {"gateway", "ryz", "model"}
     assert members("default") == set(), "a service without `networks` joins a network with all the others"
     assert all(COMPOSE["networks"][name]["internal"] is True for name in ("store", "kv", "bus"))
 
@@ -82,13 +84,36 @@ def test_no_variable_for_a_secret_has_a_default() -> None:
 
 def test_a_service_gets_no_password_but_its_own() -> None:
     for name, service in SERVICES.items():
-        if name == "nats" or name in STORES:
+        if name in {"nats", "check-env"} or name in STORES:
             continue
-        own = name.partition("-")[0].upper()
+        own = {"ryz": "CLI"}.get(name, name.partition("-")[0].upper())
         found = set(re.findall(r"\$\{(RYZ_\w+_PASSWORD)", str(service)))
         assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}, name
     assert not any("_NATS_" in str(SERVICES[name]) for name in STORES)
     assert "WORKER" not in str(SERVICES["redis"]), "workers have no user where sessions are"
+
+
+def test_passwords_are_checked_before_a_service_could_stumble_over_them() -> None:
+    check = SERVICES["check-env"]
+    demanded = set(re.findall(r"\$\{(\w+_PASSWORD):\?", TEXT))
+    keys = {"RYZ_API_KEYS", "RYZ_SESSION_KEY"}
+    assert set(check["environment"]) == demanded | keys
+    assert (check["network_mode"], check["restart"]) == ("none", "no")
+    assert check["command"][-1] == "check"
+    assert check["volumes"] == [f"./deploy/configure.py:{check['command'][-2]}:ro"]
+    done = {"check-env": {"condition": "service_completed_successfully"}}
+    assert all(SERVICES[name]["depends_on"] == done for name in ("nats", *STORES))
+
+
+def test_workers_read_the_volume_that_the_command_fills() -> None:
+    mounts = {name: one["volumes"] for name, one in SERVICES.items() if "models" in str(one.get("volumes"))}
+    volume = "${RYZ_MODELS_VOLUME:-models}:/models"
+    assert mounts == {"ryz": [volume], "model": [volume], **{name: [f"{volume}:ro"] for name in WORKERS}}
+    assert "models" in COMPOSE["volumes"]
+    assert SERVICES["ryz"]["profiles"] == ["tools"], "it runs when it is called"
+    assert all("model" in SERVICES[name]["depends_on"] for name in WORKERS)
+    default = "${RYZ_MODEL:-/models/smollm2-135m.gguf}"
+    assert {SERVICES[name]["environment"]["RYZ_MODEL"] for name in ("model", *WORKERS)} == {default}
 
 
 def test_images_can_be_pinned() -> None:

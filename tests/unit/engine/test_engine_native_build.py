@@ -226,8 +226,13 @@ def test_the_command_says_where_they_are(
     assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
     monkeypatch.setattr(sys, "argv", ["build", "--all"])
     assert main() == 0
-    made = {path.name.split("-")[1] for path in (place / "native" / "build").glob("*.so")}
-    assert made == set(build.TARGETS)
+    beside = place / "native" / "build"
+    assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
+    cache = place / "cache" / "ryzanstein"  # images and wheels take nothing from there
+    cache.parent.mkdir()
+    beside.rename(cache)
+    assert main() == 0
+    assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--all"], 1)])

@@ -206,11 +206,21 @@ def main() -> int:
     except (NoKernels, NoZig) as error:
         problem = str(error)
     for name in names:
-        if found := find(name):
+        if found := _beside_sources(name) if every else find(name):
             print(f"Kernels for {name}: {found}")
         else:
             print(f"No kernels for {name}: {problem}. It serves with the plain path, several times slower.")
     return int(every and bool(problem))
+
+
+def _beside_sources(target: str) -> Path | None:
+    """The library of a variant, copied from the cache to where images and wheels take it from."""
+    found, place = find(target), candidates(target)[0]
+    if found is not None and found != place:
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy2(found, place)
+        _share(place)
+    return place if found is not None else None
 
 
 @contextmanager
