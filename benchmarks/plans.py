@@ -139,6 +139,20 @@ class KVColdPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesPlan:
+    """`ryz bench collectives`: every backend and size is a row."""
+
+    ranks: Annotated[int, Option(min=2, max=64, help="Ranks that take part.")] = 2
+    backends: Annotated[
+        Sequence[str], Option(help="shm or gloo, or both with a comma."), Words(("shm", "gloo"))
+    ] = ("shm", "gloo")
+    sizes: Annotated[Sequence[int], Option(help="Bytes to sum, multiples of 4."), Numbers(1 << 30)] = (
+        8192,
+        10_000_000,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPlan:
     """`ryz bench failover`: faults, and the streams that are read meanwhile."""
 

@@ -14,10 +14,10 @@ import msgspec
 
 from benchmarks.lib.child import ChildObject, receive_all
 from benchmarks.lib.measuring import Progress, percentile
+from benchmarks.plans import CollectivesPlan
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
 from services.worker.rank_protocol.run_config import EngineRunConfig
 
-BACKENDS = ("shm", "gloo")
 _ROUNDS = 5
 _ROUND_S = 0.2  # measured seconds of a round, about
 _MAX_OPERATIONS = 2000  # of a round
@@ -59,28 +59,21 @@ class CollectivesRank:
         return times[_WARMUP:]
 
 
-async def measure(
-    ranks: int, backends: Sequence[str], sizes: Sequence[int], progress: Progress
-) -> list[dict[str, Any]]:
+async def measure(plan: CollectivesPlan, progress: Progress) -> list[dict[str, Any]]:
     """Measure a row for each backend and size. Raises `BenchError` when the ranks do not find each other."""
     rows = []
-    for backend in backends:
-        progress(f"{backend}: {ranks} ranks meet")
+    for backend in plan.backends:
+        progress(f"{backend}: {plan.ranks} ranks meet")
         children: list[ChildObject] = []
         try:
-            _start(children, ranks, backend)
+            _start(children, plan.ranks, backend)
             await receive_all(children, _LIMIT_S)
-            for size in sizes:
+            for size in plan.sizes:
                 rows.append(await _measure_size(children, backend, size, progress))
         finally:
             for child in children:
                 child.close()
     return rows
-
-
-def num_steps(backends: Sequence[str], sizes: Sequence[int]) -> int:
-    """Return how often `measure` reports progress."""
-    return len(backends) * (1 + len(sizes))
 
 
 def _start(children: list[ChildObject], ranks: int, backend: str) -> None:

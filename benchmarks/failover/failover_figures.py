@@ -9,6 +9,8 @@ from benchmarks.lib.measuring import spread
 from shared.client.generation.attempts import Interruption
 
 Victim = Literal["rank", "leader"]
+_PARTS = ("detect", "republish", "first_token")
+_PauseParts = dict[str, list[float]]  # parts of pauses of streams whose group was hit, in milliseconds
 _WINDOW_S = 3.0  # a pause within this time after a fault, and before the next one, counts for the fault
 
 
@@ -41,9 +43,11 @@ def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) 
     of streams that began after the fault and went to the group before the loss was known.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
-    others, every, rows = list[float](), _PauseParts(), []
+    others, rows = list[float](), []
+    every: _PauseParts = {name: [] for name in _PARTS}
     for fault, following in zip_longest(faults, faults[1:]):
-        until, hit, parts = fault.at + _WINDOW_S, list[float](), _PauseParts()
+        until, hit = fault.at + _WINDOW_S, list[float]()
+        parts: _PauseParts = {name: [] for name in _PARTS}
         if following is not None:
             until = min(until, following.at)
         for reading in readers.readings:
@@ -56,7 +60,7 @@ def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) 
                 continue
             pauses[fault.victim].append(pause)
             hit.append(pause)
-            parts.add(fault.at, mine)
+            _add_pause(parts, fault.at, mine)
         for name, values in parts.items():
             every[name] += values
         rows.append(_row(fault, hit, parts))
@@ -77,28 +81,19 @@ def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) 
         "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
         "others_ms": spread(others),
         "calm_ms": spread(gaps),
-        "breakdown_ms": every.spreads()
+        "breakdown_ms": {name: spread(values) for name, values in every.items()}
         | {"fetch": spread([1000 * fault.fetch_s for fault in faults if fault.fetch_s])},
         "back_s": spread([fault.back_s for fault in faults]),
         "faults": rows,
     }
 
 
-class _PauseParts(dict[str, list[float]]):
-    """The parts of pauses of streams whose group was hit, in milliseconds."""
-
-    def __init__(self) -> None:
-        super().__init__(detect=[], republish=[], first_token=[])
-
-    def add(self, fault_at: float, mine: Interruption) -> None:
-        self["detect"].append(1000 * (mine.lost_at - fault_at))
-        if mine.accepted_at:
-            self["republish"].append(1000 * (mine.accepted_at - mine.lost_at))
-        if mine.resumed_at:
-            self["first_token"].append(1000 * (mine.resumed_at - mine.accepted_at))
-
-    def spreads(self) -> dict[str, dict[str, float]]:
-        return {name: spread(values) for name, values in self.items()}
+def _add_pause(parts: _PauseParts, fault_at: float, mine: Interruption) -> None:
+    parts["detect"].append(1000 * (mine.lost_at - fault_at))
+    if mine.accepted_at:
+        parts["republish"].append(1000 * (mine.accepted_at - mine.lost_at))
+    if mine.resumed_at:
+        parts["first_token"].append(1000 * (mine.resumed_at - mine.accepted_at))
 
 
 def _row(fault: InjectedFault, pauses: list[float], parts: _PauseParts) -> dict[str, Any]:
@@ -108,7 +103,7 @@ def _row(fault: InjectedFault, pauses: list[float], parts: _PauseParts) -> dict[
         "group": fault.group,
         "streams": len(pauses),
         "pause_ms": spread(pauses),
-        **{f"{part}_ms": values for part, values in parts.spreads().items()},
+        **{f"{part}_ms": spread(values) for part, values in parts.items()},
         "fetch_ms": round(1000 * fault.fetch_s, 3),
         "back_s": round(fault.back_s, 3),
     }

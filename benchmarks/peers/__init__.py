@@ -2,9 +2,15 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lib.child import ChildObject
 from benchmarks.plans import PEER_PACKAGES
+
+_MAKERS = {
+    "transformers": "benchmarks.peers.hf_transformers:Transformers",
+    "llama.cpp": "benchmarks.peers.llama_cpp:LlamaCpp",
+}
 
 
 def missing_packages(name: str) -> list[str]:
@@ -22,12 +28,7 @@ def start_peer(name: str, model: Path, precision: str, max_sequences: int, max_l
         max_sequences: Largest batch.
         max_length: Longest prompt with its answer, in tokens.
     """
-    # no variables of ours: its threads are to have its own defaults
-    if name == "transformers":
-        return ChildObject(
-            "benchmarks.peers.hf_transformers:Transformers", {"model": model, "precision": precision}
-        )
-    sizes = {"max_sequences": max_sequences, "max_length": max_length}
-    return ChildObject(
-        "benchmarks.peers.llama_cpp:LlamaCpp", {"model": model, "precision": precision, **sizes}
-    )
+    given: dict[str, Any] = {"model": model, "precision": precision}
+    if name == "llama.cpp":
+        given |= {"max_sequences": max_sequences, "max_length": max_length}
+    return ChildObject(_MAKERS[name], given)  # no variables of ours: its threads are to have its own defaults
