@@ -19,21 +19,22 @@ ARCHITECTURES = {
 }
 
 
-def write_gguf(model: Path, target: Path, kind: str = "F32") -> Path:
+def write_gguf(model: Path, target: Path, kind: str = "F32", part_tensors: int = 0) -> Path:
     """Writes the file without a tokenizer.
 
     Args:
         model: A directory in Hugging Face format.
         target: The file.
         kind: Of the matrices; all else is F32.
+        part_tensors: Most tensors of a part; 0: one file.
 
     Returns:
-        `target`.
+        `target`, or the first part.
     """
     config = json.loads((model / "config.json").read_text())
     architecture, table = ARCHITECTURES[config["architectures"][0]]
     names = get_tensor_name_map(table, config["num_hidden_layers"])
-    writer = GGUFWriter(target, architecture)
+    writer = GGUFWriter(target, architecture, split_max_tensors=part_tensors)
     _add_metadata(writer, config)
     rotated = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, tensor in load_file(model / "model.safetensors").items():
@@ -48,7 +49,8 @@ def write_gguf(model: Path, target: Path, kind: str = "F32") -> Path:
         writer.add_tensor(f"{stored}.{suffix}", quants.quantize(values, raw_type), raw_dtype=raw_type)
     if _rope(config).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_divisors(_rope(config), config["head_dim"]))
-    return finish(writer, target)
+    finish(writer, target)
+    return target if target.exists() else min(target.parent.glob(f"{target.stem}-00001-of-*.gguf"))
 
 
 def finish(writer: GGUFWriter, target: Path) -> Path:

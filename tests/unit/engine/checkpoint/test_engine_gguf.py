@@ -1,6 +1,8 @@
 """The engine reads GGUF files: exact values of every type, any slice, each byte once, and the same model."""
 
 import json
+import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.json_fields import ModelError
 from services.worker.engine.checkpoint.memory_check import weight_bytes
 from services.worker.engine.checkpoint.model_families import read_config
-from services.worker.engine.checkpoint.tensor_table import stored_tensors
+from services.worker.engine.checkpoint.tensor_table import TensorTable, stored_tensors
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import (
     LayerWeights,
@@ -185,6 +187,42 @@ def test_memory_is_counted_as_the_ranks_hold_it(tmp_path: Path) -> None:
         tensors = stored_tensors(write_gguf(model, tmp_path / f"{kind}.gguf", kind))
         found = weight_bytes(tensors, "none", native=True, tied=False)
         assert found == pytest.approx(whole * share, rel=0.02)
+
+
+def test_a_split_model_is_the_same_model(models: dict[str, Path], tmp_path: Path) -> None:
+    whole = write_gguf(models["llama"], tmp_path / "whole.gguf", "F16")
+    parts = write_gguf(models["llama"], tmp_path / "parts.gguf", "F16", part_tensors=7)
+    assert parts.name == "parts-00001-of-00005.gguf"
+    config = read_config(parts)
+    assert config == read_config(whole)
+    assert fingerprint(parts, config) == fingerprint(whole, config)
+    with open_checkpoint(parts) as checkpoint, open_checkpoint(whole) as other:
+        open_source(checkpoint, config, SingleRank())
+        for name, stored in checkpoint.table.tensors.items():
+            assert torch.equal(
+                checkpoint.read_tensor(name, stored.shape), other.read_tensor(name, stored.shape)
+            )
+
+
+def test_mutated_files_are_refused_in_a_sentence_or_read(models: dict[str, Path], tmp_path: Path) -> None:
+    """What a header claims may be false in meaning too: each file is served as it says, or refused."""
+    path = write_gguf(models["llama3"], tmp_path / "m.gguf", "F16")
+    length = min(stored.begin for stored in stored_tensors(path).values())
+    data, chance, refused = path.read_bytes(), random.Random(14), 0
+    numbers = [n % 2**64 for n in (0, 1, 2, 7, 2**31, 2**32 - 1, 2**62, 2**63, -1, 0x7FC00000)]
+    with path.open("r+b", buffering=0) as file:
+        for _ in range(1_000):
+            changed = bytearray(data[:length])
+            place = chance.randrange(length)
+            count = chance.choice((1, 4, 8))
+            changed[place : place + count] = struct.pack("<Q", chance.choice(numbers))[:count]
+            file.seek(0)
+            file.write(changed[:length])
+            try:
+                TensorTable(path, stored_tensors(path)).check(read_config(path))
+            except ModelError as error:
+                refused += "\n" not in str(error)
+    assert 500 < refused < 1_000
 
 
 def test_a_fingerprint_tells_files_apart(models: dict[str, Path], tmp_path: Path) -> None:
