@@ -21,6 +21,7 @@ from services.worker.engine.checkpoint.weight_loader import (
     open_source,
 )
 from services.worker.engine.collectives.base import Collectives, SingleRank
+from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import UNEVEN, make_model, run_threads
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -156,12 +157,18 @@ def test_stored_types_that_differ_are_widened(models: dict[str, Path], tmp_path:
     _same(layer.qkv[128:192], tensors[name])
 
 
-def test_loading_takes_no_more_memory_than_the_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["", "Q8_0"])
+def test_loading_takes_no_more_memory_than_the_weights(kind: str, tmp_path: Path) -> None:
     big = {"hidden_size": 512, "intermediate_size": 4096, "vocab_size": 8192, "num_hidden_layers": 2}
     model = make_model(tmp_path / "big", "llama", dtype=torch.bfloat16, **big)
+    if kind:
+        model = write_gguf(model, tmp_path / "big.gguf", kind)
     config = read_config(model)
     with open_checkpoint(model) as checkpoint:
         source = open_source(checkpoint, config, SingleRank())
+        if kind:  # numpy and the package make their own on the first call
+            load_final_norm(source, config)
+            checkpoint.read_tensor("lm_head.weight", (config.vocab_size, config.hidden_size), slice(0, 64))
         before = _restart_peak()
         kept = [load_layer(source, config, index) for index in range(config.num_layers)]
         head = load_head(source, config)
