@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from cli.command_options import with_options
+from cli.models.convert.convert_command import convert
 
 app = typer.Typer(
-    help="List, fetch, look at and remove models. A NAME is one of the catalogue, or "
+    help="List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
     "hf:OWNER/NAME[@REVISION][/FILE.gguf] on the Hugging Face Hub. They are kept in RYZ_MODELS_DIR, or in "
     "the user's cache directory. Exit codes: 1 it failed, 2 wrong usage, no such model, or a damaged one.",
     no_args_is_help=True,
@@ -19,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("convert")(convert)
 ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

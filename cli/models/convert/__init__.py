@@ -1,0 +1,1 @@
+"""`ryz models convert`: GGUF files to Hugging Face directories and back, one tensor at a time."""

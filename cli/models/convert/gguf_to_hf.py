@@ -1,0 +1,157 @@
+"""Writes a GGUF file as a Hugging Face directory: weights as safetensors, config, tokenizer and template."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from cli.models.convert.tensor_stream import (
+    FLOATS,
+    SourceTensor,
+    num_bytes,
+    order_rows,
+    progress,
+    sync,
+    to_kind,
+    total_bytes,
+)
+from services.worker.gguf.dequantize import can_dequantize
+from services.worker.gguf.gguf_config import head_dim, hf_config
+from services.worker.gguf.gguf_file import GgufFile, read_gguf
+from services.worker.gguf.header_bytes import BadGguf
+from services.worker.gguf.metadata_fields import MetadataFields
+from services.worker.gguf.tensor_names import has_interleaved_heads, hf_names
+from services.worker.text.from_gguf.gguf_template import gguf_template, turn_end
+from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
+from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
+from services.worker.text.from_gguf.vocabulary import read_vocabulary
+
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class GgufToHf:
+    """A conversion that has been checked as far as the file's header goes.
+
+    Args:
+        source: The GGUF file.
+        kind: Type of all weights; None: floats as they are, and quantized ones as F32, which loses nothing.
+
+    Raises:
+        BadGguf: The file cannot be read, or the model is not one that is supported.
+    """
+
+    def __init__(self, source: Path, kind: GGMLQuantizationType | None) -> None:
+        self._file: GgufFile = read_gguf(source)
+        self._kind = kind
+        self._config = hf_config(self._file)
+        self._head_dim = head_dim(MetadataFields(self._file))
+        self._tensors = [self._source(name, stored) for stored, name in hf_names(self._file).items()]
+
+    @property
+    def total(self) -> int:
+        """Return the bytes that are read."""
+        return total_bytes(self._tensors)
+
+    @property
+    def needed(self) -> int:
+        """Return the bytes that the weights will take."""
+        return sum(num_bytes(tensor.shape, self._kind_of(tensor)) for tensor in self._tensors)
+
+    def write(self, target: Path, reach: Callable[[int], None]) -> None:
+        """Write the directory, which exists and is empty.
+
+        Args:
+            target: The directory.
+            reach: Called with the bytes that have been read so far.
+        """
+        self._write_texts(target)
+        path = target / "model.safetensors"
+        with path.open("xb") as file:
+            file.write(self._header())
+            for tensor, done in progress(self._tensors):
+                rows = tensor.read()
+                if has_interleaved_heads(self._file, tensor.name):
+                    rows = order_rows(tensor, rows, self._head_dim, paired=False)
+                to_kind(rows, tensor.kind, self._kind_of(tensor)).tofile(file)
+                reach(done)
+        sync(path)
+
+    def _source(self, name: str, stored: str) -> SourceTensor:
+        tensor = self._file.tensors[stored]
+        if name == stored:  # `hf_names` knows no other
+            raise BadGguf(f"{tensor.path}: tensor {stored} has no counterpart in Hugging Face's format")
+        if not can_dequantize(tensor.type) and tensor.type not in FLOATS:
+            raise BadGguf(
+                f"{tensor.path}: tensor {stored} has the type {tensor.type.name}, which cannot be read"
+            )
+        return SourceTensor(name, tensor.type, tensor.shape, tensor.path, tensor.begin, tensor.end)
+
+    def _kind_of(self, tensor: SourceTensor) -> GGMLQuantizationType:
+        if self._kind is not None:
+            return self._kind
+        return tensor.kind if tensor.kind in FLOATS else GGMLQuantizationType.F32
+
+    def _header(self) -> bytes:
+        """Return the head of the safetensors file: https://huggingface.co/docs/safetensors, "Format"."""
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        begin = 0
+        for tensor in self._tensors:
+            kind = self._kind_of(tensor)
+            end = begin + num_bytes(tensor.shape, kind)
+            header[tensor.name] = {
+                "dtype": kind.name,
+                "shape": list(tensor.shape),
+                "data_offsets": [begin, end],
+            }
+            begin = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        return struct.pack("<Q", len(text)) + text
+
+    def _write_texts(self, target: Path) -> None:
+        keys = TokenizerKeys(self._file.path, self._file.metadata)
+        vocabulary = read_vocabulary(keys)
+        template, roles = gguf_template(keys, vocabulary), vocabulary.roles
+        last = turn_end(template, vocabulary) if template else None
+        ends = {one for one in (roles.eos, *roles.ends, last) if one is not None}
+        eos = last if last is not None else roles.eos
+        ids = {"bos_token_id": roles.bos, "eos_token_id": eos, "pad_token_id": roles.padding}
+        given = {key: value for key, value in ids.items() if value is not None}
+        kinds = {self._kind_of(tensor).name for tensor in self._tensors if len(tensor.shape) == 2}
+        dtype = DTYPES[kinds.pop() if len(kinds) == 1 else "F32"]
+        config = {key: _short(value) for key, value in self._config.items()}
+        _write(target / "config.json", config | given | {"torch_dtype": dtype})
+        _write(target / "generation_config.json", given | {"eos_token_id": sorted(ends)})
+        texts = {
+            "bos_token": vocabulary.text(roles.bos),
+            "eos_token": vocabulary.text(eos),
+            "unk_token": vocabulary.text(roles.unknown),
+            "pad_token": vocabulary.text(roles.padding),
+        }
+        tokenizer_config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": self._config["max_position_embeddings"],
+            **{key: text for key, text in texts.items() if text},
+        }
+        if source := keys.text("chat_template"):
+            tokenizer_config["chat_template"] = source
+        _write(target / "tokenizer_config.json", tokenizer_config)
+        (target / "tokenizer.json").write_text(gguf_tokenizer(keys, vocabulary).to_str())
+
+
+def _short(value: Any) -> Any:
+    """Return a number as it is usually written, if it was stored in fp32: 1e-05 for 9.99999974e-06."""
+    if isinstance(value, dict):
+        return {key: _short(one) for key, one in value.items()}
+    if isinstance(value, float) and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
