@@ -159,7 +159,7 @@ def test_where_the_rules_cut(name: str, text: str, wanted: list[str]) -> None:
 )
 def test_no_rule_takes_quadratic_time(text: str) -> None:
     began = time.process_time()
-    for name in PRE_TOKENIZERS:
+    for name in {rule.patterns: name for name, rule in PRE_TOKENIZERS.items()}.values():
         words(name, text)
     assert time.process_time() - began < 8  # one rule of quadratic time takes 11 s
 
