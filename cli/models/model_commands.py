@@ -70,12 +70,15 @@ def pull_model(
     from cli.models.catalogue import DEMO  # noqa: PLC0415
     from cli.models.model_store import in_bytes, size_of  # noqa: PLC0415
     from cli.models.pull import pull, pullable  # noqa: PLC0415
+    from cli.models.resolve import why_unserved  # noqa: PLC0415
 
     if name == DEMO:
         out.print("The demo model ships with this program; there is nothing to fetch.")
         return
     path = pull(pullable(name), accept_terms=accept_terms)
-    out.print(f"{path} ({in_bytes(size_of(path))}). Serve it: `ryz up --model {name}`.", soft_wrap=True)
+    reason = why_unserved(name)
+    use = f"It cannot be served yet: {reason}" if reason else f"Serve it: `ryz up --model {name}`"
+    out.print(f"{path} ({in_bytes(size_of(path))}). {use}.", soft_wrap=True)
 
 
 @app.command("show")

@@ -57,3 +57,19 @@ def _pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, acce
         terms = " --accept-terms" if isinstance(model, CatalogueModel) and model.terms else ""
         fail(f"The model {given} is not here yet. Fetch it once: `ryz models pull {given}{terms}`.", 2)
     return fetch(model, accept_terms=accept_terms)
+
+
+def refuse_unserved(name: str) -> None:
+    """Fail for a model of the catalogue that cannot be served."""
+    if reason := why_unserved(name):
+        fail(f"{name} cannot be served yet: {reason}. Choose another model (`ryz models list`).", 2)
+
+
+def why_unserved(name: str) -> str:
+    """Return why a model of the catalogue cannot be served; empty if it can, or for another name."""
+    from services.worker.gguf.gguf_config import ARCHITECTURES  # noqa: PLC0415 (quick `--help`)
+
+    known = catalogue().get(name)
+    if known is None or not known.architecture or known.architecture in ARCHITECTURES:
+        return ""
+    return f"its architecture is {known.architecture}, and supported are {', '.join(ARCHITECTURES)}"

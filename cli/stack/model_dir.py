@@ -4,8 +4,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from cli.console import fail
-from cli.models.catalogue import catalogue
-from cli.models.resolve import resolve_model
+from cli.models.resolve import refuse_unserved, resolve_model
 
 MODEL_FILES = ("config.json", "tokenizer.json")
 
@@ -30,7 +29,7 @@ def find_model(
     if model is None and engine == "null":
         return None
     if model and engine != "null":
-        _refuse_unserved(str(model))
+        refuse_unserved(str(model))
     directory = resolve_model(model, pull=pull) if model else demo_model()
     if directory.is_file():
         if engine != "null":
@@ -52,19 +51,6 @@ def find_model(
             2,
         )
     return directory.resolve()
-
-
-def _refuse_unserved(name: str) -> None:
-    """Fail for a model of the catalogue that cannot be served, before it is pulled."""
-    from services.worker.gguf.gguf_config import ARCHITECTURES  # noqa: PLC0415 (quick `--help`)
-
-    known = catalogue().get(name)
-    if known and known.architecture and known.architecture not in ARCHITECTURES:
-        fail(
-            f"{name} cannot be served yet: its architecture is {known.architecture}, and supported are "
-            f"{', '.join(ARCHITECTURES)}. Choose another model (`ryz models list`).",
-            2,
-        )
 
 
 def _check_config(directory: Path, tensor_parallel: int) -> None:
