@@ -23,7 +23,7 @@ struct Rotary {
 
 // Rotates one token's queries and keys in place, and stores its key and value.
 template <class T>
-void rotate_and_store(const AttentionLayer& layer, const Rotary& r, float* qkv, int64_t position, int64_t slot) {
+void rotate_and_store(AttentionLayer layer, Rotary r, float* qkv, int64_t position, int64_t slot) {
   const int64_t half = layer.dim / 2;
   const float *cos = r.cos + position * half, *sin = r.sin + position * half;
   alignas(64) float key[MAX_DIM] = {0};  // zeros beyond dim, always
@@ -135,7 +135,7 @@ inline void mix(const C& cache, int64_t head, const int32_t* blocks, int from, i
 }
 
 template <class View, int ROWS>
-void attend(const AttentionLayer& layer, int64_t head, const View& view, const Query* queries) {
+void attend(AttentionLayer layer, int64_t head, const View& view, const Query* queries) {
   alignas(64) float scores[ROWS][CHUNK * BLOCK];
   alignas(64) float sums[ROWS][MAX_DIM];  // the running results, [width]
   float q[MAX_DIM][MAX_QUERIES];

@@ -23,17 +23,23 @@ inline int64_t num_blocks(int64_t inputs) { return (inputs + SCALE_BLOCK - 1) / 
 struct ByteRows {
   const int8_t* codes;    // [block][8][row][4]
   const float* scales;    // [block][row]
-  const int32_t* starts;  // [block][row], see `start_of`
+  const int32_t* starts;  // [block][row], see `store_codes`
 };
 
-// Prefetches from the next page or panel: the processor's own prefetcher stops at the end of a page.
-inline void prefetch_weights(const uint8_t* w) { _mm_prefetch((const char*)w + 4096, _MM_HINT_T0); }
+// Prefetches from later pages or panels: the processor's own prefetcher stops at the end of a page.
+template <int BYTES>
+inline void prefetch_weights(const uint8_t* w) {
+  _mm_prefetch((const char*)w + BYTES, _MM_HINT_T0);
+}
 
 // The products of ROWS rows with a panel's outputs.
 template <int ROWS>
 inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* first, F* second) {
   constexpr int HALF = LANES / OUTPUTS, REGISTERS = 2 * HALF;  // of a row's sums
   constexpr int TOGETHER = RYZ_AVX512 ? REGISTERS : 1;  // of them at a time
+  // measured: few rows wait for memory and want one stream of prefetches; more rows gain from two, 512 bytes apart
+  constexpr bool FEW = ROWS <= 6;
+  constexpr int AHEAD = 8192;
   Sums sums[REGISTERS][ROWS];
   for (int i = 0; i < REGISTERS; i++)
     for (int r = 0; r < ROWS; r++) sums[i][r] = no_sums();
@@ -44,14 +50,18 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
       for (int i = 0; i < TOGETHER; i++)
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) dots[i][r] = start_sum(x.starts + r);
-#pragma GCC unroll 8
       for (int step = 0; step < SCALE_BLOCK / 4; step++) {
         const uint8_t* codes = w + 4 * (step * PANEL + at * OUTPUTS);
         Weights weights[TOGETHER];
 #pragma GCC unroll 2
         for (int i = 0; i < TOGETHER; i++) weights[i] = load_codes(codes + 4 * i * OUTPUTS);
-        if (TOGETHER == REGISTERS || at < 2) prefetch_weights(w + 64 * (step + 8 * at));
-        if (TOGETHER == REGISTERS) prefetch_weights(w + 64 * (step + 8));
+        if (FEW && TOGETHER == REGISTERS) {
+          prefetch_weights<AHEAD>(codes);
+          prefetch_weights<AHEAD>(codes + 64);
+        } else {
+          if (TOGETHER == REGISTERS || at < 2) prefetch_weights<AHEAD>(w + 64 * (step + 8 * at));
+          if (TOGETHER == REGISTERS) prefetch_weights<AHEAD>(w + 64 * (step + 8));
+        }
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
           const I four = broadcast4(x.codes + 4 * (step * ROWS + r));
@@ -66,7 +76,7 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
         for (int r = 0; r < ROWS; r++) sums[at + i][r] = add_block(sums[at + i][r], dots[i][r], scales, x.scales + r);
       }
     }
-    prefetch_weights(w + CODE_BYTES);
+    prefetch_weights<AHEAD>(w + CODE_BYTES);
     x.codes += SCALE_BLOCK * ROWS;
     x.scales += ROWS;
     x.starts += ROWS;
@@ -82,11 +92,10 @@ constexpr float TINY_PEAK = 1e-30f;  // a block with nothing larger becomes zero
 
 // Writes the codes of 32 activations and returns their scale; the largest becomes 127. A NaN or infinite value makes the
 // scale NaN, so that damage shows.
-inline float quantize_block(F low, F high, int8_t* codes) {
+inline float quantize_block(F low, F high, int8_t* codes, int32_t* start) {
   const float top = largest_magnitude(low, high);
   const F inverse = set1(top > TINY_PEAK ? 127.0f / top : 0.0f);
-  store_codes(codes, low * inverse);
-  store_codes(codes + LANES, high * inverse);
+  *start = store_codes(codes, low * inverse, high * inverse);
   return top / 127.0f + 0.0f * top;
 }
 

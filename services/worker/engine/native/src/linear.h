@@ -98,8 +98,8 @@ inline void tile(const TiledRows& in, const uint8_t* w, int64_t k, const LinearO
     constexpr int BYTES = LANES * (TYPE == F32 ? 4 : 2);
     for (int64_t i = 0; i < k; i++, w += 2 * BYTES, x += ROWS) {
       const F w0 = load_weights<TYPE>(w), w1 = load_weights<TYPE>(w + BYTES);
-      prefetch_weights(w);
-      prefetch_weights(w + 64);
+      prefetch_weights<4096>(w);
+      prefetch_weights<4096>(w + 64);
 #pragma GCC unroll 12
       for (int r = 0; r < ROWS; r++) {
         const F xr = set1(x[r]);

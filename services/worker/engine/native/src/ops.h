@@ -1,6 +1,8 @@
 // The ops of a forward pass: for each kind a struct, `num_tasks` (how many tasks its work divides into) and `run_tasks`
 // (computes some of them). Python fills the structs (`native/structs.py`) and owns the memory that they point to; layout.h
 // tells it sizes and offsets, so that the two definitions cannot differ.
+// Loops read copies of an op's fields: to the compiler a vector store may change anything in memory, so fields of the op
+// itself would be read again after each store.
 #pragma once
 #include "attention.h"
 #include "compress.h"
@@ -59,11 +61,13 @@ struct ResidualOp {
 inline int64_t num_tasks(const ResidualOp& op, const ForwardBatch& batch) { return num_rows(op.sampled, batch); }
 
 inline void run_tasks(const ResidualOp& op, const ForwardBatch& batch, int first, int end) {
-  const Tiles tiles = op.residual.tiled.tiles(num_rows(op.sampled, batch));
+  const Residual residual = op.residual;
+  const int32_t* sample_rows = op.sampled ? batch.sample_rows : nullptr;
+  const Tiles tiles = residual.tiled.tiles(num_rows(op.sampled, batch));
   for (int i = first; i < end; i++) {
-    const int64_t row = op.sampled ? batch.sample_rows[i] : i;
-    add_partials(op.residual, row);
-    norm_row(op.residual, tiles, row, i);
+    const int64_t row = sample_rows ? sample_rows[i] : i;
+    add_partials(residual, row);
+    norm_row(residual, tiles, row, i);
   }
 }
 
@@ -168,7 +172,7 @@ struct TileOp {
 
 inline int64_t num_tasks(const TileOp&, const ForwardBatch& batch) { return batch.num_rows; }
 
-inline void run_tasks(const TileOp& op, const ForwardBatch& batch, int first, int end) {
+inline void run_tasks(TileOp op, const ForwardBatch& batch, int first, int end) {
   const Tiles tiles = op.tiled.tiles(batch.num_rows);
   for (int row = first; row < end; row++) tile_row(op.rows + row * op.width, op.width, op.tiled, tiles, row);
 }

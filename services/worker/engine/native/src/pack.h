@@ -62,8 +62,8 @@ inline uint16_t quantize_weights(F low, F high, int8_t* codes) {
     const float squares = sum(fma(a, a, b * b));
     if (squares < best) best = squares, chosen = half, inverse = by;
   }
-  store_codes(codes, max(set1(-127.0f), min(set1(127.0f), low * inverse)));
-  store_codes(codes + LANES, max(set1(-127.0f), min(set1(127.0f), high * inverse)));
+  const auto within = [](F x) { return max(set1(-127.0f), min(set1(127.0f), x)); };
+  store_codes(codes, within(low * inverse), within(high * inverse));
   return chosen;
 }
 

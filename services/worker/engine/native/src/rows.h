@@ -59,9 +59,9 @@ inline void tile_row(const float* from, int64_t width, TiledRows out, const Tile
   int32_t* starts = out.starts + block;
   for (int64_t i = 0; i < width; i += SCALE_BLOCK, q += SCALE_BLOCK * rows, scales += rows, starts += rows) {
     int8_t codes[SCALE_BLOCK];
-    *scales = quantize_block(load(from + i), i + LANES < width ? load(from + i + LANES) : zero(), codes);
-    *starts = start_of(codes);
-    for (int64_t j = 0; j < SCALE_BLOCK; j += 4) std::memcpy(q + j * rows, codes + j, 4);
+    const F low = load(from + i), high = i + LANES < width ? load(from + i + LANES) : zero();
+    *scales = quantize_block(low, high, rows == 1 ? q : codes, starts);
+    for (int64_t j = 0; rows > 1 && j < SCALE_BLOCK; j += 4) std::memcpy(q + j * rows, codes + j, 4);
   }
 }
 
@@ -79,7 +79,7 @@ struct Residual {
   TiledRows tiled;        // the same rows
 };
 
-inline void add_partials(const Residual& r, int64_t row) {
+inline void add_partials(Residual r, int64_t row) {
   float* to = r.hidden + row * r.width;
   for (int64_t i = 0; i < r.width; i += LANES) {
     F total = load(r.partials + row * r.width + i);
@@ -92,7 +92,7 @@ inline void add_partials(const Residual& r, int64_t row) {
 }
 
 // row: of the stream; out_row: of `normed`
-inline void norm_row(const Residual& r, const Tiles& tiles, int64_t row, int64_t out_row) {
+inline void norm_row(Residual r, const Tiles& tiles, int64_t row, int64_t out_row) {
   const float* from = r.hidden + row * r.width;
   float* y = r.normed + out_row * r.width;
   rms_norm(from, r.norm, r.eps, r.columns, r.width, y);

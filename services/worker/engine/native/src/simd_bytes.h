@@ -20,10 +20,13 @@ struct I {
 struct Weights {
   __m512i v;
 };
-// what the sums of a row and block begin with, from its 32 codes
-inline int32_t start_of(const int8_t* codes) {
-  const __m256i moved = _mm256_xor_si256(_mm256_loadu_si256((const __m256i*)codes), _mm256_set1_epi8(-128));
-  const __m256i parts = _mm256_sad_epu8(moved, _mm256_setzero_si256());
+// 32 floats of at most 127, rounded to the nearest integers, as bytes; returns what the sums of their products begin with
+inline int32_t store_codes(int8_t* p, F low, F high) {
+  const __m128i first = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(low.v));
+  const __m128i second = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(high.v));
+  const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+  _mm256_storeu_si256((__m256i*)p, codes);
+  const __m256i parts = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
   const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(parts), _mm256_extracti128_si256(parts, 1));
   const int32_t sum = (int32_t)(_mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1)) - 32 * 128;
   return SUM_BIAS_BITS - WEIGHT_OFFSET * sum;
@@ -56,10 +59,6 @@ inline Sums add_block(Sums sums, I dots, Scales w, const float* x_scale) {
   return {_mm512_fmadd_ps(scaled, _mm512_set1_ps(*x_scale), sums.v)};
 }
 inline F join(Sums low, Sums) { return {low.v}; }
-// sixteen floats of at most 127, rounded to the nearest integer, as bytes
-inline void store_codes(int8_t* p, F a) {
-  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
-}
 
 #else
 
@@ -73,7 +72,6 @@ struct I {
 struct Weights {
   __m256i v, magnitude;
 };
-inline int32_t start_of(const int8_t*) { return SUM_BIAS_BITS; }
 inline I start_sum(const int32_t*) { return {_mm256_set1_epi32(SUM_BIAS_BITS)}; }
 inline Weights load_codes(const uint8_t* p) {
   const __m256i w = _mm256_loadu_si256((const __m256i*)p);
@@ -104,10 +102,13 @@ inline Sums add_block(Sums sums, I dots, Scales w, const float* x_scale) {
   return {_mm256_fmadd_ps(scaled, _mm256_set1_ps(*x_scale), sums.v)};
 }
 inline F join(Sums low, Sums high) { return {low.v, high.v}; }
-inline void store_codes(int8_t* p, F x) {
-  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
-  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
-  _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+inline int32_t store_codes(int8_t* p, F low, F high) {
+  const __m256i first = _mm256_packs_epi32(_mm256_cvtps_epi32(low.a), _mm256_cvtps_epi32(low.b));
+  const __m256i second = _mm256_packs_epi32(_mm256_cvtps_epi32(high.a), _mm256_cvtps_epi32(high.b));
+  // packing goes by halves of a register, so the groups of four bytes have to be put in their order
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256((__m256i*)p, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order));
+  return SUM_BIAS_BITS;
 }
 
 #endif
