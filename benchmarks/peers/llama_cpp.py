@@ -1,11 +1,13 @@
 """llama.cpp as a peer, through llama-cpp-python's low-level interface.
 
 Batches decode as in a server with continuous batching: a call gives every sequence its next token, greedily.
-The weights are those of a GGUF file, or of a directory that `gguf_file.py` converts; llama.cpp itself brings
-them into the wanted type.
+The weights are those of a GGUF file, or of a directory that `ryz models convert` makes one of; llama.cpp
+itself brings them into the wanted type.
 """
 
 import ctypes
+import os
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.peers.base import Timing
-from benchmarks.peers.gguf_file import write_gguf
+from shared.host.own_python import module_command, module_environment
 
 FILE_TYPES = {
     "fp32": "ALL_F32",
@@ -104,7 +106,12 @@ class LlamaCpp:
         source, target = model, scratch / "model.gguf"
         if model.is_dir():
             source = scratch / "fp32.gguf"
-            write_gguf(model, source)
+            command = [*module_command("cli"), "models", "convert", str(model), str(source), "--type", "F32"]
+            done = subprocess.run(
+                command, env=module_environment(os.environ), capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise BenchError(f"not available: {' '.join(done.stderr.split())}")
             if precision == "fp32":
                 return source
         parameters = self._api.llama_model_quantize_default_params()

@@ -1,10 +1,10 @@
 """The peers of `ryz bench engine`: each computes the same model as our engine, token for token in fp32."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.engine.driver import Driver, kv_tokens, make_prompts
@@ -14,10 +14,8 @@ from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from benchmarks.peers import missing_packages, start_peer
 from benchmarks.peers.base import Timing
-from benchmarks.peers.gguf_file import interleave_rotary, write_gguf
 from services.worker.orchestrator.rank_engine import RankEngine
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.engine.rank_threads import make_model as make_other
 
 BATCH, PROMPT, TOKENS = 3, 20, 12
 needs_llama = pytest.mark.skipif(
@@ -94,26 +92,8 @@ def test_transformers_has_no_int8(stack: ExitStack, tiny: Path) -> None:
 
 
 @needs_llama
-@pytest.mark.parametrize(
-    ("family", "changes", "told"),
-    [
-        ("qwen2", {}, "only LlamaForCausalLM is"),
-        ("llama", {"attention_bias": True}, "it has biases"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
-            "its rope scaling is not covered",
-        ),
-    ],
-)
-def test_models_that_are_not_converted_are_refused(
-    tmp_path: Path, family: str, changes: dict[str, object], told: str
-) -> None:
-    make_other(tmp_path, family, **changes)
-    with pytest.raises(BenchError, match=told):
-        write_gguf(tmp_path, tmp_path / "model.gguf")
-
-
-def test_rows_are_interleaved_head_by_head() -> None:
-    rows = np.arange(12, dtype=np.float32).reshape(12, 1)  # two heads of six rows
-    assert interleave_rotary(rows, 2)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+def test_what_cannot_be_converted_is_refused(stack: ExitStack, tiny: Path, tmp_path: Path) -> None:
+    config = json.loads((tiny / "config.json").read_text()) | {"architectures": ["OtherForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BenchError, match=r"not available: .*OtherForCausalLM"):
+        peer(stack, "llama.cpp", tmp_path, "fp32")
