@@ -1,6 +1,7 @@
 """The model of a null engine without a model directory: byte tokens, a template that only names the roles."""
 
 import codecs
+from collections.abc import Set
 
 from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.model import Model
@@ -20,6 +21,10 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the UTF-8 bytes of a text; there are no special tokens to add."""
         return list(text.encode())
+
+    def without(self, texts: Set[str]) -> "ByteTokenizer":
+        """Return itself: no text is a special token."""
+        return self
 
     def least_tokens(self, text: str) -> int:
         """Return the number of characters: each has at least one byte."""

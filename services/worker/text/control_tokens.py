@@ -6,17 +6,20 @@ decides where a turn begins. The model sees the same text as ordinary tokens.
 
 import re
 import secrets
-from collections.abc import Iterable
 
 import msgspec
 
 from services.worker.text.chat_template import ChatTemplate
+from services.worker.text.text_patterns import any_text, beginnings
 from services.worker.text.tokenizer import Tokenizer
 from shared.messages import ChatMessage
 
 
 class ControlTokenGuard:
-    """Cuts the text of control tokens after its first character, so that the tokenizer never sees it whole.
+    """Cuts the text of control tokens after its first character, so that it is never read as one of them.
+
+    The text between two control tokens of the template is tokenized as a whole, by a tokenizer that does not
+    know them if it was cut.
 
     Control tokens are the special tokens, and the added tokens that the template names (`<think>`). Some
     templates search the assistant's messages for a control token, such as `</think>` to leave out the
@@ -30,13 +33,16 @@ class ControlTokenGuard:
         texts = {text for text in tokenizer.special_texts | named if len(text) > 1}
         nonce = secrets.token_hex(8)  # random, so that no message can hold the marks
         self._cut, self._before, self._after = (f"\ue000{mark}{nonce}\ue000" for mark in "cba")
-        self._tokenizer = tokenizer
+        self._tokenizer, self._plain = tokenizer, tokenizer.without(texts)
+        self._control = any_text(texts)
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        self._control_ids = {token for each in ids if len(each) == 1 for token in each}
         self._template = template
         self._marking, self._searched = template.with_marks(texts, self._before, self._after)
         self._first_char = _any_of({text[0] for text in texts})
-        self._all = _beginnings(texts)
-        self._not_searched = _beginnings(texts - self._searched)
-        self._left = _beginnings(self._searched)
+        self._all = beginnings(texts)
+        self._not_searched = beginnings(texts - self._searched)
+        self._left = beginnings(self._searched)
         self._written = re.compile(f"{self._before}(.*?){self._after}", re.DOTALL)
 
     def render_prompt(self, messages: list[ChatMessage], limit_s: float) -> list[str]:
@@ -61,8 +67,36 @@ class ControlTokenGuard:
 
     def encode_prompt(self, pieces: list[str]) -> list[int]:
         """Tokenize the pieces of a prompt."""
-        encode = self._tokenizer.encode
-        return [token for piece in pieces for token in encode(piece, add_special_tokens=False)]
+        spans = self._spans(pieces) if len(pieces) > 1 else [pieces]
+        return [token for span in spans for token in self._encode_span(span)]
+
+    def _spans(self, pieces: list[str]) -> list[list[str]]:
+        """Return the prompt as texts that are tokenized separately; one with a cut has several parts."""
+        spans, text, span = [], "", list[str]()
+        for piece in pieces:
+            found = list(self._control.finditer(piece))
+            if not found:
+                span.append(piece)
+                continue
+            begin, end = found[0].start(), found[-1].end()
+            span.append(piece[:begin])
+            if len(span) == 1:
+                text += piece[:end]
+            else:
+                spans += [[text], span] if text else [span]
+                text = piece[begin:end]
+            span = [piece[end:]]
+        if len(span) > 1:
+            return [*spans, [text], span] if text else [*spans, span]
+        return [*spans, [text + span[0]]]
+
+    def _encode_span(self, parts: list[str]) -> list[int]:
+        if len(parts) > 1:
+            ids = self._plain.encode("".join(parts), add_special_tokens=False)
+            if self._control_ids.isdisjoint(ids):
+                return ids
+        # such a tokenizer is not to be had; or it makes a control token from text, as if it were a word
+        return [token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=False)]
 
     def _cut_unwritten(self, text: str, marked: str) -> str:
         """Cut the searched tokens that the template did not write.
@@ -95,9 +129,3 @@ class ControlTokenGuard:
 
 def _any_of(chars: set[str]) -> re.Pattern[str]:
     return re.compile(f"[{re.escape(''.join(sorted(chars)))}]" if chars else r"(?!)")
-
-
-def _beginnings(texts: Iterable[str]) -> re.Pattern[str]:
-    """Match the first character of each of these texts, also where they overlap."""
-    found = "|".join(map(re.escape, sorted(texts)))
-    return re.compile(f"(?={found}).", re.DOTALL) if found else re.compile(r"(?!)")

@@ -5,12 +5,13 @@ assistant's messages (`'</think>' in message.content`). With marks around the wr
 shows which control tokens come from the template.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
+
+from services.worker.text.text_patterns import any_text
 
 
 class MarkLiterals(NodeTransformer):
@@ -24,7 +25,7 @@ class MarkLiterals(NodeTransformer):
     def __init__(self, texts: Iterable[str], before: str, after: str) -> None:
         self.searched: set[str] = set()
         self._texts = sorted(texts, key=len, reverse=True)
-        self._any = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        self._any = any_text(self._texts)
         self._marked = f"{before}\\g<0>{after}"
 
     def visit_Output(self, node: nodes.Output) -> nodes.Output:

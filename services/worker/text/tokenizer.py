@@ -4,11 +4,14 @@ A model's tokenizer comes from its `tokenizer.json`, or is built from a GGUF fil
 """
 
 import json
+import secrets
+from collections.abc import Set
+from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
 
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as HfTokenizer
-from tokenizers import models
 
 from services.worker.domain.generation.choice_state import Detokenizer
 from services.worker.text.detokenizer import BytesDetokenizer, WindowDetokenizer, bytes_rule
@@ -42,6 +45,13 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Tokenize a text; the text of a special token becomes that token."""
+        ...
+
+    def without(self, texts: Set[str]) -> "Tokenizer":
+        """Return a tokenizer of this vocabulary that reads these texts of added tokens like any other text.
+
+        Where that is not possible, it is the tokenizer itself.
+        """
         ...
 
     def detokenizer(self) -> Detokenizer:
@@ -96,6 +106,27 @@ class LibraryTokenizer:
             encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
+
+    def without(self, texts: Set[str]) -> "LibraryTokenizer":
+        """See `Tokenizer`. The vocabulary and its merges are shared."""
+        other = HfTokenizer(self._tokenizer.model)
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            if getattr(self._tokenizer, part) is not None:
+                setattr(other, part, getattr(self._tokenizer, part))
+        added = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        kept = {token_id: token for token_id, token in added if token.content not in texts}
+        # one that is in no vocabulary keeps its place, so that those after it keep their ids
+        places = {
+            token_id: AddedToken(f"\ue000{token_id}{secrets.token_hex(8)}\ue000", normalized=False)
+            for token_id, token in added
+            if token_id not in kept and other.token_to_id(token.content) is None
+        }
+        other.add_tokens([token for _, token in sorted((kept | places).items())])
+        if any(other.token_to_id(token.content) != token_id for token_id, token in kept.items()):
+            return self
+        made = copy(self)  # what is known of the vocabulary stays true
+        made._tokenizer = other
+        return made
 
     def detokenizer(self) -> Detokenizer:
         """See `Tokenizer`."""

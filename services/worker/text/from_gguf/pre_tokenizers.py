@@ -96,7 +96,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
             r"[\r\n]",
             rf"\s?{_CASED}+",
             "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"\s+$",
+            r"(?<!\s)\s+$",  # `\s+$` alone takes quadratic time
             _CHINESE,
             r"\p{N}+",
         )

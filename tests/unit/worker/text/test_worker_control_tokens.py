@@ -1,5 +1,7 @@
 """Special tokens spelled out by a user are encoded as plain text; other texts are encoded as usual."""
 
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
+from services.worker.gguf_model import load_gguf_model
+from services.worker.null.null_model import ByteTokenizer
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.tokenizer import LibraryTokenizer, Tokenizer, read_tokenizer
 from shared.messages import ChatMessage, Role
+from tests.kits.worker.gguf_vocabularies import BYTE_PIECES, piece_keys, write_gguf
 from tests.kits.worker.tokenizers import byte_level
 
 TEMPLATE = ChatTemplate(
@@ -114,18 +119,56 @@ def test_added_tokens_that_the_template_does_not_name_are_none_of_its_control_to
     assert "<think>" in controls(thinker, plain)
 
 
-def test_special_tokens_that_overlap_are_all_cut() -> None:
-    seen: list[str] = []
+class Recorder(ByteTokenizer):
+    """Has these special tokens, and remembers what it is given."""
 
-    class Words:
-        vocab_size, special_texts, added_texts = 1, frozenset({"ab", "bc"}), frozenset[str]()
+    def __init__(self, *texts: str) -> None:
+        self.special_texts = frozenset(texts)
+        self.seen: list[str] = []
 
-        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-            seen.append(text)
-            return [0]
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.seen.append(text)
+        return [0]  # every text is a special token
 
-        detokenizer = token_text = least_tokens = None
 
-    template = ChatTemplate("{{ messages[0].content }}", {})
-    encoded(Words(), template, [ChatMessage(role="user", content="abc")])  # type: ignore[arg-type]
-    assert seen == ["a", "b", "c"]
+PLAIN = ChatTemplate("{{ messages[0].content }}", {})
+
+
+@given(
+    st.frozensets(st.text("ab<", min_size=2, max_size=20), max_size=12),
+    st.text("ab<x", max_size=40),
+)
+def test_special_tokens_are_cut_wherever_they_begin(texts: frozenset[str], content: str) -> None:
+    guard = ControlTokenGuard(Recorder(*texts), PLAIN)
+    begins = [at for at in range(len(content)) if any(content.startswith(text, at) for text in texts)]
+    places = [0, *(at + 1 for at in begins), len(content)]
+    wanted = [content[begin:end] for begin, end in pairwise(places)]
+    assert guard.render_prompt([ChatMessage(role="user", content=content)], 5.0) == wanted
+
+
+def test_where_plain_text_would_become_a_special_token_the_parts_are_tokenized() -> None:
+    tokenizer = Recorder("ab", "bc")
+    guard = ControlTokenGuard(tokenizer, PLAIN)
+    pieces = guard.render_prompt([ChatMessage(role="user", content="abc")], 5.0)
+    tokenizer.seen.clear()
+    guard.encode_prompt(pieces)
+    assert tokenizer.seen == ["abc", "a", "b", "c"]
+
+
+def test_thousands_of_special_tokens_cost_a_message_no_time() -> None:
+    guard = ControlTokenGuard(Recorder(*(f"<unused{number}>" for number in range(2000))), PLAIN)
+    began = time.process_time()
+    guard.render_prompt([ChatMessage(role="user", content="<" * 200_000)], 5.0)
+    assert time.process_time() - began < 1  # a list of all alternatives takes 2 s
+
+
+def test_a_spelled_control_token_is_tokenized_like_the_text_around_it(tmp_path: Path) -> None:
+    letters = {letter: -20.0 - number for number, letter in enumerate("\u2581the<>/s")}
+    pieces = {"\u2581the": -3.0, "th": -1.0, "the": -2.0, "</": -4.0, "</s": -5.0, "e<": -6.0} | letters
+    tokenizer = load_gguf_model(write_gguf(tmp_path / "x.gguf", piece_keys(pieces))).tokenizer
+    template = ChatTemplate("{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}", {})
+    tokens = encoded(tokenizer, template, conversation("the</s>the<s>the"))
+    names = ["<unk>", "<s>", "</s>", *BYTE_PIECES, *pieces]
+    assert [names[token] for token in tokens][-10:] == [
+        "<s>", "\u2581the", "</s", ">", "the", "<", "s", ">", "the", "</s>",
+    ]  # fmt: skip

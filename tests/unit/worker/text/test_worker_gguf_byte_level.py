@@ -1,6 +1,7 @@
 # ruff: noqa: RUF001 (characters that look like others are meant)
 """Byte-level tokenizers from GGUF files give the ids of the tokenizers that the models are published with."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,6 +152,16 @@ def words(name: str, text: str) -> list[str]:
 )
 def test_where_the_rules_cut(name: str, text: str, wanted: list[str]) -> None:
     assert words(name, text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 60_000 + "1", "\t" * 60_000 + "\x04", "A" * 60_000 + "1", "'" * 60_000]
+)
+def test_no_rule_takes_quadratic_time(text: str) -> None:
+    began = time.process_time()
+    for name in {rule.patterns: name for name, rule in PRE_TOKENIZERS.items()}.values():
+        words(name, text)
+    assert time.process_time() - began < 8  # one rule of quadratic time takes 11 s
 
 
 def test_only_rules_that_say_so_compose_characters(tmp_path: Path) -> None:
