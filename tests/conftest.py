@@ -15,7 +15,15 @@ from shared.bus.nats import NatsBus
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, sort_for_many_processes
 
-UNMEASURED = ("tests/e2e/", "tests/chaos/")
+# the processes of these tests are not measured; what runs in the test process is
+UNMEASURED = (
+    "tests/e2e/",
+    "tests/chaos/",
+    "tests/integration/bus/",
+    "tests/integration/gateway/",
+    "tests/integration/security/",
+    "tests/integration/worker/test_turns_",
+)
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +91,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StackSche
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run whole stacks without coverage: it halves their speed, and integration tests cover the same code."""
+    """Start processes without coverage in `UNMEASURED`: a service then starts in two thirds of the CPU time.
+
+    Other tests run the same code in the test process.
+    """
     config = os.environ.pop("COVERAGE_PROCESS_CONFIG", None) if item.nodeid.startswith(UNMEASURED) else None
     try:
         return (yield)

@@ -10,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kits.e2e.stack import ROOT, RYZ, Stack, ryz, wait_for
+from benchmarks.models.make_model import make_model
+from benchmarks.models.shapes import SHAPES
+from tests.kits.e2e.stack import Stack, ryz, wait_for
 from tests.kits.servers import NatsServer
 
 pytestmark = pytest.mark.timeout(240)
@@ -25,10 +27,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("twins")
     made = [folder / name / "twin" for name in "ab"]
     for seed, model in enumerate(made):
-        subprocess.run(
-            [*RYZ, "bench", "make-model", str(model), "--shape", "tiny", "--seed", str(seed)],
-            cwd=ROOT, check=True, capture_output=True,
-        )  # fmt: skip
+        make_model(model, SHAPES["tiny"], seed=seed)
     return made
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from services.worker.orchestrator import process_group_manager
+from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import Failure
 from services.worker.rank_protocol.plan import EngineFailed, EngineInfo
@@ -165,6 +166,7 @@ async def test_a_fork_server_that_hangs_delays_neither_the_news_of_a_death_nor_t
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_group_manager, "_KILL_WAIT_S", 0.3)
+    monkeypatch.setattr(process_group_manager, "ForkServerClient", ForkServerClient)  # shared with no other
     async with running(model, 1, rank_start="fork", engine_start_timeout_s=30) as (engine, info):
         assert engine._processes._fork_server is not None
         generation = await amid_a_generation(engine)

@@ -16,8 +16,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
 
 
 @pytest.mark.parametrize("gateways", [1, 2])
-async def test_of_twenty_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways: int) -> None:
-    for pair in range(20):
+async def test_of_ten_pairs_of_turns_none_is_lost(fleet: TurnsFleet, gateways: int) -> None:
+    for pair in range(10):
         session = f"pair-{gateways}-{pair}"
         answers = await both(fleet.turn("one", session), fleet.turn("two", session, place=gateways - 1))
         assert [answer.status_code for answer in answers] == [200, 200]
@@ -42,7 +42,7 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnsFleet]:
 
 async def test_turns_that_run_in_two_groups_at_once_are_joined(spread: TurnsFleet) -> None:
     together = 0
-    for pair in range(20):
+    for pair in range(10):
         session = f"spread-{pair}"
         answers = await both(
             spread.turn("one", session, max_tokens=16), spread.turn("two", session, place=1, max_tokens=16)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ from services.worker.null.null_engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import EngineFailed, StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
+from tests.kits.engine.shared_fork_server import sharing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_fork_server() -> Iterator[None]:
+    with sharing():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -257,20 +265,9 @@ def test_a_failure_is_one_sentence(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals) -> None:
-    options = [
-        "--model",
-        str(tiny),
-        "--prompt",
-        "64",
-        "--repeats",
-        "100",
-        "--kernels",
-        "plain",
-        "--threads",
-        "1",
-    ]
+    options = ["--model", str(tiny), "--prompt", "64", "--repeats", "100", "--kernels", "plain"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli", "bench", "engine", *options],
+        [sys.executable, "-m", "cli", "bench", "engine", *options, "--threads", "1"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None

@@ -51,8 +51,9 @@ def nodes(path: Path) -> list[ast.AST]:
 
 def trees(*folders: str) -> Iterator[tuple[str, ast.AST]]:
     for path in files(*folders):
+        name = str(path.relative_to(ROOT))
         for node in nodes(path):
-            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+            yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
 
 def imported(node: ast.AST) -> list[str]:
