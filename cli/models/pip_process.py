@@ -12,6 +12,7 @@ from cli.console import fail
 from cli.models import pip_fetch
 from cli.models.catalogue import CatalogueWheel
 from cli.models.model_store import size_of
+from shared.host.own_python import module_command
 
 STALL_S = 45.0  # without a byte, a connection counts as broken off
 _LARGEST_MESSAGE = 2000
@@ -35,9 +36,7 @@ def download_whole(wheel: CatalogueWheel, path: Path, lock: int, reach: Callable
     path.unlink(missing_ok=True)
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--progress-bar=off"]
     command = [
-        sys.executable,
-        "-m",
-        "pip",
+        *module_command("pip"),
         "download",
         *options,
         "-d",

@@ -29,6 +29,8 @@ CODE_AS_DATA = {
     "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle",
     "pandas", "yaml", "transformers", "huggingface_hub", "zmq",
 }  # fmt: skip
+# The command that pulls models takes addresses and bytes from the Hub; services never import it, and no file is executed.
+HUB_CLIENT = ("cli/models/hub.py", "cli/models/hub_errors.py")
 # Calls that execute their argument or read pickles: CVE-2025-9141, CVE-2025-24357, CVE-2025-30165 ...
 RUNS_ITS_DATA = {
     "eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "torch.jit.load", "numpy.load",
@@ -92,6 +94,7 @@ def test_no_format_is_read_whose_data_is_code() -> None:
         for where, node in trees(*OURS)
         for name in imported(node)
         if name.partition(".")[0] in CODE_AS_DATA
+        and not (name.startswith("huggingface_hub") and where.partition(":")[0] in HUB_CLIENT)
     ]
     assert found == []
 
