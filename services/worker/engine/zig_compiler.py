@@ -64,7 +64,7 @@ def temporary_compiler() -> Iterator[list[str]]:
 
 
 def _install(directory: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"]
+    command = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"]
     options = ["--no-deps", "--only-binary=:all:", "--retries", "1", "--target", str(directory), ZIGLANG]
     try:
         done = subprocess.run(

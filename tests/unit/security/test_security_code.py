@@ -29,7 +29,7 @@ CODE_AS_DATA = {
     "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle",
     "pandas", "yaml", "transformers", "huggingface_hub", "zmq",
 }  # fmt: skip
-# The command that pulls models takes addresses and bytes from the Hub; services never import it, and no file is executed.
+# `ryz models pull` takes addresses and bytes from the Hub: no service imports it, and no file is executed.
 HUB_CLIENT = ("cli/models/hub.py", "cli/models/hub_errors.py")
 # Calls that execute their argument or read pickles: CVE-2025-9141, CVE-2025-24357, CVE-2025-30165 ...
 RUNS_ITS_DATA = {
