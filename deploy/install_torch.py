@@ -45,16 +45,8 @@ def main(arguments: list[str]) -> int:
         print(f"NVIDIA driver found ({found}): torch comes with CUDA, from pip's own index.", flush=True)
         return 0
     print(f"No NVIDIA driver: torch for CPUs comes from {index} (TORCH_INDEX).", flush=True)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-deps",
-        *PATIENCE,
-    ]
+    pip = [sys.executable, "-P", "-m", "pip"]
+    command = [*pip, "install", "--disable-pip-version-check", "--no-deps", *PATIENCE]
     options = ["--index-url", index, pin()]
     done = subprocess.run([*command, *options], stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
