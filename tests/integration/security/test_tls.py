@@ -199,16 +199,20 @@ async def test_the_gateway_serves_https(nats_url: str, authority: Authority) -> 
                 await stranger.get(f"https://127.0.0.1:{port}/ready")
             with pytest.raises(httpx.TransportError):
                 await stranger.get(f"http://127.0.0.1:{port}/ready")
-        assert await asyncio.to_thread(problem, port, tls=True) == ""
-        assert await asyncio.to_thread(problem, port) != ""
+        # an answer came through TLS: the gateway says that no router is there
+        assert '"reason":"no_router"' in await asyncio.to_thread(problem, port, tls=True)
+        assert "no_router" not in await asyncio.to_thread(problem, port)
         asked = await asyncio.create_subprocess_exec(
             sys.executable,
             "-IS",
             "shared/healthcheck.py",
             str(port),
             env=os.environ | {"RYZ_HTTP_CERT": own.cert},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
-        assert await asked.wait() == 0
+        said, _ = await asked.communicate()
+        assert b'"reason":"no_router"' in said
 
 
 async def test_files_that_are_of_no_use_end_the_start(nats_url: str, authority: Authority) -> None:
