@@ -14,7 +14,9 @@ LEAST_KV_TOKENS = 2_048
 SMALL_BYTES = (
     64 * 2**20
 )  # fp32 weights below this fit a processor's caches well enough; 8 bits would gain little
-GROUP_BYTES = 400 * 2**20  # of a group's processes beside weights and KV: leader, fork server, a rank
+GROUP_BYTES = (
+    650 * 2**20
+)  # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
 BLOCK = 16
 
