@@ -11,12 +11,10 @@ from services.worker.engine.checkpoint.model_size import ModelSize
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
-SMALL_BYTES = (
-    64 * 2**20
-)  # fp32 weights below this fit a processor's caches well enough; 8 bits would gain little
-GROUP_BYTES = (
-    650 * 2**20
-)  # of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
+# fp32 weights below this fit a processor's caches well enough: 8 bits would gain little
+SMALL_BYTES = 64 * 2**20
+# of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
+GROUP_BYTES = 650 * 2**20
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for the gateway and everything else
 BLOCK = 16
 
