@@ -136,7 +136,7 @@ def remove_model(
         )
     if not yes:
         if not (sys.stdin.isatty() and err.is_terminal):
-            fail(f"Removing {target} needs `--yes` where nobody can be asked.", 2)
+            fail(f"Removing {target} needs `--yes` without a terminal to ask on.", 2)
         size = in_bytes(size_of(target) + size_of(staged))
         if input(f"Remove {target} ({size})? [y/N] ").strip().lower() not in {"y", "yes"}:
             fail("Nothing was removed.")
