@@ -1,5 +1,13 @@
 """Every message that crosses the bus, and nothing else. Start reading at `generate.py`."""
 
+from shared.messages.answer_parts import (
+    AnswerPart,
+    EmbeddingOptions,
+    ReasoningPart,
+    StructuredOutput,
+    TextPart,
+    ToolCallPart,
+)
 from shared.messages.base import Wire
 from shared.messages.blocks import (
     BlocksCommit,
@@ -12,6 +20,14 @@ from shared.messages.blocks import (
     KVSource,
     Warmed,
     WarmSession,
+)
+from shared.messages.conversation import (
+    ChatMessage,
+    Role,
+    TemplateOptions,
+    ToolCall,
+    ToolDefinition,
+    ToolUse,
 )
 from shared.messages.fleet import (
     ClaimGroup,
@@ -51,10 +67,8 @@ from shared.messages.frames import (
     Usage,
 )
 from shared.messages.generate import (
-    ChatMessage,
     GenerateRequest,
     ResumePoint,
-    Role,
     Route,
     Sampling,
     SessionRef,
@@ -87,15 +101,16 @@ from shared.messages.sessions import (
 )
 
 __all__ = [
-    "Accepted", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted", "BlocksFind",
-    "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta", "Done", "DownReason",
-    "DrainGroup", "Draining", "ErrorReply", "Failed", "FinishReason", "FrameBatch", "GenerateRequest",
-    "GroupClaimed", "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding", "KVRates", "KVSource",
-    "ListModels", "Load", "ModelCard", "ModelList", "PinList", "PinPage", "Pinned", "Resend", "ResendReply",
-    "ResumePoint", "Role", "Route", "Sampling", "ServiceStatus", "SessionCommit",
-    "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe", "SessionDescribed",
-    "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionOutcome", "SessionPage", "SessionPin",
-    "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery", "SessionSummary",
-    "SessionTurn", "SessionTurns", "State", "StatusQuery", "TokenLogprob", "Tokens", "TopLogprob",
-    "TurnMark", "Usage", "WarmSession", "Warmed", "Wire", "Work",
+    "Accepted", "AnswerPart", "AnyFrame", "Attach", "Attached", "BlocksCommit", "BlocksCommitted",
+    "BlocksFind", "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta", "Done",
+    "DownReason", "DrainGroup", "Draining", "EmbeddingOptions", "ErrorReply", "Failed", "FinishReason",
+    "FrameBatch", "GenerateRequest", "GroupClaimed", "GroupDown", "Heartbeat", "HeldBlocks", "HoldersQuery",
+    "Holding", "KVRates", "KVSource", "ListModels", "Load", "ModelCard", "ModelList", "PinList", "PinPage",
+    "Pinned", "ReasoningPart", "Resend", "ResendReply", "ResumePoint", "Role", "Route", "Sampling",
+    "ServiceStatus", "SessionCommit", "SessionCommitted", "SessionDelete", "SessionDeleted",
+    "SessionDescribe", "SessionDescribed", "SessionFound", "SessionGet", "SessionGone", "SessionList",
+    "SessionOutcome", "SessionPage", "SessionPin", "SessionRecord", "SessionRef", "SessionRoute",
+    "SessionRouteQuery", "SessionSummary", "SessionTurn", "SessionTurns", "State", "StatusQuery",
+    "StructuredOutput", "TemplateOptions", "TextPart", "TokenLogprob", "Tokens", "ToolCall", "ToolCallPart",
+    "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark", "Usage", "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

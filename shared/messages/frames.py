@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from shared.messages.answer_parts import AnswerPart
 from shared.messages.base import (
     MAX_ATTEMPT,
     SMALL,
@@ -23,7 +24,7 @@ from shared.messages.base import (
 )
 from shared.messages.blocks import KVSource
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 Owner = Annotated[
     str,
     msgspec.Meta(
@@ -55,6 +56,13 @@ class Delta(Wire, frozen=True, kw_only=True):
     """New output of one choice: text that is complete UTF-8, and its tokens.
 
     If the bytes of a token do not complete a character, its id is in this delta and its text in a later one.
+
+    Attributes:
+        text: The text that the user is to see; reasoning and tool calls are in `parts` only.
+        parts: All of the new output in order, the text too. Empty: there is nothing but `text`.
+        prompt_logprobs: Log probabilities of the prompt's next tokens, in the first choice only. That of the
+            first token of a prompt is 0, since nothing comes before it.
+        embedding: The embedding of the prompt: 32-bit little-endian floats.
     """
 
     choice: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -62,6 +70,9 @@ class Delta(Wire, frozen=True, kw_only=True):
     token_ids: TokenIds = b""
     logprobs: list[TokenLogprob] = []
     finish_reason: FinishReason | None = None
+    parts: list[AnswerPart] = []
+    prompt_logprobs: list[TokenLogprob] = []
+    embedding: bytes = b""
 
 
 class Usage(Wire, frozen=True, kw_only=True):
@@ -70,12 +81,14 @@ class Usage(Wire, frozen=True, kw_only=True):
     Attributes:
         cached_tokens: Prompt tokens whose KV was not computed again.
         fetched_tokens: Those of `cached_tokens` whose KV was read from the store for this request.
+        reasoning_tokens: Those of `completion_tokens` that are reasoning.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     fetched_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class SessionOutcome(Wire, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
     DEFAULT_TENANT,
     MAX_ATTEMPT,
@@ -21,8 +22,8 @@ from shared.messages.base import (
     TokenIds,
     Wire,
 )
+from shared.messages.conversation import ChatMessage, TemplateOptions, ToolUse
 
-Role = Literal["system", "user", "assistant", "tool"]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
@@ -30,16 +31,9 @@ MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
+MAX_STOP_TOKENS = 64
 MAX_SEQ = 2**53
 _FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-
-
-class ChatMessage(Wire, frozen=True, kw_only=True):
-    """One message of a conversation; content is plain text."""
-
-    role: Role
-    content: str
-    name: str = ""
 
 
 class Sampling(Wire, frozen=True, kw_only=True):
@@ -70,6 +64,17 @@ class Sampling(Wire, frozen=True, kw_only=True):
     ignore_eos: bool = False
     logprobs: Annotated[
         int, msgspec.Meta(ge=-1, le=MAX_LOGPROBS, description="-1: none; else the number of alternatives.")
+    ] = -1
+    stop_token_ids: Annotated[
+        list[Annotated[int, msgspec.Meta(ge=0)]],
+        msgspec.Meta(max_length=MAX_STOP_TOKENS, description="Tokens that end the answer and are not text."),
+    ] = []
+    min_tokens: Annotated[
+        int, msgspec.Meta(ge=0, description="Tokens before which no token ends the answer.")
+    ] = 0
+    prompt_logprobs: Annotated[
+        int,
+        msgspec.Meta(ge=-1, le=MAX_LOGPROBS, description="The same as `logprobs` for the prompt's tokens."),
     ] = -1
 
     def __post_init__(self) -> None:
@@ -114,12 +119,14 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
         fingerprint: Of the weights that made these tokens, from `Accepted`. Groups with other weights refuse
             to go on.
         session_version: Version of the session before this turn, from `Accepted`; -1: not known.
+        prompt_logprobs: Log probabilities of the prompt that the caller has; they are not sent again.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
     next_seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
     fingerprint: Annotated[str, msgspec.Meta(max_length=256)] = ""
     session_version: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    prompt_logprobs: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):
@@ -139,6 +146,11 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             such call.
         call_digest: Digest of the content of such a call. A different one shows that the key was used for
             another call.
+        tools: Functions that the model may call; only with `messages`.
+        structured: The form that the answer's text must have.
+        template: Variables for the chat template.
+        truncate_prompt_tokens: Keeps so many last tokens of the prompt; 0: all.
+        embedding: Asks for the prompt's embedding; then no token is generated.
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
     """
@@ -162,6 +174,11 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     call_digest: CallKey = ""
     crashes: Annotated[int, msgspec.Meta(ge=0, le=MAX_ATTEMPT)] = 0
     confirms: bool = False
+    tools: ToolUse | None = None
+    structured: StructuredOutput | None = None
+    template: TemplateOptions | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    embedding: EmbeddingOptions | None = None
 
 
 class Route(Wire, frozen=True, kw_only=True):

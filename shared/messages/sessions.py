@@ -20,7 +20,7 @@ from shared.messages.base import (
     Wire,
     check_depth,
 )
-from shared.messages.generate import ChatMessage
+from shared.messages.conversation import ChatMessage
 
 MAX_MARKS = 16
 # Of a stored session. A context of 131,072 tokens holds so many of 16 tokens each; what messages cost beside

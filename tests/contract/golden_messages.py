@@ -15,10 +15,13 @@ GOLDEN_FILE = Path(__file__).with_name("golden.json")
 
 TOP = m.TopLogprob(token_id=7, token=" Ada", logprob=-0.5)
 LOGPROB = m.TokenLogprob(token_id=7, token=" Ada", logprob=-0.5, top=[TOP])
+TEXT, REASONING = m.TextPart(text="naïve ☕"), m.ReasoningPart(text="a thought")
+CALL_PART = m.ToolCallPart(index=1, call_id="call_1", name="weather", arguments='{"city":')
 DELTA = m.Delta(
-    choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop"
-)
-USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4)
+    choice=1, text="naïve ☕", token_ids=pack_tokens([7, 70_000]), logprobs=[LOGPROB], finish_reason="stop",
+    parts=[REASONING, TEXT, CALL_PART], prompt_logprobs=[LOGPROB], embedding=bytes(8),
+)  # fmt: skip
+USAGE = m.Usage(prompt_tokens=12, completion_tokens=2, cached_tokens=8, fetched_tokens=4, reasoning_tokens=1)
 ACCEPTED = m.Accepted(
     request_id="r-1",
     attempt=1,
@@ -41,20 +44,35 @@ FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
     resumable=True,
 )  # fmt: skip
-MESSAGE = m.ChatMessage(role="user", content="My name is Ada.", name="ada")
+CALL = m.ToolCall(call_id="call_1", name="weather", arguments='{"city": "Oslo"}')
+MESSAGE = m.ChatMessage(
+    role="user",
+    content="My name is Ada.",
+    name="ada",
+    tool_calls=[CALL],
+    tool_call_id="call_1",
+    reasoning="hm",
+)
+TOOL = m.ToolDefinition(name="weather", description="Tells it.", parameters='{"type": "object"}', strict=True)
+TOOLS = m.ToolUse(tools=[TOOL], choice="named", name="weather", parallel=False, format="hermes")
+STRUCTURED = m.StructuredOutput(kind="choice", definition="x", choices=["yes", "no"])
+TEMPLATE = m.TemplateOptions(reasoning_effort="low", variables='{"enable_thinking": false}')
+EMBEDDING = m.EmbeddingOptions(pooling="mean", normalize=False, dimensions=64)
 SAMPLING = m.Sampling(
     temperature=0.5, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.25,
     frequency_penalty=-0.25, logit_bias={7: -100.0}, seed=2**63 - 1, n=2, max_tokens=16, stop=["\n"],
-    ignore_eos=True, logprobs=5,
+    ignore_eos=True, logprobs=5, stop_token_ids=[7], min_tokens=2, prompt_logprobs=3,
 )  # fmt: skip
 SESSION = m.SessionRef(session_id="s1", given=False, mode="append", if_version=3, must_exist=True)
 RESUME = m.ResumePoint(
-    token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3
-)
+    token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3,
+    prompt_logprobs=4,
+)  # fmt: skip
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
+    tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -85,6 +103,9 @@ KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0,
 EXAMPLES: list[m.Wire] = [
     TOP,
     LOGPROB,
+    TEXT,
+    REASONING,
+    CALL_PART,
     DELTA,
     USAGE,
     ACCEPTED,
@@ -101,7 +122,13 @@ EXAMPLES: list[m.Wire] = [
         request_id="r-1", tenant="acme", reply_to="_INBOX.b.f", call_key="k", call_digest="d"
     ),
     m.Attached(request=encode(REQUEST), group="g0", instance_id="leader-1", first_seq=4, next_seq=9),
+    CALL,
     MESSAGE,
+    TOOL,
+    TOOLS,
+    STRUCTURED,
+    TEMPLATE,
+    EMBEDDING,
     SAMPLING,
     SESSION,
     RESUME,

@@ -23,7 +23,9 @@ from shared.messages import (
     FrameBatch,
     GenerateRequest,
     Wire,
+    answer_parts,
     blocks,
+    conversation,
     fleet,
     frames,
     generate,
@@ -35,6 +37,8 @@ from tools.docs import protocol_text
 DOC = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 PARTS: list[tuple[str, ModuleType]] = [
     ("Requests", generate),
+    ("Conversations and tools", conversation),
+    ("Parts and form of an answer", answer_parts),
     ("Frames", frames),
     ("Sessions", sessions),
     ("KV blocks", blocks),
@@ -87,9 +91,7 @@ def message_section(kind: type[Wire]) -> str:
     assert isinstance(info, inspect.StructType)
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     if info.tag is not None:
-        rows.append(
-            f'| `type` | string, always `"{info.tag}"` | required | Tells the kinds of frames apart. |'
-        )
+        rows.append(f'| `type` | string, always `"{info.tag}"` | required | Tells the kinds apart. |')
     for field in info.fields:
         name, bounds, meaning = describe(field.type)
         meaning = meanings.get(field.name, meaning)

@@ -46,6 +46,7 @@ class SequenceBuilder:
             InvalidRequest: The request is wrong.
             Unavailable: It resumes an answer of other weights.
         """
+        _refuse_unserved(request)
         given = [
             name for name in ("messages", "prompt", "prompt_token_ids") if getattr(request, name) is not None
         ]
@@ -190,6 +191,21 @@ class SequenceBuilder:
                     f"{param} has token {max(ids)}, the vocabulary ends at {facts.vocab_size - 1}",
                     param=param,
                 )
+
+
+# fields of the protocol that no group serves yet
+_UNSERVED = ("tools", "structured", "template", "truncate_prompt_tokens", "embedding")
+_UNSERVED_SAMPLING = {"stop_token_ids": [], "min_tokens": 0, "prompt_logprobs": -1}
+
+
+def _refuse_unserved(request: GenerateRequest) -> None:
+    """Refuses what would be ignored otherwise."""
+    asked = [name for name in _UNSERVED if getattr(request, name)]
+    asked += [
+        name for name, neutral in _UNSERVED_SAMPLING.items() if getattr(request.sampling, name) != neutral
+    ]
+    if asked:
+        raise InvalidRequest(f"`{asked[0]}` is not served by this group; leave it out", param=asked[0])
 
 
 def _check_length(resume: ResumePoint, max_tokens: int) -> None:
