@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.rank_protocol.plan import NewSequence
 from shared.messages import FinishReason, Sampling
 
@@ -45,6 +46,7 @@ class Sequence:
         fetched_tokens: Tokens whose KV was fetched.
         trial_tokens: Tokens that it has to bring in steps of its own (`crash_trials.py`); 0 if not on trial.
         first: The first choice of the request, which names the blocks of the prompt for all; None for itself.
+        constraint: The grammar of its output, which has accepted its output tokens; None if it has none.
     """
 
     request_id: str  # the leader's key of it, see `request_key`
@@ -76,6 +78,7 @@ class Sequence:
     num_preemptions: int = 0
     trial_tokens: int = 0
     first: "Sequence | None" = None
+    constraint: TokenConstraint | None = None
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
