@@ -158,6 +158,18 @@ def test_a_compiler_that_cannot_be_run(place: Path, monkeypatch: pytest.MonkeyPa
         ensure()
 
 
+def test_a_compiler_that_takes_too_long_ends_with_the_processes_it_started(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = place / "child"
+    monkeypatch.setenv("CXX", script(place / "cxx", f"sleep 60 & echo $! > {child}", "wait"))
+    monkeypatch.setattr(build, "_COMPILE_LIMIT_S", 0.5)
+    with pytest.raises(NoKernels, match=r"timed out after 0\.5 seconds"):
+        ensure()
+    state = Path(f"/proc/{int(child.read_text())}/stat")
+    assert not state.exists() or state.read_text().split(") ")[1].startswith("Z")
+
+
 @compiles
 def test_processes_that_want_it_at_once_share_one_compilation(place: Path) -> None:
     wrapper = script(place / "cxx", f"echo run >> {place}/runs", "sleep 0.3", 'exec g++ "$@"')

@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -146,15 +147,11 @@ def _compile(target: str, compiler: Compiler) -> Path:
         options = [*_OPTIONS, *compiler.options[target]]
         command = [*compiler.command, *options, str(_MAIN), "-o", str(draft)]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=compiler.limit_s, check=False
-            )
+            failed, errors = _run(command, compiler.limit_s)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoKernels(f"{name} could not compile the kernels: {error}") from error
-        if done.returncode:
-            reason = next(
-                (line for line in done.stderr.splitlines() if "error" in line), "no reason was given"
-            )
+        if failed:
+            reason = next((line for line in errors.splitlines() if "error" in line), "no reason was given")
             raise NoKernels(f"{name} could not compile the kernels: {reason}")
         # on the disk before it has its name: calling into half a library would crash the process
         with draft.open("rb") as file:
@@ -165,6 +162,24 @@ def _compile(target: str, compiler: Compiler) -> Path:
             if old != path:
                 old.unlink(missing_ok=True)
     return path
+
+
+def _run(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Runs a compiler; returns its exit code and what it wrote to stderr.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It took longer than the limit.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=limit_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the compilers that a driver starts, too
+            raise
+    return process.returncode, errors
 
 
 def _share(library: Path) -> None:

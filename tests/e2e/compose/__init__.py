@@ -1,0 +1,1 @@
+"""The stack in containers, from compose.yaml."""
